@@ -1,7 +1,7 @@
-//! What an owner has, read where it stands: the entry of `metadata.managedFields` itself, without making a set of it.
+//! Reads the fields of a manager directly from the entry in `metadata.managedFields`, without building a set.
 //!
-//! That is enough to see that nothing changes. Whatever here is not as this server writes it counts as a doubt, and then the sets are
-//! made and the whole work is done.
+//! That is enough to detect a no-op apply. Anything that this server would write differently counts as a doubt, and then the sets
+//! are built and the full algorithm runs.
 
 use std::cmp::Ordering;
 
@@ -14,18 +14,18 @@ use crate::api::limits::OWNED_DEPTH;
 use crate::api::schema::Registry;
 use crate::api::value::{Object, Value};
 
-/// The entry that says that the place itself is owned.
+/// The key for the place itself.
 const ITSELF: &str = ".";
 
-/// What an owner has at and below a place.
+/// The owned fields at and below a place.
 #[derive(Clone, Copy)]
 pub(super) struct Owned<'v>(Option<&'v Object>);
 
 impl<'v> Owned<'v> {
-    /// Nothing.
+    /// No fields.
     pub(super) const NOTHING: Owned<'static> = Owned(None);
 
-    /// What an entry of the owners has, all in all. `None` if there is any doubt about it.
+    /// The fields of an entry. `None` in case of doubt.
     pub(super) fn by(entry: &'v Value) -> Option<Owned<'v>> {
         Owned::at(entry.get("fieldsV1")?)
     }
@@ -39,7 +39,7 @@ impl<'v> Owned<'v> {
         self.0.is_some_and(|steps| steps.is_empty() || names_itself(steps))
     }
 
-    /// How many steps down there are.
+    /// The number of path elements below.
     pub(super) fn len(self) -> usize {
         self.0.map_or(0, |steps| steps.len() - usize::from(names_itself(steps)))
     }
@@ -49,12 +49,12 @@ impl<'v> Owned<'v> {
         self.len() == 0
     }
 
-    /// The steps down to fields, in the order of their names.
+    /// The owned fields below, sorted by name.
     pub(super) fn fields(self) -> Fields<'v> {
         Fields { steps: self.0.map(|steps| steps.iter()), next: None }.advanced()
     }
 
-    /// Whether something in a set is owned.
+    /// Whether any member of a set is owned.
     pub(super) fn meets(self, set: &Set) -> bool {
         let below = |(element, below): &(Element, Set)| {
             self.item(&fields_v1::key(element)).is_some_and(|owned| owned.meets(below))
@@ -62,18 +62,18 @@ impl<'v> Owned<'v> {
         (set.member && self.has_itself()) || set.below().iter().any(below)
     }
 
-    /// What is at and below the item whose step is written so.
+    /// The owned fields at and below the item with this encoded path element.
     pub(super) fn item(self, step: &str) -> Option<Owned<'v>> {
         Owned::at(self.0?.get(step)?)
     }
 }
 
-/// Whether the place itself is among the steps; all others that there are come after it.
+/// Whether the place itself is among the elements; it sorts before all others.
 fn names_itself(steps: &Object) -> bool {
     steps.first_key_value().is_some_and(|(step, _)| step == ITSELF)
 }
 
-/// Walks over the fields of a place beside something else that has them in the same order.
+/// Walks over the owned fields in parallel with another sorted iterator.
 pub(super) struct Fields<'v> {
     steps: Option<std::collections::btree_map::Iter<'v, String, Value>>,
     next: Option<(&'v str, &'v Value)>,
