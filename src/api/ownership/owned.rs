@@ -80,7 +80,7 @@ pub(super) struct Fields<'v> {
 }
 
 impl<'v> Fields<'v> {
-    /// What is owned at and below a field. `Err` in doubt: a field before it is owned and was not asked for.
+    /// The owned fields at and below a field. `Err` in doubt: an earlier field is owned and was not asked for.
     pub(super) fn reach(&mut self, name: &str) -> Result<Option<Owned<'v>>, Doubt> {
         let Some((step, inner)) = self.next else { return Ok(None) };
         match step.strip_prefix("f:").ok_or(Doubt)?.cmp(name) {
@@ -109,10 +109,10 @@ impl<'v> Fields<'v> {
     }
 }
 
-/// Something is not as it would be if nothing changed.
+/// Something differs from a no-op.
 pub(super) struct Doubt;
 
-/// The steps to the items of a list, written as owners have them; all in one text.
+/// The encoded path elements of a list's items; all in one text.
 #[derive(Default)]
 pub(super) struct Steps {
     text: String,
@@ -120,7 +120,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// The steps to these items. `Err` if one cannot be told from the others.
+    /// The path elements of these items. `Err` if one cannot be identified.
     pub(super) fn to(registry: &Registry, shape: Shape<'_>, items: &[Value]) -> Result<Steps, Doubt> {
         let mut text = Vec::with_capacity(32 * items.len());
         let mut ends = Vec::with_capacity(items.len());
@@ -148,12 +148,12 @@ impl Steps {
     }
 }
 
-/// Writes what tells an item from the others of its list, as [`fields_v1`] does.
+/// Writes the path element of an item as [`fields_v1`] does.
 fn write_step(text: &mut Vec<u8>, registry: &Registry, shape: Shape<'_>, item: &Value) -> Result<(), Doubt> {
     match (shape, item) {
         (Shape::Keyed(ty, keys), Value::Object(fields)) => {
             text.extend_from_slice(b"k:{");
-            // Keys are written by name. Most lists have one.
+            // Keys are sorted by name. Most lists have one.
             let mut names: Vec<&String> = keys.iter().collect();
             names.sort_unstable();
             for (at, name) in names.into_iter().enumerate() {
@@ -177,14 +177,14 @@ fn write_step(text: &mut Vec<u8>, registry: &Registry, shape: Shape<'_>, item: &
     }
 }
 
-/// Whether an entry is of the one who applies now.
+/// Whether an entry belongs to the applier.
 pub(super) fn is_of(entry: &Value, manager: &str, subresource: &str) -> bool {
     entry.str("manager") == manager
         && entry.str("operation") == Operation::Apply.word()
         && entry.str("subresource") == subresource
 }
 
-/// Whether an entry can be read, and says that its owner has something.
+/// Whether an entry is valid and its manager owns something.
 pub(super) fn is_sound(entry: &Value) -> bool {
     let fields = entry.get("fieldsV1").and_then(Value::fields);
     let is_good = |fields: &Object| {
@@ -251,7 +251,7 @@ mod tests {
         for (path, item) in
             [(["spec", "ports"], "{}"), (["spec", "ports"], "1"), (["metadata", "finalizers"], "{}")]
         {
-            // A port that nobody set is shown as 0, so it can be told.
+            // An unset port is printed as 0, so it can be identified.
             let told = Steps::to(&registry, shape(&registry, service, path), &[read(item)]).is_ok();
             assert_eq!(told, path[0] == "spec" && item == "{}", "{path:?} {item}");
         }
