@@ -326,7 +326,7 @@ impl Config {
         self.serving.advertise_address.unwrap_or(self.serving.bind_address)
     }
 
-    /// Whether flags let requests without credentials in. Where everybody may do everything, nobody may be nobody.
+    /// Whether flags allow anonymous requests. Not with AlwaysAllow: then anonymous users could do everything.
     pub fn admits_anonymous(&self) -> bool {
         let modes = &self.authorization.authorization_mode;
         self.authentication.anonymous_auth && !modes.contains(&AuthorizationMode::AlwaysAllow)
