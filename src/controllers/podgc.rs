@@ -1,8 +1,8 @@
 //! pod-garbage-collector-controller: deletes pods of removed nodes, terminating pods that were never scheduled, and finished pods
 //! above the threshold.
 //!
-//! This is all of the node lifecycle that is needed without nodes. Whether an existing node works is left to
-//! kube-controller-manager.
+//! This is all of the node lifecycle that is needed without nodes. Whether an existing node works is left to a node lifecycle
+//! controller.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! Whether a version that somebody else serves can be reached, as its APIService says it.
+//! The Available condition of an APIService.
 
 use super::Service;
 use crate::api::field::quoted;

@@ -1,4 +1,4 @@
-//! What extension servers keep in namespaces: what can be deleted of it, and what is left after that.
+//! Namespaced objects of extension API servers: which resources can be deleted, and how many objects are left.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

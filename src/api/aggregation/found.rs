@@ -1,5 +1,4 @@
-//! What an extension server says of itself: its documents of discovery, read with care. What it does not say is empty, and what
-//! nobody knows is left out.
+//! Parses the discovery documents of an extension API server defensively. Missing fields are empty, unknown ones are dropped.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Bodies as records hold them: JSON on one line, with the escapes of web pages, and without owners where a policy says so.
-//! All of it works on text: the order of fields stays as it came.
+//! Bodies in audit events: JSON on one line, escaped for HTML, and without managedFields if the policy says so. All of it works
+//! on text: the order of fields is kept.
 
 use serde_json::value::RawValue;
 

@@ -1,4 +1,4 @@
-//! One record, and the two forms in which it is written: an object, or a line of words.
+//! An audit event, and its two formats: JSON, or the legacy text line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

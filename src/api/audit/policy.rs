@@ -1,4 +1,4 @@
-//! The policy: rules in order, of which the first that means a request says how much is written down of it.
+//! The audit policy: ordered rules, of which the first match decides the level of a request.
 
 use pilothouse_actors::identity::Identity;
 

@@ -1,4 +1,4 @@
-//! The answer of a request as records hold it.
+//! The response body in an audit event.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -1,4 +1,4 @@
-//! Where a request comes from: what proxies say of that, and the other end of the connection last, which nobody can make up.
+//! The source addresses of a request: those that proxies report, and last the peer of the connection, which cannot be forged.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! One APIService for every group and version that the server itself serves: how clients learn that nobody else does.
+//! One APIService for every group version that this server serves itself.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
-//! How requests are told apart and how much room each sort gets: the configuration of a fresh cluster.
+//! The flow schemas and priority levels of a fresh cluster.
 //!
-//! The annotation says that a server may bring the spec up to date: it does so for as long as that says `true`, and for `exempt`
-//! and `catch-all` whatever it says.
+//! An annotation tells whether a server may update their spec: it does so as long as the value is `true`, and always for `exempt`
+//! and `catch-all`.
 
 use super::{Wanted, named};
 use crate::api::field::quoted;

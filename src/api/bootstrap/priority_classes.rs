@@ -1,4 +1,4 @@
-//! The classes of pods that the cluster itself needs.
+//! The PriorityClasses of system pods.
 
 use super::{Wanted, named};
 

@@ -1,5 +1,5 @@
-//! The roles and bindings of a fresh cluster, read from the table beside this file, and how those that are there already are
-//! brought up to date: what is missing is added, what somebody added stays, and whoever says so is left alone.
+//! The default roles and bindings, read from the table beside this file, and how existing ones are reconciled: missing rules are
+//! added, additional ones stay, and objects with the opt-out annotation are left alone.
 
 use super::{Wanted, named};
 use crate::api::kinds::same;

@@ -1,4 +1,4 @@
-//! The conditions under which another server is asked whether a request may be made.
+//! Match conditions of authorization webhooks.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! What expressions make of the claims of a token, and what they say of the user that came of it.
+//! Expressions that map the claims of a token to a user, and rules about that user.
 
 use super::{ALL, Expression};
 use crate::api::cel::types::{Form, Type};

@@ -1,5 +1,5 @@
-//! Links in what comes back through a proxy: those that lead to the root of the other end shall lead back through the
-//! proxy, in the `Location` of an answer and in the pages themselves.
+//! Rewrites links in proxied responses: absolute paths of the backend must lead through the proxy, in the `Location` header and
+//! in HTML pages.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Where a way leads: from what pods, nodes, services and their endpoints say of themselves to a [`Location`].
+//! Resolves the destination of a connecting subresource: from pods, nodes, services and endpoints to a [`Location`].
 
 use std::net::IpAddr;
 

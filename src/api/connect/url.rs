@@ -1,4 +1,4 @@
-//! URLs as they are written towards others: escapes, joined paths, parameters.
+//! Writes URLs: escapes, joined paths, parameters.
 
 /// What a path holds without an escape.
 fn plain_in_path(byte: u8) -> bool {

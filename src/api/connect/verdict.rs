@@ -1,4 +1,4 @@
-//! How a command ended: what a kubelet says about it, and what the client is told.
+//! The exit status of a command: the kubelet's message, and the Status for the client.
 
 use serde_json::{Value, json};
 

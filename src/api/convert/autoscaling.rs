@@ -1,5 +1,5 @@
-//! Autoscalers: v1 has one percentage where v2 has metrics, behaviour and conditions. What v1 cannot say it carries in
-//! annotations, as text in its own older spelling.
+//! HorizontalPodAutoscaler: v1 has one percentage where v2 has metrics, behavior and conditions. v1 carries those in annotations,
+//! as text in an older spelling.
 
 use super::{ordered, rename};
 use crate::api::value::{Object, Value};

@@ -1,5 +1,5 @@
-//! Devices, and claims to them. v1beta1 is the version in the middle: v1alpha3 writes capacities as bare quantities,
-//! v1beta2 has no level for basic devices and has one for exact requests.
+//! Devices and ResourceClaims. v1beta1 is the hub: v1alpha3 writes capacities as bare quantities, v1beta2 has no level for basic
+//! devices and one more for exact requests.
 
 use super::items_mut;
 use crate::api::value::Value;

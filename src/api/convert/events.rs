@@ -1,4 +1,4 @@
-//! Events in their own group: the same facts under newer names.
+//! Events of events.k8s.io: the same fields under newer names.
 
 use super::rename;
 use crate::api::value::Value;

@@ -1,4 +1,4 @@
-//! JSON inside an annotation: what an older version has no fields for is kept there as text.
+//! JSON inside an annotation, for fields that an older version lacks.
 
 use crate::api::value::{Object, Value};
 

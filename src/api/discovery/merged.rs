@@ -1,5 +1,4 @@
-//! The groups that clients are told of: those of the catalog, and those that others serve, in the order that their registrations
-//! give them.
+//! The groups of discovery: those of the catalog and those of extension API servers, in the order of their priorities.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

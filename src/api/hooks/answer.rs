@@ -1,4 +1,4 @@
-//! What a webhook says, in the words in which the reference server repeats or refuses it.
+//! Parses the response of an admission webhook, with the reference's errors.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! One webhook of a configuration, taken apart once.
+//! One webhook of a configuration, parsed once.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The options of a deletion, in its body or behind the question mark.
+//! DeleteOptions, from the body or the query.
 
 use super::{dry_run_errors, refuse};
 use crate::api::field::{FieldError, Path, quoted};

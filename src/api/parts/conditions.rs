@@ -1,4 +1,4 @@
-//! Conditions: one per type in a list, each with the time of its last turn.
+//! Conditions: one per type in a list, each with its last transition time.
 
 use crate::api::kinds::items_mut;
 use crate::api::value::Value;

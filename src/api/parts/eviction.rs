@@ -1,4 +1,4 @@
-//! Evictions: a pod goes in good order, if those who count on it can spare it.
+//! Evictions: whether PodDisruptionBudgets allow the deletion of a pod.
 
 use super::conditions;
 use crate::api::field::{FieldError, Path};

@@ -1,4 +1,4 @@
-//! How many there are of something: the one kind through which everything that has replicas can be made larger.
+//! The Scale kind, through which all resources with replicas are scaled.
 
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::Errors;

@@ -1,4 +1,4 @@
-//! The decision: whether a write stays within the quotas of its namespace, and what they have counted after it.
+//! Checks a write against the quotas of its namespace, and computes their new usage.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What may be used only where a quota covers it: the configuration of the plug-in.
+//! Resources that may be used only if a quota covers them: the configuration of the plug-in.
 
 use super::Scope;
 use crate::api::status::GroupResource;

@@ -1,12 +1,12 @@
-//! ResourceQuotas: what an object uses of what a namespace may have, and whether there is enough of it.
+//! ResourceQuotas: the usage of objects, and whether it fits.
 //!
-//! - [`usage`] what an object uses, by its kind; [`pods`] the longest part of it;
-//! - [`scope`] which objects a quota is about;
-//! - [`check`] whether a write may be, and what its namespace has used then;
-//! - [`tally`] what a namespace uses, counted from its objects;
-//! - [`limited`] what may be used only where a quota covers it.
+//! - [`usage`] computes the usage of an object by its kind; [`pods`] is the longest part of it;
+//! - [`scope`] selects the objects of a quota;
+//! - [`check`] checks a write and computes the new usage;
+//! - [`tally`] counts the usage of a namespace from its objects;
+//! - [`limited`] are resources that may be used only if a quota covers them.
 //!
-//! Nothing here is written: whoever charges a quota stores what [`check`] answers.
+//! Nothing is stored here: the caller stores the result of [`check`].
 
 pub mod check;
 pub mod limited;

@@ -1,4 +1,4 @@
-//! What pods use.
+//! The usage of pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Scopes: which pods and claims a quota is about.
+//! Scopes: the pods and claims that a quota covers.
 
 use crate::api::kinds::core::pod::quality;
 use crate::api::value::Value;

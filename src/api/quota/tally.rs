@@ -1,5 +1,5 @@
-//! Counting anew: what a namespace uses by its objects. Who does that in the background gives each object that is there to
-//! the tally of each quota; what comes out is what the quota's status should say.
+//! Counts the usage of a namespace from its objects. The quota controller passes each object to the tally of each quota; the
+//! result is the quota's status.
 
 use super::usage::{Meter, number};
 use super::{Features, Scope};

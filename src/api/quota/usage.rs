@@ -1,4 +1,4 @@
-//! What an object uses, by its kind, under the names that quotas have for it.
+//! The usage of an object by its kind, under the resource names of quotas.
 
 use super::scope::has_deadline;
 use super::{Features, Quota, Scope, pods};

@@ -1,8 +1,7 @@
-//! Roles that gather the rules of other roles, which they find by label.
+//! Aggregated ClusterRoles: roles that collect the rules of other roles by label.
 //!
-//! What a role gathers is worked out from those roles alone that gather nothing themselves: a role that gathers a role that
-//! gathers has its rules in one step, and roles that gather each other have what the others around them give, and keep
-//! nothing alive between themselves.
+//! The rules of an aggregated role are computed only from roles that are not aggregated themselves. So nested aggregation needs
+//! one step, and roles that aggregate each other keep no rules alive between themselves.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 

@@ -1,4 +1,4 @@
-//! What a role would give that its author does not have: nobody hands out more than they hold.
+//! The rights of a role that its author lacks: nobody may grant more than they have.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,9 +1,7 @@
-//! Who has which role, found by who asks and where: a decision looks at the bindings of one user and their groups in one
-//! namespace, however many there are of others. A change of one role or binding changes what belongs to it and nothing
-//! else.
+//! An index of bindings by subject and namespace: a decision examines only the bindings of one user and their groups in one
+//! namespace. A change of a role or binding updates only its own entries.
 //!
-//! What is put in and taken out is what stores hold. A role that a binding names need not be there: it is looked up when
-//! somebody asks.
+//! It mirrors the stored objects. A role that a binding names need not exist: it is looked up for every decision.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};

@@ -1,5 +1,4 @@
-//! The rules of one role, found by the resource they are about: a role with a hundred rules answers as quickly as one with
-//! two.
+//! The rules of one role, indexed by resource: a role with a hundred rules is as fast as one with two.
 
 use super::rule::{Ask, On, Rule};
 

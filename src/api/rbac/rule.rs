@@ -1,4 +1,4 @@
-//! One rule of a role: what it allows, and what it covers.
+//! One rule of a role: what it allows, and which other rules it covers.
 
 use std::borrow::Cow;
 use std::fmt;

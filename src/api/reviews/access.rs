@@ -1,4 +1,4 @@
-//! May somebody do something: the three reviews that ask this.
+//! The three access reviews: SelfSubjectAccessReview, SubjectAccessReview and LocalSubjectAccessReview.
 
 use std::collections::BTreeSet;
 

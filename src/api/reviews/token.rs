@@ -1,4 +1,4 @@
-//! Whose is this token: the review that asks this, for servers that are shown tokens of this cluster.
+//! TokenReview: verifies tokens of this cluster for other servers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

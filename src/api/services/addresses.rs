@@ -1,7 +1,7 @@
-//! Ranges of addresses: which of their addresses services may have, and in which order free ones are looked for.
+//! Ranges of cluster IPs, and the order in which free addresses are searched.
 //!
-//! The lower band of a range is for those who choose an address themselves; who leaves the choice to the server gets one
-//! of the upper band, and one of the lower band only when the upper is full. So a fixed address is rarely taken already.
+//! The lower band of a range is for addresses that clients choose. The server allocates from the upper band, and from the lower
+//! one only when the upper is full. So a fixed address is rarely taken.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

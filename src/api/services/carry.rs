@@ -1,4 +1,4 @@
-//! What a changed service keeps of what it was given, although the client did not repeat it.
+//! The allocated fields that an updated service keeps although the client omitted them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

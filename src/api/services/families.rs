@@ -1,5 +1,4 @@
-//! Which kinds of addresses a service has: what it says of it, what the cluster can give, and what follows for those that
-//! say nothing.
+//! The IP families of a service: from its fields, the cluster's ranges, and defaults.
 
 use std::collections::BTreeSet;
 

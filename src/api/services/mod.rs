@@ -1,5 +1,5 @@
-//! What services get of the cluster: addresses out of ranges, and ports on every node. Which of them a service asks for,
-//! keeps and lets go is decided here, as pure functions; who takes them is `verbs/services.rs`.
+//! Cluster IPs and node ports of services. Which ones a service requests, keeps and releases is decided here, as pure functions;
+//! `verbs/services.rs` allocates them.
 
 pub mod addresses;
 pub mod carry;

@@ -1,4 +1,4 @@
-//! Which ports on the nodes a service asks for. The answers are written back where they were asked for.
+//! The node ports that a service requests. The allocated ports are written back into the same fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 

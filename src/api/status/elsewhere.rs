@@ -1,4 +1,4 @@
-//! What others answered whom this server has asked for a client.
+//! Statuses for responses of other servers.
 
 use super::{Details, GroupResource, Status};
 use crate::api::field::quoted;

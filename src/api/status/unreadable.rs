@@ -1,4 +1,4 @@
-//! Objects whose records cannot be read, in the words of a storage that knows them by their keys.
+//! Statuses for corrupt objects, in the words of the reference's storage, which names them by their keys.
 
 use super::{Cause, Details, GroupResource, Status};
 

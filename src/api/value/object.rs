@@ -1,7 +1,7 @@
 //! The fields of an object, shared between copies until one of them is changed.
 //!
-//! Most writes work on a copy of what is stored and leave nearly all of it as it was. So a copy costs nothing until somebody writes to
-//! it, and then no more than the way down to what is written; and what two copies still share is equal without a look at it.
+//! Most writes work on a copy of the stored object and change little of it. So a copy is free until it is written to, and then
+//! costs only the path to the change; parts that two copies share compare equal without a look at them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::{IntoIter, Iter, IterMut};
