@@ -4,13 +4,13 @@
 //!
 //! - [`server`] starts and stops a server from its [`config`]; `wire` assembles the parts, one file per group of parts;
 //! - [`http`] turns sockets into requests and responses; `http::handler::app` follows one request from start to end;
-//! - [`auth`] authenticates and authorizes, `flows` is API Priority and Fairness, [`verbs`] runs the request, with admission;
+//! - [`auth`] authenticates and authorizes, `flows` is API Priority and Fairness, `verbs` runs the request, with admission;
 //! - [`api`] holds the rules of the API as pure functions: schemas, codecs, kinds (`api::kinds::table` lists them), patches,
 //!   server-side apply, CEL, custom resources;
 //! - `pilothouse_actors`, a crate of its own, holds the stores, the watches and the log;
 //! - [`controllers`] are the control loops; `definitions` follows CustomResourceDefinitions and serves what they define;
-//! - [`upstream`] and [`webhook`] connect to other servers; [`pki`] makes certificates; [`ledger`] writes audit events;
-//!   [`metrics`]; [`limits`] holds every bound that a client can reach.
+//! - `upstream` and `webhook` connect to other servers; [`pki`] makes certificates; `ledger` writes audit events;
+//!   [`metrics`]; `limits` holds every bound that a client can reach.
 
 pub mod api;
 pub mod auth;
