@@ -2,7 +2,7 @@
 
 use super::{Wanted, named};
 
-/// Name, value and description of each.
+/// Name, value and description of each class.
 const CLASSES: [(&str, i64, &str); 2] = [
     (
         "system-cluster-critical",
