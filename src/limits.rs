@@ -23,7 +23,7 @@ pub const TURN: Duration = Duration::from_millis(500);
 pub const LONGEST_HISTORY: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// The longest wait for a seat, if a quarter of the request's timeout is not shorter; the reference's value.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Bytes that all lists in flight may hold before they are sent.
+/// Bytes that all lists in flight may hold together before they are sent.
 pub const LIST_BYTES: usize = 256 << 20;
 /// Warning headers of one response.
 pub const WARNINGS: usize = 64;
@@ -50,7 +50,7 @@ pub const RESPONSE_STALL: Duration = Duration::from_secs(300);
 pub const DISCONNECT: Duration = Duration::from_secs(5);
 /// How long a draining connection without requests may linger before it is closed; up to twice as long over HTTP/2.
 pub const DRAIN_LINGER: Duration = Duration::from_secs(2);
-/// How long a hurried stop waits for watches to end.
+/// How long a stop without grace waits for watches to end.
 pub const HURRIED_STOP: Duration = Duration::from_secs(2);
 /// How long a stop waits for the last batch to be durable.
 pub const FLUSH: Duration = Duration::from_secs(60);
@@ -269,7 +269,8 @@ pub const MATCH_CONDITIONS: usize = 64;
 pub const WEBHOOK_ANSWERS_KEPT: usize = 8_192;
 /// Bytes of client-chosen input in a cached question; the reference's value.
 pub const WEBHOOK_CACHED_BYTES: usize = 10_000;
-/// Concurrent writes of one control loop: enough to share disk syncs, few enough that clients' writes never wait behind many.
+/// Writes that one control loop has under way: enough to share syncs of the disk, few enough that the writes of clients
+/// never wait behind many.
 pub const DELETIONS_IN_FLIGHT: usize = 32;
 /// Reports about used legacy tokens that wait to be written.
 pub const TOKEN_USES_WAITING: usize = 256;

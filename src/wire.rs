@@ -98,7 +98,7 @@ struct Parts {
     trusted: Arc<ArcSwap<Pki>>,
     /// The built-in resources, to which CustomResourceDefinitions add.
     builtin: Builtins,
-    /// Handles of the conversion webhooks in use: they keep connections open.
+    /// The webhooks that turn objects of what is defined into other versions.
     converters: Mutex<Vec<Wanted>>,
 }
 
@@ -222,7 +222,7 @@ impl Application for Running {
             let made = try_join!(
                 async {
                     bootstrap::namespaces(&backend, &served.catalog).await?;
-                    // Some Roles and RoleBindings are stored in these namespaces.
+                    // Some of them stand in those.
                     bootstrap::roles(&backend, &served.catalog, |gate| gates.enabled(gate)).await
                 },
                 bootstrap::priority_classes(&backend, &served.catalog),
@@ -253,7 +253,7 @@ impl Application for Running {
                 let seats = gate.seats();
                 actix::spawn(async move { seats.keep().await });
             }
-            // Before the server is ready, so that custom resources from before the restart are served from the first request on.
+            // Before the server is ready: what was defined before it stopped is served from the start.
             custom::follow(&self.0).await?;
             self.0.shared.health.started.store(true, Ordering::Release);
             self.0.loops.start(&self.0)?;

@@ -20,7 +20,7 @@ pub struct Published;
 pub struct Bell {
     /// A std mutex: it is held for one insertion or one swap, never across a wait.
     dirty: Mutex<HashSet<TypeName>>,
-    /// Whether a `Published` is on its way that will see everything marked by now.
+    /// Whether a `Published` is on its way that will still see what is marked now.
     rung: AtomicBool,
     broadcaster: Recipient<Published>,
 }

@@ -9,7 +9,7 @@ use crate::snapshot::Snapshot;
 use crate::store::Position;
 use crate::window::{Event, Read};
 
-/// Why an older state is not available.
+/// Why a state cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoState {
     /// The revision is outside of the history.

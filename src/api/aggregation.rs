@@ -16,14 +16,14 @@ use super::version::GroupVersion;
 
 /// The store of APIServices.
 pub const STORE: &str = "apiservices.apiregistration.k8s.io";
-/// The user of this server's discovery requests to extension servers.
+/// As whom this server asks others what they serve.
 pub const ASKS_AS: &str = "system:kube-aggregator";
-/// The user of its requests for OpenAPI documents.
+/// The same where it asks for descriptions of their API.
 pub const READS_AS: &str = "system:aggregator";
 /// The default port of an APIService's service.
 const USUAL_PORT: u16 = 443;
 
-/// The contents of an APIService.
+/// What an APIService says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// Its name: version, dot, group.

@@ -431,7 +431,7 @@ impl<'a> ResourceDiscovery<'a> {
     }
 }
 
-/// The fields of `/version`.
+/// What `/version` says.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct VersionInfo {
@@ -450,10 +450,10 @@ struct VersionInfo {
     platform: String,
 }
 
-/// The emulated release, with the patch version that the behaviour was compared with.
+/// The release whose API is served, down to the patch that its behaviour was compared with.
 pub const RELEASE: &str = "v1.33.12";
 
-/// The indented document at `/version`.
+/// The document at `/version`, laid out for people.
 pub fn version_document() -> Bytes {
     let arch = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -471,7 +471,7 @@ pub fn version_document() -> Bytes {
         git_commit: "",
         git_tree_state: "clean",
         build_date: "1970-01-01T00:00:00Z",
-        // Clients print these fields. There is no Go here, so they describe what there is instead.
+        // Clients print these; there is no Go here, so they say what there is instead.
         go_version: "none",
         compiler: "rustc",
         platform: format!("{}/{arch}", std::env::consts::OS),

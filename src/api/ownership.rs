@@ -3,9 +3,9 @@
 //! Every write records its manager as the owner of the changed fields, taking them from other managers. Apply states the values
 //! of fields, and reports conflicts with other owners.
 //!
-//! [`set`] holds sets of fields and [`fields_v1`] their serialized form; [`mod@compare`] computes the difference of two states;
-//! [`managers`] are the entries of an object; [`mod@apply`] merges an applied configuration; [`view`] handles fields that can be
-//! written through another kind.
+//! [`set`] holds sets of fields and [`fields_v1`] their form in objects; [`mod@compare`] tells what differs between two states;
+//! [`managers`] are the entries of an object; [`mod@apply`] merges a partial object into a whole one; [`view`]
+//! is about fields that can be written through another kind.
 
 pub mod apply;
 mod check;

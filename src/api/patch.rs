@@ -62,7 +62,8 @@ pub fn apply(
     }
 }
 
-/// Applies a webhook's JSON Patch to the text of an object; `None` if it has no operations. Errors are in the reference's words.
+/// Applies a JSON Patch of a webhook to the text of an object; `None` if it has no operations. The error says why it cannot be
+/// applied, in the words that authors of webhooks know.
 pub fn apply_operations(bytes: &[u8], original: &str) -> std::result::Result<Option<String>, String> {
     let body = read_operations(bytes, FieldValidation::Ignore).map_err(|status| status.message)?;
     let count = body.value.items().len();

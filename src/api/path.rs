@@ -80,7 +80,7 @@ impl<'a> Segments<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Parses a request. `path` is unescaped already: see [`super::query::decode_path`].
+    /// Reads a request. `path` is decoded already: see [`super::query::decode_path`].
     pub fn parse(method: &str, path: &'a str, query: &Query<'_>) -> status::Result<Request<'a>> {
         let mut segments = Segments::of(path);
         let Some((group, version)) = group_and_version(&mut segments) else {

@@ -189,7 +189,7 @@ impl Status {
         status
     }
 
-    /// 403: a terminating namespace accepts no new objects.
+    /// 403: nothing new may come into a namespace that is going.
     pub fn namespace_terminating(of: GroupResource<'_>, name: &str, namespace: &str) -> Box<Status> {
         let message =
             format!("unable to create new content in namespace {namespace} because it is being terminated");
@@ -499,7 +499,7 @@ impl Status {
         }
     }
 
-    /// Whether the name of a new object is taken.
+    /// Whether the name of a new object is another's.
     pub fn is_taken(&self) -> bool {
         self.reason == "AlreadyExists"
     }

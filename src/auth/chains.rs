@@ -75,7 +75,7 @@ impl<T: Clone> Chains<T> {
 
     fn remember(&self, leaf: &[u8], read: &T, by: &Arc<X509Store>, valid_until: Timestamp) {
         let mut remembered = self.remembered();
-        // A result under replaced CAs must not enter the cache after that was cleared.
+        // Whoever was verified by authorities that are trusted no more is not remembered after all were forgotten.
         if !Arc::ptr_eq(&self.authorities.load(), by) {
             return;
         }

@@ -43,7 +43,7 @@ struct Source {
 pub struct Followed<V> {
     directory: Addr<Directory>,
     sources: Vec<Source>,
-    /// A std lock: it is held for one lookup or one change, never across a wait.
+    /// A std lock: it is held for one look or one change, never across a wait.
     view: RwLock<V>,
 }
 
@@ -151,7 +151,7 @@ impl<V: View> Followed<V> {
             for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_behind()) {
                 let position = open(&self.directory, &source.type_name).await?;
                 let mut view = self.write();
-                // Another reader may have done it: then only newer events are applied.
+                // Somebody else may have been quicker: then what is new since is read in as always.
                 if !source.catch_up(of, &mut *view)
                     && position.snapshot.revision.0 > source.at.load(Ordering::Acquire)
                 {

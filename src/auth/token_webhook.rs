@@ -46,7 +46,7 @@ struct Inner {
     metrics: Arc<Metrics>,
     clock: Clock,
     kept: Kept<Digest, Verdict>,
-    /// Calls in progress. At most one per request.
+    /// Questions that are under way. No more than there are requests.
     open: Mutex<HashMap<Digest, Arc<OnceCell<Said>>>>,
 }
 
@@ -100,7 +100,7 @@ impl Inner {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the call, or waits for one with the same token.
+    /// Asks, or waits for whoever asks the same.
     async fn find_out(self: Arc<Inner>, token: String, wanted: Arc<[String]>, key: Digest) -> Verdict {
         let cell = Arc::clone(self.open().entry(key).or_default());
         let waiting = Waiting { inner: &self, key, cell };
@@ -185,8 +185,7 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut open = self.inner.open();
-        // An answered entry is removed, so that later requests call again. A count of two means that only the map and this waiter
-        // hold it.
+        // What is answered is asked anew by whoever comes later, and of the others only the map knows.
         let is_ours = open.get(&self.key).is_some_and(|known| Arc::ptr_eq(known, &self.cell));
         if is_ours && (self.cell.initialized() || Arc::strong_count(&self.cell) == 2) {
             open.remove(&self.key);

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 pub struct Plugin {
     /// The name on the command line.
     pub name: &'static str,
-    /// Whether it is on by default.
+    /// Whether it is on when nothing is said.
     pub default: bool,
-    /// Whether it is implemented here. A name without effect is accepted, so that start scripts work, and logged.
+    /// Whether it does something here. A name without effect is taken, so that start scripts work, and named in the log.
     pub present: bool,
 }
 

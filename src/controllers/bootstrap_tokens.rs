@@ -99,7 +99,7 @@ impl BootstrapSigner {
         let signed = self.client.edit(at, "", |info| Ok(put_signatures(info, &tokens)));
         match signed.await {
             Err(status) if status.code != 404 => Err(status),
-            // A signature must not outlive its token, even if the token's Secret is not deleted.
+            // A signature does not outlive its token, also if nobody removes that.
             _ => Ok(next.map_or(Outcome::Done, Outcome::After)),
         }
     }

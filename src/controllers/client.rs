@@ -200,7 +200,8 @@ impl Client {
         store_update(&self.backend, &call, &state, false).await.map(drop)
     }
 
-    /// Applies fields of an object or subresource with server-side apply, and takes their ownership by force.
+    /// Says what some fields of an object, or of the part of it that `subresource` names, shall be, and owns them from now on,
+    /// whoever owned them before.
     pub async fn apply(&self, at: At<'_>, subresource: &str, manager: &str, object: &Value) -> Result<()> {
         let query = format!("fieldManager={manager}&force=true");
         let (query, warnings) = (Query::parse(&query), Warnings::default());

@@ -67,7 +67,7 @@ impl GatheredRoles {
         body.set("rules", rules.iter().map(Rule::to_value).collect::<Vec<_>>());
         let at = At { resource: &resource, namespace: "", name };
         match self.client.apply(at, "", NAME, &body).await {
-            // Deleted or recreated meanwhile: an event will follow.
+            // Gone meanwhile, or made anew: that will be heard of.
             Err(status) if matches!(status.code, 404 | 409) => Ok(()),
             written => written,
         }

@@ -112,7 +112,7 @@ impl Informer {
         (informer, told)
     }
 
-    /// Takes the state back after a round. Types that could not be read are tried again.
+    /// Takes the ear back after a round. What could not be read is asked for again.
     fn heard(&mut self, ear: Ear, context: &mut Context<Self>) {
         if !ear.behind.is_empty() {
             context.notify_later(Published, ASKED_AGAIN);
@@ -145,7 +145,7 @@ impl Handler<Published> for Informer {
             ear.hear(&rung, &stores).await;
             ear
         };
-        // No other message is handled meanwhile: rings are found by the next round.
+        // Nothing else is handled meanwhile: what rings is found by the next round.
         context.wait(round.into_actor(self).map(|ear, informer, context| informer.heard(ear, context)));
     }
 }

@@ -124,7 +124,7 @@ impl PodCollector {
             tracing::debug!(%status, "the pods of some nodes are looked at again");
         }
         let next = self.state.borrow().doubted.values().min().copied();
-        // Nodes that become doubtful shortly after each other share one scan.
+        // Nodes that are doubted soon after each other share the look at all pods.
         let left = |at: Timestamp| Duration::from_micros(at.0.saturating_sub(self.clock.now().0));
         Ok(next.map_or(Outcome::Done, |at| Outcome::After(left(at).max(GATHERED))))
     }

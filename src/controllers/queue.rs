@@ -106,7 +106,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.failures.remove(key);
     }
 
-    /// Takes the next key. The caller must call [`Queue::done`] afterwards.
+    /// The next key to work on. Whoever takes it says [`Queue::done`] afterwards.
     pub fn next(&mut self, now: Timestamp) -> Option<K> {
         while self.later.first_key_value().is_some_and(|((at, _), _)| *at <= now) {
             if let Some((_, key)) = self.later.pop_first() {

@@ -253,7 +253,7 @@ impl Book {
         }
     }
 
-    /// All defined resources, if they differ from the last answer.
+    /// All that is defined, if that is not what was asked for last.
     pub(super) fn news(&mut self) -> Option<Defined> {
         if !std::mem::take(&mut self.news) {
             return None;

@@ -204,7 +204,7 @@ fn tidied(path: &Path, keeping: &Keeping, now: Timestamp) -> io::Result<()> {
     }
     old.sort_unstable_by(|one, other| other.cmp(one));
     let oldest = now.0.saturating_sub(keeping.days.saturating_mul(DAY_SECONDS).saturating_mul(1_000_000));
-    // A file and its compressed copy, if the server ended in between, count as one.
+    // A file and what was made of it when the server ended in the middle of that are one.
     let mut moments: Vec<Timestamp> = old.iter().map(|(at, _)| *at).collect();
     moments.dedup();
     let kept = if keeping.files == 0 { moments.len() } else { keeping.files.min(moments.len()) };

@@ -11,7 +11,7 @@ use crate::limits::CONNECTIONS_OF_ONE;
 #[derive(Clone)]
 pub(super) struct Places {
     all: Arc<Semaphore>,
-    /// The connections per user. A std lock: it is held for one lookup or one change.
+    /// How many each user has. A std lock: it is held for one look or one change.
     taken: Arc<Mutex<HashMap<String, usize>>>,
 }
 

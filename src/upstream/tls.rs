@@ -60,7 +60,7 @@ pub(super) struct Way {
 
 /// One context per way of verification.
 pub(super) struct Contexts {
-    /// A std lock: it is held for one lookup.
+    /// A std lock: it is held for one look.
     kubelets: Mutex<Kubelets>,
     nobody: SslContext,
     extensions: Mutex<Extensions>,

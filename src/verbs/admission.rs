@@ -179,9 +179,9 @@ pub struct Settings {
     pub webhooks: webhooks::Settings,
     /// Finds resources that show the same objects.
     pub equivalents: Equivalents,
-    /// The ValidatingAdmissionPolicies of the cluster.
+    /// The policies of the cluster.
     pub policies: Arc<policies::table::Policies>,
-    /// Counts what plug-ins do.
+    /// What is counted.
     pub metrics: Arc<Metrics>,
 }
 

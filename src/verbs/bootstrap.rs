@@ -1,4 +1,4 @@
-//! Creates the objects of a fresh cluster. Existing ones are left alone: changes to them were intended.
+//! What exists from the first start. What is there already is left alone: whoever changed it meant it.
 
 pub mod home;
 mod roles;
@@ -35,7 +35,7 @@ use super::{Answered, Backend, Call, Reply, Warnings, apply, create, delete, get
 /// The user name of the server for its own requests.
 pub const OWN_NAME: &str = "system:apiserver";
 
-/// Creates missing system namespaces.
+/// Makes the system namespaces that are not there.
 pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
     make_namespaces(backend, catalog, &SYSTEM_NAMESPACES).await
 }
@@ -208,7 +208,7 @@ impl<'a> Own<'a> {
             let Some(revised) = revised else { continue };
             let query = format!("fieldManager={}", flow_control::PRODUCER);
             match self.ask(place, Verb::Update, &query, codec::to_json(&revised).into()).await {
-                // A concurrent write came first: the next run looks again.
+                // Somebody else was quicker: it is looked at again later.
                 Err(status) if ![404, 409].contains(&status.code) => return Err(status),
                 _ => tracing::debug!(resource, name = object.key.name(), "brought up to date"),
             }
@@ -302,7 +302,7 @@ impl<'a> Own<'a> {
         self.call(place, Verb::Update, &found).await.map(drop)
     }
 
-    /// Creates the missing objects concurrently, so that they share a disk sync. Answers the created ones.
+    /// Makes those objects that are not there, all at once so that they share a sync of the disk. Answers those it made.
     async fn make_all(&self, all: Vec<Wanted>, query: &str) -> Result<Vec<Wanted>> {
         let make = |wanted: Wanted| async move {
             let place = Place::of(&wanted);

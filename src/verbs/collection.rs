@@ -1,4 +1,4 @@
-//! deletecollection: deletes every matching object, each by a deletion of its own.
+//! deletecollection: every object that matches, one deletion each.
 
 use std::rc::Rc;
 
@@ -34,7 +34,7 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answer
     for object in &page.items {
         match delete_object(backend, call, object.clone(), &options).await {
             Ok(_) => {}
-            // A concurrent deletion came first, with the same result.
+            // Somebody else was faster: what should be gone is gone.
             Err(status) if status.code == 404 => {}
             Err(status) => return Err(status),
         }

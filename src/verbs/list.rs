@@ -351,7 +351,7 @@ pub(super) async fn at_version(
     past(backend, &position, asked).await?.ok_or_else(Status::list_expired)
 }
 
-/// The state at an older version; `None` if it is compacted. Its memory counts against the list budget.
+/// The state at an older version; `None` if that is gone. What it takes is counted among the lists in flight.
 async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<Option<Chosen>> {
     let mut held: Vec<Held> = Vec::new();
     let mut refused = None;

@@ -11,9 +11,9 @@ use pilothouse_actors::object::TypeName;
 /// The statistics of one server.
 #[derive(Debug, Default)]
 pub struct Load {
-    /// The number of objects of each type at its last list.
+    /// How many objects each type had when it was last listed.
     objects: RwLock<HashMap<TypeName, usize>>,
-    /// The number of watches with the same scope, by a keyed hash of the scope, because clients choose its text.
+    /// How many watch the same, by the hash of what that is: texts come from clients.
     watchers: Mutex<HashMap<u64, usize>>,
     secret: RandomState,
     /// The number of all watches.

@@ -50,7 +50,7 @@ impl Backend {
         Ok(stored)
     }
 
-    /// Applies defaults to a value in the version of the request and converts it to the stored version.
+    /// Fills in the defaults of a value in the version of the request and turns it into the stored version.
     pub fn into_stored(&self, call: &Call<'_>, mut value: Value) -> Result<Value> {
         check_size(&value)?;
         if let Some(custom) = call.custom() {
@@ -70,7 +70,7 @@ impl Backend {
         self.convert(value, gv, &call.stored.version, name)
     }
 
-    /// Converts a subresource from the stored version to the version of the request.
+    /// Turns a part that the path shows, in the stored version, into the version of the request.
     pub fn into_shown(&self, call: &Call<'_>, value: Value) -> Result<Value> {
         let (gv, name) = call.shown_kind();
         if *name != *call.resource.kind {

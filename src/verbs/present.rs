@@ -395,7 +395,7 @@ fn unreadable() -> Box<Status> {
     Status::internal("a stored object cannot be read".to_owned())
 }
 
-/// The PartialObjectMetadata of an object.
+/// The metadata of an object as an object of its own.
 fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
     let metadata = inner::metadata(kept.bytes, kept.metadata()?);
     let mut json = BytesMut::with_capacity(metadata.len() + 80);

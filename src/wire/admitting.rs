@@ -44,7 +44,7 @@ pub async fn settings(
     })
 }
 
-/// Opens the admission webhook configurations. Before the first request is served, so that no write skips a webhook.
+/// Who else is asked. Read before anybody is served: whoever must be asked is asked from the first write on.
 async fn webhooks(
     boot: &Boot,
     storage: &Storage,

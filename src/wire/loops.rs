@@ -52,7 +52,7 @@ async fn count_flows(parts: Arc<Parts>) -> crate::api::status::Result<()> {
 pub(super) struct Loops {
     /// The CA and the signers that the loops publish and sign with.
     authorities: Arc<watch::Sender<Arc<Authorities>>>,
-    /// The settings of the loops, until they have started.
+    /// What they begin with, until they have begun.
     begin: Mutex<Option<(Settings, UsesHeard, Vec<Guest>)>>,
     uses: Uses,
     is_on: bool,

@@ -19,7 +19,7 @@ pub(super) struct Watches {
     min_request_timeout: Duration,
     /// Whether clients may ask for `sendInitialEvents` (feature gate WatchList).
     initial_events: bool,
-    /// The broadcaster of each worker.
+    /// One for each worker.
     broadcasters: Mutex<Vec<Addr<Broadcaster>>>,
 }
 

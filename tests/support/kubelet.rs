@@ -127,7 +127,7 @@ pub struct Kubelet {
 struct Lines {
     /// Whether connections are kept alive.
     kept: AtomicBool,
-    /// The open connections.
+    /// Each, until it is over.
     all: Mutex<Vec<Option<TcpStream>>>,
 }
 
@@ -229,7 +229,7 @@ fn serve(
     }
 }
 
-/// Answers one request; `false` if there is none.
+/// Answers one request. `false`: there is none.
 fn answer(wire: &mut Wire, remembered: &Mutex<Vec<Seen>>, deed: &Deed, connection: usize) -> bool {
     let Ok(lines) = wire.head() else { return false };
     let mut words = lines[0].split(' ').map(str::to_owned);

@@ -1,7 +1,7 @@
-//! A priority level that many threads use: its queues behind a lock that is held for a few steps.
+//! A level of priority as many threads use it: its queues behind a lock that is held for a few steps.
 //!
-//! Dropping a [`Seat`], on any thread, frees it and calls the next request. Dropping a [`Waiter`] leaves the queue, for example
-//! when the client disconnects.
+//! Whoever has a [`Seat`] gives it back by dropping it, wherever that happens, and calls the next. Whoever waits leaves its queue
+//! by dropping the [`Waiter`]: a client that hangs up does so.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use super::drops::Drops;
 use super::queues::{Arrival, Called, Load, Queues, Refusal, Seated, Shape, Ticket, Work};
 use crate::clock::{Clock, Timestamp};
 
-/// Calls a waiting request: sends the time of its turn.
+/// What calls a request that waits: it is told when its turn came.
 type Call = oneshot::Sender<Timestamp>;
 
 struct State {
@@ -23,33 +23,33 @@ struct State {
     drops: Drops,
 }
 
-/// A priority level. See the module documentation.
+/// A level. See the module text.
 pub struct Level {
     /// A std lock: it is held for a few steps, never across a wait.
     state: Mutex<State>,
-    /// The maximum number of seats of one request.
+    /// The most seats that one request shall ask for.
     widest: AtomicU32,
     clock: Clock,
-    /// Notified when requests wait for lingering seats, which only time frees.
+    /// Rung when somebody waits for seats that nobody gives back.
     alarm: Arc<Notify>,
 }
 
-/// The result of entering a level.
+/// What became of a request that came to a level.
 pub enum Entry {
-    /// The request executes.
+    /// It is worked on.
     Seated(Seat),
-    /// The request must wait.
+    /// It has to wait.
     Waits(Waiter),
-    /// The request is rejected.
+    /// It is refused.
     Refused(Refused),
 }
 
-/// A rejection with its Retry-After.
+/// A refusal, and after how many seconds to come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The reason.
+    /// Why.
     pub why: Refusal,
-    /// The Retry-After in seconds.
+    /// When to come back.
     pub seconds: u64,
 }
 
@@ -69,27 +69,27 @@ impl Level {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The maximum number of seats of one request.
+    /// The most seats that one request shall ask for.
     pub fn widest(&self) -> u32 {
         self.widest.load(Ordering::Relaxed)
     }
 
-    /// Sets the maximum number of seats of one request.
+    /// Sets that.
     pub fn widen(&self, widest: u32) {
         self.widest.store(widest, Ordering::Relaxed);
     }
 
-    /// The numbers of executing and waiting requests and their seats.
+    /// How much there is of everything.
     pub fn load(&self) -> Load {
         self.lock().queues.load()
     }
 
-    /// Whether no request executes or waits.
+    /// Whether nobody is here.
     pub fn is_idle(&self) -> bool {
         self.lock().queues.is_idle()
     }
 
-    /// A request of this flow arrives.
+    /// A request of this flow comes.
     pub fn enter(self: &Arc<Level>, now: Timestamp, flow: u64, work: Work) -> Entry {
         let mut turn = None;
         let mut state = self.lock();
@@ -106,37 +106,37 @@ impl Level {
                 Entry::Waits(Waiter { level: self.clone(), ticket, turn, is_over: false })
             }
             (Arrival::Refused(why), _) => Entry::Refused(Refused { why, seconds: state.drops.refuse(now) }),
-            // Unreachable: a ticket always comes with a call.
+            // A ticket comes with a call.
             (Arrival::Waits(_), None) => {
                 Entry::Refused(Refused { why: Refusal::QueueFull, seconds: state.drops.refuse(now) })
             }
         }
     }
 
-    /// Changes the shape or the number of seats.
+    /// Takes another shape or another number of seats.
     pub fn reshape(&self, shape: Shape, limit: u32) {
         let mut state = self.lock();
         tell(state.queues.reshape(shape, limit, self.clock.now()));
         self.mind(&state);
     }
 
-    /// The demand since the last look.
+    /// What the demand was since the last look.
     pub fn observe(&self, before: &Observed) -> Observed {
         self.lock().queues.observe(self.clock.now(), before)
     }
 
-    /// When lingering seats become free that requests wait for.
+    /// When seats will be free that somebody waits for and nobody gives back.
     pub fn next_release(&self) -> Option<Timestamp> {
         self.lock().queues.next_release()
     }
 
-    /// Frees lingering seats whose time is over.
+    /// Frees seats whose time has come.
     pub fn release(&self) {
         let mut state = self.lock();
         tell(state.queues.release(self.clock.now()));
     }
 
-    /// Schedules the release of lingering seats that requests wait for.
+    /// Sees to it that somebody comes back for seats that nobody gives back.
     fn mind(&self, state: &State) {
         if state.queues.next_release().is_some() {
             self.alarm.notify_one();
@@ -150,23 +150,23 @@ impl Level {
     }
 }
 
-/// Calls the requests whose turn has come. Under the lock: a waiter that leaves must find out that it was called.
+/// Tells those whose turn has come. Under the lock: whoever leaves must find out that they were called.
 fn tell(called: Called<Call>) {
     for (call, at) in called {
-        // A waiter that is just leaving finds its seat in `leave`.
+        // Whoever hung up this moment finds the seat when they leave.
         let _hung_up = call.send(at);
     }
 }
 
-/// The seats of an executing request, freed on drop.
+/// The place of a request that is worked on; free when this is dropped.
 pub struct Seat {
     level: Arc<Level>,
-    /// `None` once they are given back.
+    /// Until it is given back.
     seated: Option<Seated>,
 }
 
 impl Seat {
-    /// Frees the seats, for callers that know the time.
+    /// Gives it back, for whoever knows what time it is.
     pub fn give_back(mut self, now: Timestamp) {
         if let Some(seated) = self.seated.take() {
             self.level.finish(now, seated);
@@ -182,29 +182,29 @@ impl Drop for Seat {
     }
 }
 
-/// A waiting request, which leaves its queue on drop.
+/// The place of a request that waits; left when this is dropped.
 pub struct Waiter {
     level: Arc<Level>,
     ticket: Ticket,
     turn: oneshot::Receiver<Timestamp>,
-    /// Whether it has left the queue.
+    /// Whether it has left.
     is_over: bool,
 }
 
 impl Waiter {
-    /// The length of its queue, including itself.
+    /// How many wait in its queue, itself among them.
     pub fn length(&self) -> usize {
         self.ticket.length
     }
 
-    /// Waits for a seat, up to `most`.
+    /// Waits for a seat, for so long.
     pub async fn wait(mut self, most: Duration) -> Result<Seat, Refused> {
         let turn = timeout(most, &mut self.turn).await;
         if let Ok(Ok(began)) = turn {
             return Ok(self.take(began));
         }
         match self.leave() {
-            // The turn came at the last moment.
+            // It came in the last moment.
             Some(seat) => Ok(seat),
             None => {
                 let now = self.level.clock.now();
@@ -219,7 +219,7 @@ impl Waiter {
         Seat { level: self.level.clone(), seated: Some(self.ticket.seated(began)) }
     }
 
-    /// Leaves the queue. Answers the seat if the request was called before.
+    /// Leaves the queue. Answers the seat if it was called before.
     fn leave(&mut self) -> Option<Seat> {
         let waited = {
             let mut state = self.level.lock();
@@ -297,12 +297,12 @@ mod tests {
         let third = waits(level.enter(NOW, 3, Work::ONE));
         drop(second);
         assert_eq!(level.load().waiting, 1);
-        // The request is called and dropped before it notices.
+        // It is called, and hangs up before it has heard of it.
         drop(first);
         assert_eq!(level.load().executing, 1);
         drop(third);
         assert_eq!(level.load(), Load::default());
-        // The same while it waits.
+        // The same in the middle of waiting.
         let held = seated(level.enter(NOW, 1, Work::ONE));
         let mut waiting = Box::pin(waits(level.enter(NOW, 2, Work::ONE)).wait(Duration::from_secs(5)));
         assert!(futures::poll!(&mut waiting).is_pending());
@@ -319,7 +319,7 @@ mod tests {
             waits(level.enter(NOW, 2, Work::ONE)).wait(Duration::from_millis(1)).await.err().unwrap();
         assert_eq!(refused, Refused { why: Refusal::TimedOut, seconds: 1 });
         assert_eq!(level.load().waiting, 0);
-        // A seat that comes exactly at the timeout is taken.
+        // A seat that comes with the end of the time is taken.
         let late = waits(level.enter(NOW, 2, Work::ONE));
         drop(held);
         assert!(late.wait(Duration::ZERO).await.is_ok());

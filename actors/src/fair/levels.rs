@@ -30,7 +30,7 @@ pub struct Spec {
     pub shape: Shape,
 }
 
-/// A level with its current state.
+/// A level, and what it has.
 struct Standing {
     level: Arc<Level>,
     share: Share,
@@ -73,7 +73,7 @@ struct Known {
 }
 
 impl Levels {
-    /// No levels yet; they will share `total` seats.
+    /// No levels yet that share so many seats.
     pub fn new(total: u32, clock: Clock) -> Levels {
         Levels { total, clock, alarm: Arc::default(), known: Mutex::default() }
     }
@@ -82,7 +82,7 @@ impl Levels {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Configures the levels. A level that exists already stays, with all its requests.
+    /// Makes the levels these. One that was there stays, with all who are in it.
     pub fn configure(&self, specs: &[Spec]) -> BTreeMap<String, Arc<Level>> {
         let mut known = self.lock();
         known.standing.values_mut().for_each(|standing| standing.is_wanted = false);
@@ -123,7 +123,7 @@ impl Levels {
         told.collect()
     }
 
-    /// The part of its target that every level gets which is not at a bound.
+    /// How much of its target every level has that is not at a bound.
     pub fn fair_part(&self) -> f64 {
         self.lock().fair
     }
@@ -161,7 +161,7 @@ impl Levels {
 }
 
 impl Known {
-    /// Gives every level its seats. Unconfigured levels keep some until they are empty.
+    /// Gives every level its seats. Those that are not wanted have some until they are empty.
     fn divide(&mut self, total: u32) {
         // A request that is about to enter holds its level: it must not wait in one that was dropped.
         let is_held =

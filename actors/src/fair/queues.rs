@@ -101,7 +101,7 @@ pub struct Seated {
     began: Timestamp,
 }
 
-/// A waiting request.
+/// The place of a request that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     queue: u32,
@@ -112,7 +112,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The request once it was called.
+    /// The place of this request once it was called.
     pub fn seated(self, began: Timestamp) -> Seated {
         Seated { queue: Some(self.queue), work: self.work, began }
     }
@@ -210,7 +210,7 @@ impl<T> Queues<T> {
         self.limit
     }
 
-    /// Whether no request executes or waits.
+    /// Whether nobody is here.
     pub fn is_idle(&self) -> bool {
         self.load.executing == 0 && self.load.waiting == 0
     }

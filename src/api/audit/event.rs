@@ -241,7 +241,7 @@ fn moment(at: Timestamp) -> String {
     time::format_micros(seconds, u32::try_from(at.0 % 1_000_000).unwrap_or_default())
 }
 
-/// A duration of milliseconds or more, in Go's format.
+/// A time of some milliseconds or more, as the reference writes it.
 pub fn span(micros: u64) -> String {
     let digits = |whole: u64, rest: String| {
         let rest = rest.trim_end_matches('0');

@@ -160,7 +160,7 @@ fn each_below(schema: &mut Value, act: &mut dyn FnMut(&mut Value)) {
     }
 }
 
-/// Adds kind and metadata to embedded resources.
+/// Objects within objects have a kind and metadata too.
 fn embedded(schema: &mut Value, dialect: Dialect) {
     each_below(schema, &mut |below| embedded(below, dialect));
     let flag = |name: &str| schema.get(name).and_then(Value::as_bool) == Some(true);

@@ -45,14 +45,14 @@ pub fn apply<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Applied
     operations.iter().try_for_each(|operation| work.apply(operation))
 }
 
-/// Applies the operations in order; the error is the index of the failing one.
+/// The same; the error is which of them does not apply.
 pub fn apply_told<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Result<(), usize> {
     let mut work = Work { target, copied: 0, shifted: 0, deepened: 0 };
     operations.iter().enumerate().try_for_each(|(at, operation)| work.apply(operation).map_err(|_| at))
 }
 
 impl Operation<'_> {
-    /// Why it does not apply, in the reference's words for webhooks.
+    /// Why it does not apply, in the words that authors of webhooks know.
     pub fn told(&self) -> String {
         let path = self.path.as_deref().unwrap_or_default();
         match self.kind.as_deref() {

@@ -21,7 +21,7 @@ pub struct Keys {
     /// `None` until the first successful fetch.
     ring: ArcSwapOption<Ring>,
     turn: Mutex<Turn>,
-    /// Wakes the fetching task.
+    /// Wakes the task that fetches.
     wanted: Notify,
     /// The number of finished attempts, successful or not.
     ended: watch::Sender<u64>,
@@ -114,7 +114,7 @@ impl Keys {
         let wanted = async {
             loop {
                 self.wanted.notified().await;
-                // The wake may be left over from an attempt that began by itself.
+                // A wake may be left over from an attempt that began by itself.
                 let turn = self.turn();
                 if turn.wanted > turn.begun {
                     return;

@@ -35,7 +35,7 @@ struct Shared {
     clock: Clock,
     /// Measures how long a verification takes that is not cached.
     latency: Option<Latency>,
-    /// By the digest of the token, so that memory holds no tokens. A std mutex: held for one lookup or one change.
+    /// By the digest of the token: memory shall not hold what opens doors. A std mutex: held for one look or one change.
     remembered: Mutex<HashMap<[u8; 32], Remembered>>,
 }
 
@@ -81,7 +81,7 @@ impl Shared {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bearer of a cached token.
+    /// The bearer of a token that was good a moment ago.
     fn recall(&self, digest: &[u8; 32]) -> Option<Arc<Identity>> {
         let now = self.clock.now();
         self.remembered().get(digest).filter(|kept| now < kept.until).map(|kept| Arc::clone(&kept.identity))

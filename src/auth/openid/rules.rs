@@ -201,7 +201,7 @@ impl Rules {
                 several => format!("oidc: expected audience in {} got {got}", listed(several)),
             });
         }
-        // A token without expiry counts as expired.
+        // A token that does not say when it ends has ended.
         let expires = moment(expires.unwrap_or_default());
         if expires < now {
             return Err("oidc: token is expired".to_owned());
@@ -378,7 +378,7 @@ fn listed(texts: &[impl AsRef<str>]) -> String {
     format!("[{}]", all.join(" "))
 }
 
-/// A time in seconds since the epoch; negative ones become the epoch.
+/// A moment given in seconds since the epoch; what lies before it is the epoch.
 fn moment(seconds: i64) -> Timestamp {
     Timestamp(u64::try_from(seconds).unwrap_or_default().saturating_mul(1_000_000))
 }

@@ -44,9 +44,9 @@ struct Shared {
     objects: Arc<Objects>,
     clock: Clock,
     metrics: Arc<Metrics>,
-    /// By the digest of the token, so that memory holds no tokens.
+    /// By the digest of the token: memory shall not hold what opens doors.
     remembered: Mutex<HashMap<[u8; 32], Arc<Signed>>>,
-    /// Where the use of legacy tokens is reported.
+    /// Who wants to know which tokens of secrets are used.
     uses: OnceLock<Uses>,
 }
 
@@ -54,9 +54,9 @@ struct Shared {
 struct Signed {
     claims: Claims,
     identity: Arc<Identity>,
-    /// The newest revisions when all its objects were last found to exist.
+    /// How far the types had come when everything it hangs on was last found in place.
     firm_at: Mutex<Option<Heads>>,
-    /// The day of that check since the epoch: the Secret of a legacy token is checked on each day of use.
+    /// The day of that, since the epoch: a token of a secret is looked at on each day on which it is used.
     firm_on: AtomicU64,
     /// Whether the account listed the Secret of a legacy token then.
     listed: AtomicBool,

@@ -134,7 +134,7 @@ async fn serve(
                 None => documents::answer(worker, request, path, context).await,
             },
         },
-        // The reference mounts nothing there, though authorization still sees a resource.
+        // Nothing is mounted there, though authorization knows what it would be about.
         Target::Resource(_) if path.starts_with("//") => Ok(render::page_not_found()),
         Target::Resource(found) => {
             let asked = ResourceRequest { found, verb: parsed.verb, path, query: &query, user: &identity };

@@ -164,7 +164,7 @@ pub async fn let_in(
         }
         Room::Plain(places) => {
             let is_way = asked.request.resource().is_some_and(|found| WAYS.contains(&found.subresource));
-            // A busy server is healthy: health checks take no place.
+            // A server that is busy is not sick: whoever asks for its health gets an answer.
             let is_health =
                 matches!(asked.request.target, Target::NonResource(path) if health::is_health(path));
             let lasts = matches!(asked.request.verb, Verb::Watch | Verb::Proxy) || is_way;

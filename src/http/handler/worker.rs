@@ -61,7 +61,7 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// Connections to kubelets, pods and services.
     pub connecting: Arc<Connecting>,
-    /// The issuer's metadata and public keys, if this server publishes them.
+    /// What others verify tokens of service accounts with.
     pub token_metadata: Option<Metadata>,
     /// Whether /debug/flags may change the log level.
     pub changes_flags: bool,

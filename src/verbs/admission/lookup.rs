@@ -15,40 +15,40 @@ use crate::api::words;
 
 use super::Write;
 
-/// A type that plug-ins read. All of them are stored as v1.
+/// A type that plug-ins look things up in. All of them are stored in their version 1.
 pub struct Source {
     group: &'static str,
     resource: &'static str,
     kind: &'static str,
 }
 
-/// Namespaces.
+/// What keeps names and rights apart.
 pub const NAMESPACES: Source = Source { group: "", resource: words::NAMESPACES, kind: "Namespace" };
-/// Pods.
+/// What runs.
 pub const PODS: Source = Source { group: "", resource: "pods", kind: "Pod" };
-/// LimitRanges: bounds for the pods and claims of a namespace.
+/// Limits on what the pods and claims of a namespace may ask for.
 pub const LIMIT_RANGES: Source = Source { group: "", resource: "limitranges", kind: "LimitRange" };
-/// ResourceQuotas: bounds for the objects of a namespace together.
+/// What the objects of a namespace may use together.
 pub const QUOTAS: Source = Source { group: "", resource: "resourcequotas", kind: "ResourceQuota" };
-/// PriorityClasses of pods.
+/// How important pods are.
 pub const PRIORITY_CLASSES: Source =
     Source { group: "scheduling.k8s.io", resource: "priorityclasses", kind: "PriorityClass" };
-/// StorageClasses of claims.
+/// Where volumes come from.
 pub const STORAGE_CLASSES: Source =
     Source { group: "storage.k8s.io", resource: "storageclasses", kind: "StorageClass" };
-/// IngressClasses of ingresses.
+/// Who serves ingresses.
 pub const INGRESS_CLASSES: Source =
     Source { group: "networking.k8s.io", resource: "ingressclasses", kind: "IngressClass" };
-/// RuntimeClasses of pods.
+/// What runs containers.
 pub const RUNTIME_CLASSES: Source =
     Source { group: "node.k8s.io", resource: "runtimeclasses", kind: "RuntimeClass" };
-/// ValidatingAdmissionPolicies.
+/// What may be stored, in expressions.
 pub const POLICIES: Source = Source {
     group: "admissionregistration.k8s.io",
     resource: "validatingadmissionpolicies",
     kind: "ValidatingAdmissionPolicy",
 };
-/// ServiceAccounts of pods.
+/// Whom pods speak for.
 pub const SERVICE_ACCOUNTS: Source =
     Source { group: "", resource: "serviceaccounts", kind: "ServiceAccount" };
 

@@ -134,7 +134,7 @@ impl OwnerReferences {
         Ok(found)
     }
 
-    /// Why the authorizer denies an action; `None` if it allows it.
+    /// Why a user may not do something; `None`: they may.
     async fn denied(&self, user: &Arc<Identity>, verb: &str, target: Target) -> Result<Option<String>> {
         let action = Arc::new(Action { verb: verb.to_owned(), target });
         match self.authorizer.send(Authorize { identity: user.clone(), action }).await {

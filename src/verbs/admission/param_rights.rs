@@ -39,7 +39,7 @@ impl Plugin for ParamRights {
     }
 }
 
-/// The parameter resource, with `*` for unknown parts.
+/// What may have to be read: a resource, and `*` for what is not known of it.
 struct Params {
     group: String,
     version: String,

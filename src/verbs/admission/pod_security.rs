@@ -46,7 +46,7 @@ const CONTROLLERS: [(&str, &str, &[&str]); 8] = [
     ("batch", "cronjobs", &["spec", "jobTemplate", "spec", "template"]),
 ];
 
-/// Checks pods against the standards of their namespace.
+/// Holds pods to the standards of their namespace.
 pub struct PodSecurity(pub Arc<Configuration>);
 
 /// The kind of object that a write is about.
@@ -130,7 +130,7 @@ impl PodSecurity {
         if self.is_exempt(write) {
             return Ok(());
         }
-        // Its pods will be checked themselves, so a failed lookup refuses nothing here.
+        // The pods themselves will be held to it: what cannot be looked up now refuses nobody.
         let Some(namespace) = namespace(write).await else { return Ok(()) };
         let (policy, errors) = self.asked_of(&namespace);
         if errors.is_empty() && [policy.warn, policy.audit].iter().all(|one| one.level == Level::Privileged) {
@@ -186,7 +186,7 @@ impl PodSecurity {
         why.is_some()
     }
 
-    /// Whether the runtime class is exempt; recorded as an audit annotation.
+    /// The same for what runs the pod.
     fn is_exempt_runtime(&self, write: &Write<'_>, pod: &Pod<'_>) -> bool {
         let is_exempt = self.0.exempts_runtime(pod);
         if is_exempt {
@@ -216,9 +216,9 @@ fn note_errors(write: &Write<'_>, errors: &[FieldError]) {
     }
 }
 
-/// Annotates violations of the audit standard.
+/// Notes what does not meet the standard of notes.
 fn note_violations(write: &Write<'_>, policy: &Policy, pod: &Pod<'_>) {
-    // Skip the work if the request is not audited.
+    // Only a record wants to know.
     if !is_recorded(write) {
         return;
     }
@@ -229,7 +229,7 @@ fn note_violations(write: &Write<'_>, policy: &Policy, pod: &Pod<'_>) {
     }
 }
 
-/// Whether pods that passed before may now fail.
+/// Whether pods that were good enough before may no longer be.
 fn is_raised(policy: &Policy, before: &Policy) -> bool {
     let (new, old) = (policy.enforce, before.enforce);
     new != old && new.level != Level::Privileged && (new.version != old.version || new.level > old.level)
@@ -248,7 +248,7 @@ fn warn(write: &Write<'_>, policy: &Policy, pod: &Pod<'_>) {
     }
 }
 
-/// Whether an update can change a pod's privileges: containers were added or removed, or run another image.
+/// Whether an update of a pod can change what it may do: containers come, go, or run something else.
 fn is_significant(pod: &Value, old: &Value) -> bool {
     fn list<'a>(pod: &'a Value, name: &str) -> &'a [Value] {
         pod.at(&["spec", name]).map(Value::items).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Admission webhooks. `table.rs` holds the configured webhooks, `subject.rs` the request as a webhook sees it, `call.rs` makes
-//! the call, and `round.rs` tracks reinvocation.
+//! Webhooks: others are asked whether a write may happen, and may change it first. `table.rs` knows whom to ask, `subject.rs`
+//! what is asked about, `call.rs` how; `round.rs` remembers who has to be asked again.
 
 mod call;
 mod round;
@@ -248,7 +248,7 @@ impl Webhooks {
         round.begin(object);
         for (place, hook) in hooks.iter().enumerate() {
             let Some(subject) = Subject::of(self, write, hook, object).await? else { continue };
-            // Reinvocation only calls webhooks of the first round again.
+            // Who was not asked in the first round is not asked in the second.
             if round.is_second() && !round.is_wanted(&hook.uid) {
                 continue;
             }

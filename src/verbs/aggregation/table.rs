@@ -91,7 +91,7 @@ impl View for Table {
     fn put(&mut self, _: usize, object: &Object) {
         match json::read(&object.bytes) {
             Ok(read) => self.set(object.key.name(), Some(Registration::read(&read))),
-            // The last readable version stays in force: dropping it would make its group unknown.
+            // What was known of it still counts: to forget it would make its group unknown.
             Err(_) => tracing::error!(object = ?object.key, "an APIService cannot be read"),
         }
     }

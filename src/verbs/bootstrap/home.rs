@@ -28,8 +28,8 @@ pub struct Home {
     pub port: u16,
 }
 
-/// Creates the ServiceCIDR, the `kubernetes` service and its endpoints, and repairs them. The first address of the first range
-/// always belongs to this server.
+/// Makes what the cluster needs to find this server, and puts right what names it wrongly. The first address of the
+/// first range is this server's for good.
 pub async fn kubernetes(backend: &Backend, catalog: &Catalog, home: &Home) -> Result<()> {
     let own = Own::new(backend, catalog);
     range(&own, home).await?;

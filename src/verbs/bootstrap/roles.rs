@@ -25,7 +25,7 @@ pub async fn roles(backend: &Backend, catalog: &Catalog, enabled: impl Fn(&str) 
         let ours: Vec<&Wanted> = all.iter().filter(|wanted| wanted.resource == resource).collect();
         own.look_after_all(ours)
     };
-    // Concurrently, so that they share a disk sync. Nobody is served yet, so nobody can see a binding before its role.
+    // All at once, so that they share a sync of the disk: nobody is served yet who could see a binding before its role.
     try_join_all(RESOURCES.map(of_resource)).await.map(drop)
 }
 
@@ -65,7 +65,7 @@ impl Own<'_> {
     }
 }
 
-/// A concurrent write takes precedence: the next start looks again.
+/// Whoever writes the object in the same moment means it: the next start looks again.
 fn settled(written: Result<()>) -> Result<()> {
     match written {
         Err(status) if matches!(status.code, 404 | 409) => Ok(()),

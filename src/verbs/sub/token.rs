@@ -62,7 +62,7 @@ fn seconds_of(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
-/// Removes fields that only the server sets.
+/// Takes out what only the server may say.
 pub fn wipe(request: &mut Value) {
     let meta = request.entry("metadata");
     for field in ["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid"] {

@@ -33,7 +33,7 @@ use super::super::render::Context;
 use super::super::worker::Worker;
 use super::Audit;
 
-/// Slower requests get an annotation.
+/// Requests that take longer than this say so.
 const SLOW_MICROS: u64 = 500_000;
 
 /// The response as far as it was recorded.

@@ -33,7 +33,7 @@ impl Level {
     }
 }
 
-/// The release whose definition of a level applies.
+/// The release whose idea of a level is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     /// Release 1 with this minor version.
@@ -78,7 +78,7 @@ impl Standard {
     /// No restrictions.
     pub const PRIVILEGED: Standard = Standard { level: Level::Privileged, version: Version::Latest };
 
-    /// Whether both mean the same. At the privileged level the version does not matter.
+    /// Whether both ask for the same. Of those that allow everything the version says nothing.
     fn means(self, other: Standard) -> bool {
         self == other || (self.level == Level::Privileged && other.level == Level::Privileged)
     }

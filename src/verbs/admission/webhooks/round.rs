@@ -1,5 +1,5 @@
-//! Reinvocation. A webhook may change something that plug-ins and webhooks before it depend on. Then all mutating plug-ins run
-//! again: built-in ones always, webhooks if their reinvocationPolicy asks for it and the object changed since their call.
+//! Who has to be asked again. Whoever changes an object may change what others before it would have said: then all that
+//! change objects are asked once more, plug-ins always, webhooks if they want that and something has changed since.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use crate::api::value::Value;
 
 use super::super::Call;
 
-/// The field of metadata that records field ownership.
+/// Where it stands who owns the fields.
 const OWNERS: &str = "managedFields";
 
 /// The rounds of one write.
@@ -21,13 +21,13 @@ pub struct Round {
     is_second: Cell<bool>,
     wants_second: Cell<bool>,
     patched: Cell<bool>,
-    /// The managedFields before the first webhook call.
+    /// Who owned the fields before any webhook was asked.
     owners: RefCell<Option<Value>>,
-    /// The object after the last webhook of the round.
+    /// The object as the webhooks left it.
     left: RefCell<Option<Value>>,
-    /// Webhooks that were called and want reinvocation after a change.
+    /// Those that were asked, and want to be asked again when something changes.
     asked: RefCell<BTreeSet<String>>,
-    /// Webhooks that are called again.
+    /// Those that are asked again.
     wanted: RefCell<BTreeSet<String>>,
 }
 
@@ -37,19 +37,19 @@ impl Round {
         self.is_second.get()
     }
 
-    /// Begins the second round, if one is needed.
+    /// Begins the second round, if there is to be one.
     pub fn again(&self) -> bool {
         self.is_second.set(self.wants_second.get());
         self.is_second()
     }
 
-    /// Whether any webhook patched the object.
+    /// Whether a webhook gave the object another form.
     pub fn has_patched(&self) -> bool {
         self.patched.get()
     }
 
-    /// Repairs the object after all webhooks: namespace and name must be unchanged, owner references unique, and managedFields
-    /// valid.
+    /// Puts right what no webhook may do to an object, once all were asked: it stays where it is and has its name, no owner
+    /// stands in it twice, and who owns its fields can be read.
     pub fn settle(&self, call: &Call<'_>, is_new: bool, object: &mut Value) -> Result<()> {
         meta::agree_on_namespace(object, call.namespace)?;
         if is_new && !call.name.is_empty() && call.subresource.is_empty() {
@@ -72,7 +72,7 @@ impl Round {
         Ok(())
     }
 
-    /// Begins the webhooks of a round. Changes by built-in plug-ins since the last round require reinvocation.
+    /// The webhooks' turn begins. What plug-ins changed since their last one concerns those that were asked.
     pub(super) fn begin(&self, object: &Value) {
         if !self.is_second() {
             self.owners.replace(meta::of(object).get(OWNERS).cloned());
@@ -82,12 +82,12 @@ impl Round {
         }
     }
 
-    /// Records that a webhook patched the object.
+    /// A webhook gave the object another form.
     pub(super) fn patched(&self) {
         self.patched.set(true);
     }
 
-    /// Records that a webhook was called.
+    /// A webhook was asked.
     pub(super) fn asked(&self, hook: &Hook, changed: bool) {
         if changed {
             self.require();
@@ -98,12 +98,12 @@ impl Round {
         }
     }
 
-    /// Whether a webhook is called in the second round.
+    /// Whether a webhook is to be asked in the second round.
     pub(super) fn is_wanted(&self, uid: &str) -> bool {
         self.wanted.borrow().contains(uid)
     }
 
-    /// Ends the webhooks of a round.
+    /// The webhooks' turn is over.
     pub(super) fn end(&self, object: &Value) {
         self.left.replace(Some(object.clone()));
     }

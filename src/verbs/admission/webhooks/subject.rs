@@ -39,9 +39,9 @@ pub struct Subject<'a> {
     pub operation: &'static str,
     /// The resource in the version that is sent.
     pub resource: Arc<Resource>,
-    /// The kind of the object that is sent.
+    /// The kind of what is sent.
     pub kind: GroupVersionKind,
-    /// The new and the old object as they are sent; null if absent.
+    /// The object as it is sent, and what was there before; null if there is none.
     pub states: (Value, Value),
 }
 
@@ -86,7 +86,7 @@ impl<'a> Subject<'a> {
         let options = options(self.write);
         let told = told(self.write, asked, &options);
         let kind = (&*self.kind.group, &*self.kind.version, &*self.kind.kind);
-        // Conditions see the requested resource, not the matched one.
+        // They know the resource that was asked for, and not the one that was matched.
         let request = request::request(&told, &asked, kind);
         let rights = rights(&asked);
         let inputs = Inputs {
@@ -122,7 +122,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// The custom resource definition of the object that is sent, if it has one.
+    /// What is known of the kind that is sent, if that is a custom one.
     fn custom(&self) -> Option<&Custom> {
         self.resource.custom.as_deref().filter(|_| *self.resource.kind == *self.kind.kind)
     }
@@ -138,12 +138,12 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Whether the object is sent in the version of the client's request.
+    /// Whether the webhook gets the object as the client sees it.
     fn is_own_version(&self) -> bool {
         self.resource.gv == self.write.call.resource.gv
     }
 
-    /// The `request` variable of expressions, without the objects.
+    /// The question, in the words of expressions; the objects are left out.
     pub fn request(&self, object: &Value, options: &Options) -> Value {
         let asked = asked(self.write, object);
         let gv = &self.resource.gv;
@@ -175,7 +175,7 @@ impl<'a> Subject<'a> {
         self.stored(new).await.map(|new| Some((new, changed)))
     }
 
-    /// Applies defaults to an object in the sent version and converts it to the stored version.
+    /// Fills in what a value in the version that was sent leaves out, and turns it into the stored version.
     async fn stored(&self, mut value: Value) -> Result<Value> {
         let (backend, call) = (self.write.backend, self.write.call);
         if let Some(custom) = self.custom() {
