@@ -50,6 +50,8 @@ pub const RESPONSE_STALL: Duration = Duration::from_secs(300);
 pub const DISCONNECT: Duration = Duration::from_secs(5);
 /// How long a draining connection without requests may linger before it is closed; up to twice as long over HTTP/2.
 pub const DRAIN_LINGER: Duration = Duration::from_secs(2);
+/// How long a server that has failed still sends answers.
+pub const LAST_ANSWERS: Duration = Duration::from_millis(200);
 /// How long a stop without grace waits for watches to end.
 pub const HURRIED_STOP: Duration = Duration::from_secs(2);
 /// How long a stop waits for the last batch to be durable.
@@ -269,7 +271,7 @@ pub const MATCH_CONDITIONS: usize = 64;
 pub const WEBHOOK_ANSWERS_KEPT: usize = 8_192;
 /// Bytes of client-chosen input in a cached question; the reference's value.
 pub const WEBHOOK_CACHED_BYTES: usize = 10_000;
-/// Writes that one control loop has under way: enough to share syncs of the disk, few enough that the writes of clients
+/// Writes that one control loop, or one deletion of a collection, has under way: enough to share syncs of the disk, few enough that the writes of clients
 /// never wait behind many.
 pub const DELETIONS_IN_FLIGHT: usize = 32;
 /// Reports about used legacy tokens that wait to be written.

@@ -9,6 +9,7 @@ mod audit;
 mod authentication;
 mod authorization;
 mod custom;
+mod first;
 mod guards;
 mod loops;
 mod openid;
@@ -19,17 +20,18 @@ mod watching;
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 use actix::{Actor as _, Addr};
 use arc_swap::ArcSwap;
+use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
-use futures::{FutureExt as _, try_join};
 use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::broadcaster::CloseAll;
 use pilothouse_actors::directory::{self, Stores as Storage};
+use pilothouse_actors::lock::Lock;
 
 use self::authentication::told;
 use self::custom::Builtins;
@@ -42,7 +44,6 @@ use self::watching::{Watches, watching};
 use crate::api::features::Terms;
 use crate::api::kinds::engines::Authority;
 use crate::api::schema::Registry;
-use crate::auth::service_account::used::day;
 use crate::config::{Config, FeatureGates};
 use crate::controllers::start::Guest;
 use crate::flows::Room;
@@ -57,7 +58,6 @@ use crate::upstream::pool::Wanted;
 use crate::verbs::Backend;
 use crate::verbs::admission::policies::table;
 use crate::verbs::admission::{self, Chain};
-use crate::verbs::bootstrap;
 use crate::verbs::budget::Budget;
 use crate::verbs::conversion::Conversions;
 use crate::verbs::engines::Engines;
@@ -99,7 +99,7 @@ struct Parts {
     /// The built-in resources, to which CustomResourceDefinitions add.
     builtin: Builtins,
     /// The webhooks that turn objects of what is defined into other versions.
-    converters: Mutex<Vec<Wanted>>,
+    converters: Lock<Vec<Wanted>>,
 }
 
 impl Wiring for Wires {
@@ -115,7 +115,9 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let (config, gates) = (&boot.config, boot.config.gates());
     let registry = Arc::new(Registry::builtin().map_err(|error| StartError::part(BUILTIN)(&error))?);
     let catalog = serving::catalog(config)?;
-    let metrics = Metrics::new(boot.clock.now()).map_err(|error| StartError::part("metrics")(&error))?;
+    let metrics = Metrics::new(boot.clock.now())
+        .and_then(|metrics| metrics.of(&config.api.release))
+        .map_err(|error| StartError::part("metrics")(&error))?;
     let features = gates.all().map(|(name, stage, on)| (name, stage.word(), on)).collect();
     let metrics = Arc::new(metrics.telling(features));
     let storage = storage::open(boot)?;
@@ -151,7 +153,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
         loops,
         trusted: Arc::new(ArcSwap::new(boot.pki.clone())),
         builtin,
-        converters: Mutex::default(),
+        converters: Lock::default(),
     };
     let repaired = services(&parts).repair(&held).await;
     repaired.map_err(|error| StartError::part("the addresses of services")(&error))?;
@@ -217,26 +219,10 @@ impl Application for Running {
         async {
             let authorizer = Authorizer::asking(self.0.guards.deciding.panel()).start();
             let backend = self::backend(&self.0, &authorizer);
-            let served = self.0.shared.served.load_full();
-            let gates = &self.0.gates;
-            let made = try_join!(
-                async {
-                    bootstrap::namespaces(&backend, &served.catalog).await?;
-                    // Some of them stand in those.
-                    bootstrap::roles(&backend, &served.catalog, |gate| gates.enabled(gate)).await
-                },
-                bootstrap::priority_classes(&backend, &served.catalog),
-                bootstrap::flow_control(&backend, &served.catalog),
-                bootstrap::api_services(&backend, &served.catalog),
-            );
-            made.map_err(|status| StartError::part("the first objects")(&status))?;
-            let today = day(self.0.boot.clock.now());
-            let made = try_join!(
-                bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.addresses.home),
-                bootstrap::trust::authentication(&backend, &served.catalog, told(&self.0)),
-                bootstrap::trust::token_tracking(&backend, &served.catalog, &today),
-            );
-            made.map_err(|status| StartError::part("what others know of this server")(&status))?;
+            // First, so that policies on the way of the first objects find the kinds that they name. What was defined before the
+            // server stopped is served from the start.
+            custom::follow(&self.0).await?;
+            first::make(&self.0, Rc::new(backend)).await?;
             actix::spawn(self.0.guards.deciding.clone().follow_file(self.0.shared.clone()));
             actix::spawn(self.0.guards.callers.clone().follow_file(self.0.shared.clone()));
             let (boot, certificates) = (self.0.boot.clone(), self.0.guards.certificates.clone());
@@ -253,8 +239,6 @@ impl Application for Running {
                 let seats = gate.seats();
                 actix::spawn(async move { seats.keep().await });
             }
-            // Before the server is ready: what was defined before it stopped is served from the start.
-            custom::follow(&self.0).await?;
             self.0.shared.health.started.store(true, Ordering::Release);
             self.0.loops.start(&self.0)?;
             Ok(())

@@ -9,11 +9,11 @@ mod support;
 
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, mpsc};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pilothouse_actors::lock::Lock;
 use serde_json::{Value, json};
 use support::kubelet::{Deed, Kubelet, Papers, Seen, Wire};
 use support::wait::{CAP, Deadline, poll};
@@ -125,13 +125,13 @@ fn a_log_is_asked_of_the_kubelet_with_everything_that_the_client_said() {
 fn a_log_that_is_followed_comes_as_it_is_written_and_the_kubelet_learns_when_nobody_reads_it() {
     let (next, turns) = mpsc::channel::<()>();
     let (gone, hung_up) = mpsc::channel();
-    let (turns, gone) = (Mutex::new(turns), Mutex::new(gone));
+    let (turns, gone) = (Lock::new(turns), Lock::new(gone));
     let scene = Scene::new(move |_, wire| {
         wire.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none\n\r\n").unwrap();
-        turns.lock().unwrap().recv().unwrap();
+        turns.lock().recv().unwrap();
         wire.say(b"4\r\ntwo\n\r\n").unwrap();
         wire.until_hung_up();
-        gone.lock().unwrap().send(()).unwrap();
+        gone.lock().send(()).unwrap();
     });
     let mut connection = scene.admin.raw();
     let head = scene.admin.head("GET", &format!("{POD}/log?follow=true"), &[]);
@@ -287,13 +287,13 @@ fn whoever_may_not_is_refused_before_anybody_is_asked() {
 #[test]
 fn a_command_runs_over_spdy_byte_for_byte() {
     let (gone, hung_up) = mpsc::channel();
-    let gone = Mutex::new(gone);
+    let gone = Lock::new(gone);
     let scene = Scene::new(move |_, wire| {
         wire.say(&[AGREED, b"\x80early"].concat()).unwrap();
         while let Ok(bytes) = wire.exactly(1) {
             wire.say(&[!bytes[0]]).unwrap();
         }
-        gone.lock().unwrap().send(()).unwrap();
+        gone.lock().send(()).unwrap();
     });
     let path = format!("{POD}/exec?command=sh&command=-c&command=a%20b&stdin=true&stdout=true&container=c");
     let mut connection = scene.switch(&path, &SPDY);
@@ -636,13 +636,13 @@ fn certificates_for_kubelets_are_followed() {
 #[test]
 fn a_log_over_websocket_comes_in_messages() {
     let (next, turns) = mpsc::channel::<()>();
-    let turns = Mutex::new(turns);
+    let turns = Lock::new(turns);
     let mut scene = Scene::new(move |seen, wire| {
         if seen.query().contains("tailLines=7") {
             return wire.answer("404 Not Found", "", b"gone");
         }
         wire.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none\n\r\n").unwrap();
-        turns.lock().unwrap().recv().unwrap();
+        turns.lock().recv().unwrap();
         let long = [b"c00\r\n".as_slice(), &[b'x'; 0xc00], b"\r\n0\r\n\r\n"].concat();
         wire.say(&long).unwrap();
     });
@@ -840,10 +840,10 @@ fn a_command_over_websocket_reaches_a_kubelet_that_speaks_spdy() {
 #[test]
 fn a_websocket_client_that_goes_takes_its_command_along() {
     let (gone, hung_up) = mpsc::channel();
-    let gone = Mutex::new(gone);
+    let gone = Lock::new(gone);
     let scene = Scene::new(move |seen, wire| {
         run_command(seen, wire);
-        gone.lock().unwrap().send(()).unwrap();
+        gone.lock().send(()).unwrap();
     });
     let path = format!("{POD}/attach?stdin=true&stdout=true&tty=true");
     for politely in [true, false] {

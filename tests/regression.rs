@@ -20,6 +20,8 @@ fn a_namespace_does_not_stand_in_another() {
     client.get("/api/v1/namespaces/default/namespaces").refused(404, "NotFound");
     client.get("/api/v1/namespaces/default/namespaces/kube-system").refused(404, "NotFound");
     client.delete("/api/v1/namespaces/default/namespaces/kube-node-lease").refused(404, "NotFound");
+    client.get("/api/v1/namespaces/default/namespaces/default").refused(404, "NotFound");
+    client.get("/api/v1/namespaces/default/namespaces/default/status").refused(404, "NotFound");
     client.post("/api/v1/namespaces/default/namespaces", &object).refused(404, "NotFound");
     client.get("/api/v1/namespaces/default").ok();
 }

@@ -9,11 +9,12 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
 use crate::limits::{SHELF_BYTES, SHELF_READERS, SHELF_READS_KEPT};
+use crate::lock::Lock;
 use crate::object::{Revision, TypeName};
 use crate::window::Event;
 
@@ -52,7 +53,7 @@ pub trait Archive: Send + Sync {
 pub struct Shelf {
     archive: Arc<dyn Archive>,
     type_name: TypeName,
-    lately: Arc<Mutex<Lately>>,
+    lately: Arc<Lock<Lately>>,
 }
 
 /// The last reads, the newest at the end. Each is without a gap.
@@ -103,7 +104,7 @@ impl Shelf {
 
     /// Drops the cached reads: the history has moved on.
     pub fn forget(&self) {
-        self.lately.lock().unwrap_or_else(PoisonError::into_inner).0 = VecDeque::new();
+        self.lately.lock().0 = VecDeque::new();
     }
 
     /// Some events after a cursor, up to `through`: at least one.
@@ -114,7 +115,7 @@ impl Shelf {
         most: usize,
     ) -> Result<Vec<Arc<Event>>, ArchiveError> {
         let span = Span { after, through, most, bytes: SHELF_BYTES };
-        let lately = || self.lately.lock().unwrap_or_else(PoisonError::into_inner);
+        let lately = || self.lately.lock();
         let known = lately().find(span);
         if !known.is_empty() {
             return Ok(known);
@@ -222,6 +223,6 @@ mod tests {
         let before = archive.0.load(Ordering::Relaxed);
         shelf.read(Revision(0), Revision(100), 5).await.unwrap();
         assert_eq!(archive.0.load(Ordering::Relaxed), before + 1);
-        assert_eq!(shelf.lately.lock().unwrap().0.len(), SHELF_READS_KEPT);
+        assert_eq!(shelf.lately.lock().0.len(), SHELF_READS_KEPT);
     }
 }

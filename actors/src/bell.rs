@@ -4,11 +4,12 @@
 //! happen before a broadcaster gets its turn, one message waits for it, and nothing is lost.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use actix::{Message, Recipient};
 
+use crate::lock::{Lock, SharedLock};
 use crate::object::TypeName;
 
 /// Some types have changed: the receiver drains its [`Bell`] to learn which.
@@ -19,7 +20,7 @@ pub struct Published;
 /// The bell of one broadcaster.
 pub struct Bell {
     /// A std mutex: it is held for one insertion or one swap, never across a wait.
-    dirty: Mutex<HashSet<TypeName>>,
+    dirty: Lock<HashSet<TypeName>>,
     /// Whether a `Published` is on its way that will still see what is marked now.
     rung: AtomicBool,
     broadcaster: Recipient<Published>,
@@ -28,12 +29,12 @@ pub struct Bell {
 impl Bell {
     /// A bell that wakes this broadcaster.
     pub fn new(broadcaster: Recipient<Published>) -> Bell {
-        Bell { dirty: Mutex::default(), rung: AtomicBool::new(false), broadcaster }
+        Bell { dirty: Lock::default(), rung: AtomicBool::new(false), broadcaster }
     }
 
     /// Marks the type and wakes the broadcaster unless a wake is on its way already.
     pub fn ring(&self, type_name: &TypeName) {
-        let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dirty = self.dirty.lock();
         if !dirty.contains(type_name) {
             dirty.insert(type_name.clone());
         }
@@ -51,31 +52,31 @@ impl Bell {
         // In this order: a type that is marked after the flag is cleared rings again. In the other order, a mark made in between
         // would wait for the next write.
         self.rung.store(false, Ordering::SeqCst);
-        let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dirty = self.dirty.lock();
         std::mem::take(&mut *dirty).into_iter().collect()
     }
 }
 
 /// The bells of all broadcasters, handed to all stores. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Bells(Arc<RwLock<Vec<Arc<Bell>>>>);
+pub struct Bells(Arc<SharedLock<Vec<Arc<Bell>>>>);
 
 impl Bells {
     /// Adds a broadcaster's bell. The broadcaster keeps it to drain it, and to remove it.
     pub fn add(&self, bell: Bell) -> Arc<Bell> {
         let bell = Arc::new(bell);
-        self.0.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&bell));
+        self.0.write().push(Arc::clone(&bell));
         bell
     }
 
     /// Removes a broadcaster's bell.
     pub fn remove(&self, bell: &Arc<Bell>) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|known| !Arc::ptr_eq(known, bell));
+        self.0.write().retain(|known| !Arc::ptr_eq(known, bell));
     }
 
     /// Notifies every broadcaster of a change of the type.
     pub fn ring(&self, type_name: &TypeName) {
-        for bell in self.0.read().unwrap_or_else(PoisonError::into_inner).iter() {
+        for bell in self.0.read().iter() {
             bell.ring(type_name);
         }
     }

@@ -5,15 +5,14 @@
 //! far; then the snapshot is dropped. A snapshot built from the archive holds objects of its own: their bytes are counted and
 //! bounded.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use crate::limits::{CHECKPOINT_BYTES, CHECKPOINTS};
+use crate::lock::Lock;
 use crate::object::Revision;
 use crate::snapshot::Snapshot;
 
 /// The snapshots of one type. See the module documentation.
 #[derive(Debug, Default)]
-pub struct Checkpoints(Mutex<Vec<Checkpoint>>);
+pub struct Checkpoints(Lock<Vec<Checkpoint>>);
 
 #[derive(Debug)]
 struct Checkpoint {
@@ -25,7 +24,7 @@ struct Checkpoint {
 impl Checkpoints {
     /// Keeps a snapshot. `besides`: bytes of objects that are neither in the window nor in the current snapshot.
     pub fn keep(&self, state: Snapshot, besides: Option<usize>) {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         if kept.iter().any(|one| one.state.revision == state.revision) {
             return;
         }
@@ -41,7 +40,7 @@ impl Checkpoints {
 
     /// The oldest snapshot at or after this revision.
     pub fn nearest(&self, revision: Revision) -> Option<Snapshot> {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let found = kept.iter().enumerate().filter(|(_, one)| one.state.revision >= revision);
         let (at, _) = found.min_by_key(|(_, one)| one.state.revision)?;
         // A used snapshot moves to the end, so the first one is the least recently used.
@@ -51,14 +50,10 @@ impl Checkpoints {
 
     /// Drops snapshots older than the history, and those without archived objects that the window no longer covers.
     pub(crate) fn forget_before(&self, in_memory: Revision, floor: Revision) {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         if !kept.is_empty() {
             kept.retain(|one| one.state.revision >= if one.besides.is_some() { floor } else { in_memory });
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Checkpoint>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+const MICROS_PER_SECOND: u64 = 1_000_000;
+
 /// Microseconds since the Unix epoch, UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
@@ -11,7 +13,32 @@ pub struct Timestamp(pub u64);
 impl Timestamp {
     /// Whole seconds since the Unix epoch.
     pub fn seconds(self) -> u64 {
-        self.0 / 1_000_000
+        self.0 / MICROS_PER_SECOND
+    }
+
+    /// A moment in whole seconds since the Unix epoch; what lies before it is the epoch.
+    pub fn from_unix(seconds: i64) -> Timestamp {
+        Timestamp(u64::try_from(seconds).unwrap_or_default().saturating_mul(MICROS_PER_SECOND))
+    }
+
+    /// Whole seconds since the Unix epoch, as those count who know times before it.
+    pub fn unix_seconds(self) -> i64 {
+        self.seconds().cast_signed()
+    }
+
+    /// Seconds since the Unix epoch and parts of them, as gauges show moments.
+    pub fn fractional_seconds(self) -> f64 {
+        self.0 as f64 / MICROS_PER_SECOND as f64
+    }
+
+    /// What of this moment is less than a second.
+    pub fn subsec_micros(self) -> u32 {
+        (self.0 % MICROS_PER_SECOND) as u32
+    }
+
+    /// How long ago `earlier` was; nothing if it was not earlier, since clocks are set back.
+    pub fn since(self, earlier: Timestamp) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
 
     /// This moment moved back by `span`, not before the epoch.
@@ -66,5 +93,32 @@ impl Clock {
         if let Source::Manual(at) = &self.0 {
             at.fetch_add(micros(span), Ordering::SeqCst);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_told_in_the_units_of_others() {
+        let at = Timestamp(1_700_000_000_250_000);
+        assert_eq!(
+            (at.seconds(), at.unix_seconds(), at.subsec_micros()),
+            (1_700_000_000, 1_700_000_000, 250_000)
+        );
+        assert_eq!(at.fractional_seconds(), 1_700_000_000.25);
+        assert_eq!(Timestamp(u64::MAX).unix_seconds(), 18_446_744_073_709);
+        assert_eq!(Timestamp::from_unix(1_700_000_000).plus(Duration::from_micros(250_000)), at);
+        assert_eq!(
+            (Timestamp::from_unix(-1), Timestamp::from_unix(i64::MAX)),
+            (Timestamp(0), Timestamp(u64::MAX))
+        );
+    }
+
+    #[test]
+    fn nothing_lies_between_a_moment_and_a_later_one() {
+        assert_eq!(Timestamp(5).since(Timestamp(2)), Duration::from_micros(3));
+        assert_eq!(Timestamp(2).since(Timestamp(5)), Duration::ZERO);
     }
 }

@@ -93,3 +93,6 @@ pub const REQUESTS_WAITING_PER_LEVEL: usize = 16_384;
 pub const DIRECTORY_MAILBOX: usize = 1_024;
 /// The cache of redb. Its own default is 1 GiB; reads never go to disk here, so the cache only serves commits.
 pub const REDB_CACHE_BYTES: usize = 8 << 20;
+
+/// By how much a clock must have gone back to count as set back. Less is what clocks do by themselves.
+pub const SET_BACK: Duration = Duration::from_secs(1);

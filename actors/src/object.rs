@@ -1,11 +1,12 @@
 //! The stored unit: a key, a revision, and the canonical bytes of one version of an object.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
 use crate::limits::VARIANTS_KEPT;
+use crate::lock::Lock;
 
 /// The position of a change in the history of one type. Comparable only within that type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -166,7 +167,7 @@ pub struct Object {
     pub fields: Pairs,
     revision_at: usize,
     item_at: usize,
-    variants: Mutex<Vec<(Variant, Bytes)>>,
+    variants: Lock<Vec<(Variant, Bytes)>>,
 }
 
 impl Object {
@@ -181,7 +182,7 @@ impl Object {
             fields: draft.fields,
             revision_at: draft.revision_at,
             item_at: draft.item_at,
-            variants: Mutex::default(),
+            variants: Lock::default(),
         }
     }
 
@@ -195,7 +196,7 @@ impl Object {
             fields: Pairs::default(),
             revision_at: 0,
             item_at: 0,
-            variants: Mutex::default(),
+            variants: Lock::default(),
         }
     }
 
@@ -218,7 +219,7 @@ impl Object {
             fields: self.fields.clone(),
             revision_at: self.revision_at,
             item_at: self.item_at,
-            variants: Mutex::default(),
+            variants: Lock::default(),
         }
     }
 
@@ -239,7 +240,7 @@ impl Object {
             fields: draft.fields,
             revision_at: draft.revision_at,
             item_at: draft.item_at,
-            variants: Mutex::default(),
+            variants: Lock::default(),
         })
     }
 
@@ -272,7 +273,7 @@ impl Object {
         }
         // Made outside the lock: two threads may both make it, which costs time once and blocks nobody.
         let bytes = make(self)?;
-        let mut variants = self.variants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut variants = self.variants.lock();
         variants.retain(|(known, _)| is_living(*known));
         if variants.len() < VARIANTS_KEPT && !variants.iter().any(|(known, _)| *known == variant) {
             variants.push((variant, bytes.clone()));
@@ -281,7 +282,7 @@ impl Object {
     }
 
     fn made(&self, variant: Variant) -> Option<Bytes> {
-        let variants = self.variants.lock().unwrap_or_else(PoisonError::into_inner);
+        let variants = self.variants.lock();
         variants.iter().find(|(known, _)| *known == variant).map(|(_, bytes)| bytes.clone())
     }
 }

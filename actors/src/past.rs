@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::archive::ArchiveError;
 use crate::limits::EXPIRE_PER_TURN;
 use crate::object::{Key, Object, Revision};
 use crate::snapshot::Snapshot;
@@ -10,12 +11,23 @@ use crate::store::Position;
 use crate::window::{Event, Read};
 
 /// Why a state cannot be had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoState {
     /// The revision is outside of the history.
     Gone,
     /// It differs too much from the states in memory.
     TooLarge,
+    /// The log cannot be read.
+    Broken(String),
+}
+
+impl From<ArchiveError> for NoState {
+    fn from(error: ArchiveError) -> NoState {
+        match error {
+            ArchiveError::Gone => NoState::Gone,
+            ArchiveError::Broken(why) => NoState::Broken(why),
+        }
+    }
 }
 
 /// The state at `revision`. `room` is called with the size of each part from disk before it is kept.
@@ -42,7 +54,7 @@ pub async fn state_at(
             Read::Expired(_) => return Err(NoState::Gone),
             Read::Shelved(shelf, through) => {
                 let read = shelf.read(cursor, through.min(base.revision), EXPIRE_PER_TURN).await;
-                let events = read.map_err(|_| NoState::Gone)?;
+                let events = read.map_err(NoState::from)?;
                 (events, true)
             }
         };

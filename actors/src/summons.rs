@@ -6,11 +6,12 @@
 //! with every message. If a body was called but does not come, because its client does not read, the next task goes to the
 //! session instead.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 
 use actix::prelude::*;
 
+use crate::lock::Lock;
 use crate::object::Revision;
 
 /// The note of the session's [`Summons`] has tasks.
@@ -35,7 +36,7 @@ pub struct Errands {
 pub struct Summons {
     session: Recipient<Wake>,
     /// A plain lock, because all who take it run on the thread of the session: it is never contended.
-    note: Mutex<Note>,
+    note: Lock<Note>,
 }
 
 #[derive(Default)]
@@ -56,7 +57,7 @@ struct Note {
 impl Summons {
     /// An empty note.
     pub fn new(session: Recipient<Wake>) -> Arc<Summons> {
-        Arc::new(Summons { session, note: Mutex::default() })
+        Arc::new(Summons { session, note: Lock::default() })
     }
 
     /// Announces an event after `after`, and calls the session.
@@ -70,7 +71,7 @@ impl Summons {
     /// promised already.
     #[must_use]
     pub fn note_news(&self, after: Revision) -> bool {
-        let mut note = self.note();
+        let mut note = self.note.lock();
         let known = note.errands.news_after;
         note.errands.news_after = Some(known.map_or(after, |known| known.min(after)));
         !note.is_stalled && note.promise()
@@ -78,12 +79,12 @@ impl Summons {
 
     /// Sets whether events are withheld from the session, because its client does not read.
     pub(crate) fn stall(&self, is_stalled: bool) {
-        self.note().is_stalled = is_stalled;
+        self.note.lock().is_stalled = is_stalled;
     }
 
     /// Announces the note: to the body if it waits, else to the session.
     pub fn call(&self) {
-        let mut note = self.note();
+        let mut note = self.note.lock();
         note.is_promised = false;
         if note.errands == Errands::default() {
             return;
@@ -116,20 +117,20 @@ impl Summons {
 
     /// Asks the session to end the watch. Never left to the body, whose client may not read.
     pub fn close(&self) {
-        self.note().errands.close = true;
+        self.note.lock().errands.close = true;
         self.call_session();
     }
 
     /// Takes the tasks. Called before the session reads its window: an event that comes during the read is a new task.
     pub fn answer(&self) -> Errands {
-        let mut note = self.note();
+        let mut note = self.note.lock();
         note.is_session_called = false;
         std::mem::take(&mut note.errands)
     }
 
     /// Whether there are tasks. If not, the body's task is woken in the session's place at the next one, once.
     pub(crate) fn has_errands_or_calls(&self, body: &Waker) -> bool {
-        let mut note = self.note();
+        let mut note = self.note.lock();
         if note.errands != Errands::default() {
             return true;
         }
@@ -142,27 +143,23 @@ impl Summons {
 
     /// Wakes the body: there is something to read.
     pub(crate) fn call_body(&self) {
-        self.note().wake_body();
+        self.note.lock().wake_body();
     }
 
     /// Forgets the body, which is gone.
     pub(crate) fn forget_body(&self) {
-        let mut note = self.note();
+        let mut note = self.note.lock();
         (note.body, note.body_waits) = (None, false);
     }
 
     fn write(&self, entry: impl FnOnce(&mut Errands)) {
-        let mut note = self.note();
+        let mut note = self.note.lock();
         entry(&mut note.errands);
         let is_to_call = note.promise();
         drop(note);
         if is_to_call {
             self.call();
         }
-    }
-
-    fn note(&self) -> MutexGuard<'_, Note> {
-        self.note.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

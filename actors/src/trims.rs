@@ -6,15 +6,16 @@
 //! were skipped and a later one of the same key trimmed, the skipped one could come back to life.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::limits::TRIM_WAITING;
+use crate::lock::Lock;
 use crate::object::{Revision, TypeName};
 use crate::window::Trace;
 
 /// The queue between stores and the committer. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Trims(Arc<Mutex<Waiting>>);
+pub struct Trims(Arc<Lock<Waiting>>);
 
 #[derive(Debug)]
 struct Waiting {
@@ -28,12 +29,12 @@ impl Trims {
     /// A queue of at most `most` records.
     pub fn new(most: usize) -> Trims {
         let waiting = Waiting { records: VecDeque::new(), halted: HashSet::new(), most };
-        Trims(Arc::new(Mutex::new(waiting)))
+        Trims(Arc::new(Lock::new(waiting)))
     }
 
     /// Adds records of one type that may be removed, in the order of its history.
     pub fn push(&self, type_name: &TypeName, records: impl IntoIterator<Item = Revision>) {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         for revision in records {
             if waiting.halted.contains(type_name) {
                 return;
@@ -49,29 +50,25 @@ impl Trims {
 
     /// Takes at most `most` records, the oldest first.
     pub fn take(&self, most: usize) -> Vec<(TypeName, Revision)> {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         let most = most.min(waiting.records.len());
         waiting.records.drain(..most).collect()
     }
 
     /// The number of records that still fit.
     pub fn room(&self) -> usize {
-        let waiting = self.lock();
+        let waiting = self.0.lock();
         waiting.most.saturating_sub(waiting.records.len())
     }
 
     /// The number of waiting records.
     pub fn len(&self) -> usize {
-        self.lock().records.len()
+        self.0.lock().records.len()
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,8 +4,8 @@
 //! Everything runs on one thread and is driven by yielding until nothing moves, so no test depends on time.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::{Context as TaskContext, Poll, Wake, Waker};
 
 use actix::Addr;
@@ -18,6 +18,7 @@ use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::feed::Feed;
 use pilothouse_actors::filter::{FieldRule, Filter, LabelRule};
+use pilothouse_actors::lock::Lock;
 use pilothouse_actors::object::{Draft, Key, Object, Pairs, Revision, TypeName, Variant};
 use pilothouse_actors::past::{NoState, state_at};
 use pilothouse_actors::session::{Frames, LiveSessions, Session, Watch};
@@ -496,14 +497,14 @@ fn a_quiet_watch_survives_a_busy_type_whose_window_is_small() {
 
 /// A log that has everything, two events at a time.
 #[derive(Default)]
-struct Kept(Mutex<Vec<Copied>>);
+struct Kept(Lock<Vec<Copied>>);
 
 /// What an event is made of.
 type Copied = (Change, Arc<Object>, Option<Arc<Object>>);
 
 impl Archive for Kept {
     fn read(&self, _: &TypeName, span: Span) -> Result<Vec<Event>, ArchiveError> {
-        let kept = self.0.lock().map_err(|_| ArchiveError::Gone)?;
+        let kept = self.0.lock();
         let within = |object: &Object| object.revision > span.after && object.revision <= span.through;
         let found = kept.iter().filter(|(_, object, _)| within(object)).take(2);
         let event = |(change, object, previous): &Copied| {
@@ -525,7 +526,7 @@ fn a_watch_that_is_far_behind_reads_the_log_and_goes_on_in_memory() {
             if let Read::Events(events) = world.window.read(Revision(world.window.head().0 - 1), 1) {
                 let events = events.iter();
                 let copies = events.map(|event| (event.change, event.object.clone(), event.previous.clone()));
-                kept.0.lock().unwrap().extend(copies);
+                kept.0.lock().extend(copies);
             }
         }
         assert_eq!(world.window.floor(), Revision(1));

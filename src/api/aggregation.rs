@@ -8,20 +8,27 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pilothouse_actors::identity::Identity;
 
 use super::connect::Peer;
 use super::meta;
 use super::value::Value;
 use super::version::GroupVersion;
+use super::words::MASTERS;
 
 /// The store of APIServices.
 pub const STORE: &str = "apiservices.apiregistration.k8s.io";
 /// As whom this server asks others what they serve.
-pub const ASKS_AS: &str = "system:kube-aggregator";
+const ASKS_AS: &str = "system:kube-aggregator";
 /// The same where it asks for descriptions of their API.
 pub const READS_AS: &str = "system:aggregator";
 /// The default port of an APIService's service.
 const USUAL_PORT: u16 = 443;
+
+/// Who this server is where it asks others what they serve.
+pub fn asker() -> Identity {
+    Identity { name: ASKS_AS.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() }
+}
 
 /// What an APIService says.
 #[derive(Clone, Debug, PartialEq, Eq)]

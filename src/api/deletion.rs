@@ -69,7 +69,7 @@ pub fn begin(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now
             let propagation = if waits { Some(Propagation::Foreground) } else { options.propagation };
             set_finalizers(rules, object, &DeleteOptions { propagation, ..options.clone() });
         }
-        object.entry("metadata").set("deletionTimestamp", time::format_seconds(seconds_of(now)));
+        object.entry("metadata").set("deletionTimestamp", time::format_seconds(now.unix_seconds()));
         (rules.terminate)(object);
         return Deletion::Mark;
     }
@@ -98,10 +98,6 @@ fn has_finalizers(object: &Value) -> bool {
     meta::of(object).get("finalizers").is_some_and(|finalizers| !finalizers.items().is_empty())
 }
 
-fn seconds_of(at: Timestamp) -> i64 {
-    i64::try_from(at.seconds()).unwrap_or(i64::MAX)
-}
-
 enum Grace {
     /// The kind has none, or it is over.
     None,
@@ -120,7 +116,7 @@ fn grace(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now: Ti
     let running = meta::of(object).get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0);
     let data = object.entry("metadata");
     if !terminating {
-        data.set("deletionTimestamp", time::format_seconds(seconds_of(now).saturating_add(seconds)));
+        data.set("deletionTimestamp", time::format_seconds(now.unix_seconds().saturating_add(seconds)));
         data.set("deletionGracePeriodSeconds", seconds);
         if generation > 0 {
             data.set("generation", generation + 1);
@@ -133,7 +129,7 @@ fn grace(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now: Ti
     // A running grace period can only be shortened.
     match options.grace_period_seconds.map(|asked| if asked < 0 { 1 } else { asked }) {
         Some(asked) if asked < running => {
-            let now = seconds_of(now);
+            let now = now.unix_seconds();
             let end = time::parse_seconds(data.str("deletionTimestamp")).unwrap_or(now) - running + asked;
             let (end, asked) = if end < now { (now, asked.min(1)) } else { (end, asked) };
             data.set("deletionTimestamp", time::format_seconds(end));
@@ -153,7 +149,7 @@ fn mark(object: &mut Value, now: Timestamp) {
         if generation > 0 {
             data.set("generation", generation + 1);
         }
-        data.set("deletionTimestamp", time::format_seconds(seconds_of(now)));
+        data.set("deletionTimestamp", time::format_seconds(now.unix_seconds()));
     }
     data.set("deletionGracePeriodSeconds", 0);
 }

@@ -431,54 +431,5 @@ impl<'a> ResourceDiscovery<'a> {
     }
 }
 
-/// What `/version` says.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct VersionInfo {
-    major: &'static str,
-    minor: &'static str,
-    emulation_major: &'static str,
-    emulation_minor: &'static str,
-    min_compatibility_major: &'static str,
-    min_compatibility_minor: &'static str,
-    git_version: String,
-    git_commit: &'static str,
-    git_tree_state: &'static str,
-    build_date: &'static str,
-    go_version: &'static str,
-    compiler: &'static str,
-    platform: String,
-}
-
-/// The release whose API is served, down to the patch that its behaviour was compared with.
-pub const RELEASE: &str = "v1.33.12";
-
-/// The document at `/version`, laid out for people.
-pub fn version_document() -> Bytes {
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    let info = VersionInfo {
-        major: "1",
-        minor: "33",
-        emulation_major: "1",
-        emulation_minor: "33",
-        min_compatibility_major: "1",
-        min_compatibility_minor: "32",
-        git_version: format!("{RELEASE}+pilothouse-{}", env!("CARGO_PKG_VERSION")),
-        git_commit: "",
-        git_tree_state: "clean",
-        build_date: "1970-01-01T00:00:00Z",
-        // Clients print these; there is no Go here, so they say what there is instead.
-        go_version: "none",
-        compiler: "rustc",
-        platform: format!("{}/{arch}", std::env::consts::OS),
-    };
-    #[expect(clippy::expect_used, reason = "a struct of texts has no form that cannot be written")]
-    serde_json::to_vec_pretty(&info).expect("a struct of texts").into()
-}
-
 #[cfg(test)]
 mod tests;

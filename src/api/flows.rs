@@ -9,7 +9,6 @@ use pilothouse_actors::fair::shares::Share;
 use pilothouse_actors::identity::Identity;
 
 use super::bootstrap::flow_control::{self, EXEMPT};
-use super::connect::WAYS;
 use super::meta;
 use super::path::{Request, ResourcePath, Target};
 use super::value::Value;
@@ -219,8 +218,7 @@ impl Rule {
 
 /// Whether a request is put to no flow: it lasts as long as its two ends like. Watches are put to one, for their beginning.
 pub fn is_put_to_none(request: &Request<'_>) -> bool {
-    let is_way = || request.resource().is_some_and(|found| WAYS.contains(&found.subresource));
-    request.verb == Verb::Proxy || (request.verb != Verb::Watch && is_way())
+    request.verb != Verb::Watch && request.is_long_running()
 }
 
 impl Schema {

@@ -191,7 +191,7 @@ pub fn agree<'a>(accept: &'a str, offer: Offer, verb: Verb, rows: bool) -> Resul
 /// before anything is stored.
 pub fn misfit(form: Result<Form>, verb: Verb, encoding: Encoding) -> Result<(Form, Option<Box<Status>>)> {
     // What no event can be shows when there is one.
-    let of_events = |status: &Status| verb == Verb::Watch && status.code == 406;
+    let of_events = |status: &Status| verb == Verb::Watch && status.is_not_acceptable();
     match form {
         Ok(form) => Ok((form, None)),
         Err(status) if matches!(verb, Verb::Get | Verb::List | Verb::Delete) || of_events(&status) => {

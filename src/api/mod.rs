@@ -40,6 +40,7 @@ pub mod print;
 pub mod query;
 pub mod quota;
 pub mod rbac;
+pub mod release;
 pub mod reviews;
 pub mod routes;
 pub mod schema;

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 
+use super::connect::WAYS;
 use super::options::ListOptions;
 use super::query::Query;
 use super::status::{self, Status};
@@ -36,6 +37,8 @@ pub struct ResourcePath<'a> {
     pub version: &'a str,
     /// The namespace, empty if the path has none. For a Namespace it is its own name.
     pub namespace: &'a str,
+    /// Whether the path names the namespace before the resource, as it does for what is in one.
+    pub within_namespace: bool,
     /// The plural of the resource.
     pub resource: &'a str,
     /// The name of the object, empty if the path has none.
@@ -80,6 +83,12 @@ impl<'a> Segments<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// Whether it lasts as long as its two ends like: a watch, or a way out of this server, whoever serves the resource.
+    pub fn is_long_running(&self) -> bool {
+        matches!(self.verb, Verb::Watch | Verb::Proxy)
+            || self.resource().is_some_and(|found| WAYS.contains(&found.subresource))
+    }
+
     /// Reads a request. `path` is decoded already: see [`super::query::decode_path`].
     pub fn parse(method: &str, path: &'a str, query: &Query<'_>) -> status::Result<Request<'a>> {
         let mut segments = Segments::of(path);
@@ -105,6 +114,7 @@ impl<'a> Request<'a> {
             if segments.ahead(2).is_some_and(|third| !matches!(third, "status" | "finalize")) {
                 segments.take();
                 segments.take();
+                found.within_namespace = true;
             }
         }
         found.resource = segments.take().unwrap_or_default();
@@ -306,6 +316,21 @@ mod tests {
         assert_eq!(parse("GET", "/api/v1/nodes/a", "watch=1").0, Verb::Watch, "of one object");
         assert_eq!(parse("GET", "/api/v1/nodes/a/status", "watch=1").0, Verb::Get);
         assert_eq!(parse("DELETE", "/api/v1/nodes/a", "watch=1").0, Verb::Delete);
+    }
+
+    #[test]
+    fn what_lasts_as_its_ends_like_is_known_by_its_path() {
+        let lasts = |method: &str, path: &str, query: &str| {
+            Request::parse(method, path, &Query::parse(query)).unwrap().is_long_running()
+        };
+        for way in WAYS {
+            assert!(lasts("POST", &format!("/api/v1/namespaces/n/pods/p/{way}"), ""), "{way}");
+        }
+        assert!(lasts("GET", "/apis/of.others/v1/namespaces/n/things/t/log", ""), "whoever serves it");
+        assert!(lasts("GET", "/api/v1/pods", "watch=1") && lasts("GET", "/api/v1/watch/pods", ""));
+        assert!(lasts("GET", "/api/v1/proxy/nodes/a/b", ""));
+        assert!(!lasts("GET", "/api/v1/pods", "") && !lasts("GET", "/api/v1/namespaces/n/pods/log", ""));
+        assert!(!lasts("PUT", "/api/v1/nodes/a/status", "") && !lasts("GET", "/healthz/log", "watch=1"));
     }
 
     #[test]

@@ -25,9 +25,8 @@ pub fn find(
     let misplaced = match (resource.namespaced, found.namespace.is_empty()) {
         // A namespaced object needs its namespace in the path; its collection does not.
         (true, true) => !found.name.is_empty(),
-        // Only the path of a namespace may name one: itself. Elsewhere the request would be authorized in the namespace of the path,
-        // and served as an object of the whole cluster.
-        (false, false) => found.resource != "namespaces" || found.namespace != found.name,
+        // The request would be authorized in the namespace of the path, and served as an object of the whole cluster.
+        (false, false) => found.within_namespace,
         _ => false,
     };
     let unknown_sub = !found.subresource.is_empty() && resource.subresource(found.subresource).is_none();

@@ -499,6 +499,36 @@ impl Status {
         }
     }
 
+    /// Whether there is no such thing.
+    pub fn is_not_found(&self) -> bool {
+        self.code == 404
+    }
+
+    /// Whether somebody else was quicker: with another version, or with an object of that name.
+    pub fn is_conflict(&self) -> bool {
+        self.code == 409
+    }
+
+    /// Whether what was to be changed has gone or changed since it was looked at.
+    pub fn is_overtaken(&self) -> bool {
+        self.is_not_found() || self.is_conflict()
+    }
+
+    /// Whether the client may not.
+    pub fn is_forbidden(&self) -> bool {
+        self.code == 403
+    }
+
+    /// Whether the client wants a form that there is not.
+    pub fn is_not_acceptable(&self) -> bool {
+        self.code == 406
+    }
+
+    /// Whether what was waited for has not come.
+    pub fn is_timeout(&self) -> bool {
+        self.code == 504
+    }
+
     /// Whether the name of a new object is another's.
     pub fn is_taken(&self) -> bool {
         self.reason == "AlreadyExists"
@@ -507,7 +537,7 @@ impl Status {
     /// Whether a create needs no retry: the object exists, or its namespace is missing or terminating.
     pub fn is_settled(&self) -> bool {
         let causes = self.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
-        self.code == 404
+        self.is_not_found()
             || self.is_taken()
             || causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
     }
@@ -515,6 +545,30 @@ impl Status {
     /// The Retry-After in seconds, if the response should have one.
     pub fn retry_after(&self) -> Option<u32> {
         self.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0)
+    }
+}
+
+/// For those who do not mind what others did to the same thing meanwhile.
+pub trait Unless<T> {
+    /// What came of it, or nothing if there is no such thing.
+    fn unless_gone(self) -> Result<Option<T>>;
+    /// What came of it, or nothing if the thing has gone or changed since it was looked at.
+    fn unless_overtaken(self) -> Result<Option<T>>;
+}
+
+impl<T> Unless<T> for Result<T> {
+    fn unless_gone(self) -> Result<Option<T>> {
+        match self {
+            Err(status) if status.is_not_found() => Ok(None),
+            done => done.map(Some),
+        }
+    }
+
+    fn unless_overtaken(self) -> Result<Option<T>> {
+        match self {
+            Err(status) if status.is_overtaken() => Ok(None),
+            done => done.map(Some),
+        }
     }
 }
 

@@ -94,7 +94,7 @@ fn has_expired(text: &[u8], now: Timestamp) -> bool {
         return false;
     }
     let parsed = std::str::from_utf8(text).ok().and_then(|text| time::parse_seconds(text).ok());
-    parsed.is_none_or(|at| i64::try_from(now.seconds()).map_or(true, |now| at <= now))
+    parsed.is_none_or(|at| at <= now.unix_seconds())
 }
 
 /// The groups of the bearer, sorted and without duplicates; `None` if a token must not grant one of them.

@@ -100,7 +100,7 @@ impl Verifier for CertificateVerifier {
         let read = |certificate: &X509| Ok(subject(certificate, self.reads_uid)?.map(Arc::new));
         Answer::Now(match self.chains.check(chain, read) {
             Ok((Some(identity), until)) => {
-                self.left.observe(until.0.saturating_sub(self.clock.now().0) as f64 / 1e6);
+                self.left.observe(until.since(self.clock.now()).as_secs_f64());
                 Verdict::Known(identity)
             }
             Ok((None, _)) => Verdict::NoOpinion,

@@ -4,7 +4,7 @@
 //! here, once per certificate and not once per request: checking a signature costs as much as ten requests.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -15,6 +15,7 @@ use openssl::x509::store::{X509Store, X509StoreBuilder};
 use openssl::x509::verify::{X509VerifyFlags, X509VerifyParam};
 use openssl::x509::{X509, X509PurposeId, X509Ref, X509StoreContext};
 use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::lock::Lock;
 
 use crate::signatures;
 
@@ -25,7 +26,7 @@ const REMEMBERED: usize = 1_024;
 pub struct Chains<T> {
     authorities: ArcSwap<X509Store>,
     clock: Clock,
-    remembered: Mutex<HashMap<Vec<u8>, Remembered<T>>>,
+    remembered: Lock<HashMap<Vec<u8>, Remembered<T>>>,
 }
 
 struct Remembered<T> {
@@ -37,13 +38,13 @@ impl<T: Clone> Chains<T> {
     /// Trusts these CAs (PEM, one or more).
     pub fn new(authorities_pem: &[u8], clock: Clock) -> Result<Chains<T>, ErrorStack> {
         let authorities = ArcSwap::from_pointee(store(authorities_pem)?);
-        Ok(Chains { authorities, clock, remembered: Mutex::default() })
+        Ok(Chains { authorities, clock, remembered: Lock::default() })
     }
 
     /// Replaces the trusted CAs. Existing connections are verified again.
     pub fn trust(&self, authorities_pem: &[u8]) -> Result<(), ErrorStack> {
         self.authorities.store(Arc::new(store(authorities_pem)?));
-        self.remembered().clear();
+        self.remembered.lock().clear();
         Ok(())
     }
 
@@ -57,7 +58,7 @@ impl<T: Clone> Chains<T> {
             return Err("there is no certificate".to_owned());
         };
         let now = self.clock.now();
-        if let Some(known) = self.remembered().get(leaf).filter(|known| now < known.valid_until) {
+        if let Some(known) = self.remembered.lock().get(leaf).filter(|known| now < known.valid_until) {
             return Ok((known.read.clone(), known.valid_until));
         }
         let authorities = self.authorities.load_full();
@@ -69,12 +70,8 @@ impl<T: Clone> Chains<T> {
         Ok((read, valid_until))
     }
 
-    fn remembered(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Remembered<T>>> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn remember(&self, leaf: &[u8], read: &T, by: &Arc<X509Store>, valid_until: Timestamp) {
-        let mut remembered = self.remembered();
+        let mut remembered = self.remembered.lock();
         // Whoever was verified by authorities that are trusted no more is not remembered after all were forgotten.
         if !Arc::ptr_eq(&self.authorities.load(), by) {
             return;
@@ -128,7 +125,7 @@ fn verify(
 
 /// The remaining validity of a certificate; `None` if it is not valid now.
 fn seconds_left(certificate: &X509Ref, now: Timestamp) -> Option<u64> {
-    let now = Asn1Time::from_unix(i64::try_from(now.seconds()).ok()?).ok()?;
+    let now = Asn1Time::from_unix(now.unix_seconds()).ok()?;
     let left = now.diff(certificate.not_after()).ok()?;
     let seconds = i64::from(left.days) * 86_400 + i64::from(left.secs);
     u64::try_from(seconds).ok().filter(|_| certificate.not_before() <= now)

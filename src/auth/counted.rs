@@ -19,7 +19,7 @@ pub struct Counted {
 impl Counted {
     /// Counts under this type and name of authorizer.
     pub fn new(policy: Arc<dyn Policy>, sort: &str, name: &str, metrics: &Metrics) -> Counted {
-        let [allowed, denied] = metrics.decisions(sort, name);
+        let [allowed, denied] = metrics.authorization.decisions(sort, name);
         Counted { policy, allowed, denied }
     }
 

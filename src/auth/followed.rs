@@ -5,12 +5,13 @@
 //! again, and only readers during that time wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLockReadGuard};
 
 use actix::Addr;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::directory::{Directory, Find};
 use pilothouse_actors::error::StoreError;
+use pilothouse_actors::lock::SharedLock;
 use pilothouse_actors::object::{Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{OpenWatch, Position};
@@ -44,7 +45,7 @@ pub struct Followed<V> {
     directory: Addr<Directory>,
     sources: Vec<Source>,
     /// A std lock: it is held for one look or one change, never across a wait.
-    view: RwLock<V>,
+    view: SharedLock<V>,
 }
 
 impl Source {
@@ -103,7 +104,7 @@ impl<V: View> Followed<V> {
             source.read_anew(of, &mut view, &position);
             sources.push(source);
         }
-        Ok(Followed { directory, sources, view: RwLock::new(view) })
+        Ok(Followed { directory, sources, view: SharedLock::new(view) })
     }
 
     /// Evaluates `look` on the current view. An error means that it could not be brought up to date.
@@ -123,24 +124,20 @@ impl<V: View> Followed<V> {
 
     /// The view, if it can be brought up to date without waiting for a store.
     pub fn fresh(&self) -> Option<RwLockReadGuard<'_, V>> {
-        self.is_fresh().then(|| self.stale())
+        self.catch_up().then(|| self.stale())
     }
 
     /// The view as it is, which may lack the latest writes.
     pub fn stale(&self) -> RwLockReadGuard<'_, V> {
-        self.view.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, V> {
-        self.view.write().unwrap_or_else(PoisonError::into_inner)
+        self.view.read()
     }
 
     /// Brings the view up to date. Answers whether that was possible.
-    fn is_fresh(&self) -> bool {
+    fn catch_up(&self) -> bool {
         if !self.sources.iter().any(Source::is_behind) {
             return true;
         }
-        let mut view = self.write();
+        let mut view = self.view.write();
         let behind = self.sources.iter().enumerate().filter(|(_, source)| source.is_behind());
         // Apply the events of all types, even if one of them has to be read again.
         behind.fold(true, |fresh, (of, source)| source.catch_up(of, &mut *view) && fresh)
@@ -150,7 +147,7 @@ impl<V: View> Followed<V> {
         for _ in 0..READ_ANEW_ATTEMPTS {
             for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_behind()) {
                 let position = open(&self.directory, &source.type_name).await?;
-                let mut view = self.write();
+                let mut view = self.view.write();
                 // Somebody else may have been quicker: then what is new since is read in as always.
                 if !source.catch_up(of, &mut *view)
                     && position.snapshot.revision.0 > source.at.load(Ordering::Acquire)
@@ -158,7 +155,7 @@ impl<V: View> Followed<V> {
                     source.read_anew(of, &mut *view, &position);
                 }
             }
-            if self.is_fresh() {
+            if self.catch_up() {
                 return Ok(());
             }
         }

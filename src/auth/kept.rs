@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
 
 use pilothouse_actors::clock::Timestamp;
+use pilothouse_actors::lock::Lock;
 
 use crate::limits::WEBHOOK_ANSWERS_KEPT;
 
 /// Answers by question, and until when each counts. A std mutex: held for one look or one change.
-pub struct Kept<K, V>(Mutex<HashMap<K, (Timestamp, V)>>);
+pub struct Kept<K, V>(Lock<HashMap<K, (Timestamp, V)>>);
 
 impl<K, V> Default for Kept<K, V> {
     fn default() -> Self {
-        Kept(Mutex::default())
+        Kept(Lock::default())
     }
 }
 
@@ -23,7 +23,7 @@ impl<K: Eq + Hash, V: Clone> Kept<K, V> {
     where
         K: std::borrow::Borrow<Q>,
     {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         all.get(key).filter(|(until, _)| *until > now).map(|(_, said)| said.clone())
     }
 
@@ -32,7 +32,7 @@ impl<K: Eq + Hash, V: Clone> Kept<K, V> {
         if until <= now {
             return;
         }
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         if all.len() >= WEBHOOK_ANSWERS_KEPT {
             all.retain(|_, (until, _)| *until > now);
             if all.len() >= WEBHOOK_ANSWERS_KEPT {
@@ -61,7 +61,7 @@ mod tests {
         let kept = Kept::default();
         for at in 0..WEBHOOK_ANSWERS_KEPT as u64 * 3 {
             kept.put(at, (), Timestamp(1_000_000 + at), Timestamp(0));
-            assert!(kept.0.lock().unwrap().len() <= WEBHOOK_ANSWERS_KEPT);
+            assert!(kept.0.lock().len() <= WEBHOOK_ANSWERS_KEPT);
             assert_eq!(kept.get(&at, Timestamp(0)), Some(()), "the newest stays");
         }
     }

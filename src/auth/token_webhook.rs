@@ -2,7 +2,7 @@
 //! requests with the same token share one call. If the call fails or its answer is invalid, the token is refused.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use openssl::sha::Sha256;
@@ -10,6 +10,7 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Bearer, Verdict, Verifier};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::{Credentials, Identity};
+use pilothouse_actors::lock::Lock;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::OnceCell;
@@ -47,7 +48,7 @@ struct Inner {
     clock: Clock,
     kept: Kept<Digest, Verdict>,
     /// Questions that are under way. No more than there are requests.
-    open: Mutex<HashMap<Digest, Arc<OnceCell<Said>>>>,
+    open: Lock<HashMap<Digest, Arc<OnceCell<Said>>>>,
 }
 
 #[derive(Deserialize)]
@@ -80,7 +81,7 @@ struct User {
 impl AskedElsewhere {
     /// A verifier that calls this server.
     pub fn new(service: Service, settings: Settings, metrics: Arc<Metrics>, clock: Clock) -> AskedElsewhere {
-        let (kept, open) = (Kept::default(), Mutex::default());
+        let (kept, open) = (Kept::default(), Lock::default());
         AskedElsewhere(Arc::new(Inner { service, settings, metrics, clock, kept, open }))
     }
 }
@@ -96,13 +97,9 @@ fn digest(token: &str, audiences: &[String]) -> Digest {
 }
 
 impl Inner {
-    fn open(&self) -> MutexGuard<'_, HashMap<Digest, Arc<OnceCell<Said>>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Asks, or waits for whoever asks the same.
     async fn find_out(self: Arc<Inner>, token: String, wanted: Arc<[String]>, key: Digest) -> Verdict {
-        let cell = Arc::clone(self.open().entry(key).or_default());
+        let cell = Arc::clone(self.open.lock().entry(key).or_default());
         let waiting = Waiting { inner: &self, key, cell };
         // If the caller goes away, the next waiter makes the call.
         let said = waiting.cell.get_or_init(|| self.ask(&token, &wanted, key)).await.clone();
@@ -184,7 +181,7 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut open = self.inner.open();
+        let mut open = self.inner.open.lock();
         // What is answered is asked anew by whoever comes later, and of the others only the map knows.
         let is_ours = open.get(&self.key).is_some_and(|known| Arc::ptr_eq(known, &self.cell));
         if is_ours && (self.cell.initialized() || Arc::strong_count(&self.cell) == 2) {

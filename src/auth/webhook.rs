@@ -201,7 +201,7 @@ impl Inner {
             Err(failure) => Err((Round::Error, Trouble::Silence(failure))),
         };
         let round = said.as_ref().map_or_else(|(round, _)| *round, |_| Round::Success);
-        self.meter.asked(round, self.clock.now().0.saturating_sub(began.0) as f64 / 1e6);
+        self.meter.asked(round, self.clock.now().since(began).as_secs_f64());
         said
     }
 
@@ -233,7 +233,7 @@ impl Inner {
         }
         let began = self.clock.now();
         let found = matched(conditions, &asked::request(who, action, selection));
-        let seconds = self.clock.now().0.saturating_sub(began.0) as f64 / 1e6;
+        let seconds = self.clock.now().since(began).as_secs_f64();
         let failed = matches!(found, Matched::Failed(_) | Matched::No { some_failed: true });
         self.meter.matched(seconds, matches!(found, Matched::No { .. }), failed);
         match found {

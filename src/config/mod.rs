@@ -19,6 +19,7 @@ pub mod private;
 pub mod signing;
 mod tokens;
 pub mod values;
+mod version;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -143,6 +144,7 @@ impl Config {
         let mut command = command();
         let matches = command.try_get_matches_from_mut(arguments)?;
         let mut config = Config::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        config.api.release = version::asked(&matches)?;
         config.authentication.anonymous_auth_given =
             matches.value_source("anonymous_auth") == Some(clap::parser::ValueSource::CommandLine);
         config.remarks = compat::given(&matches);
@@ -352,12 +354,7 @@ fn command() -> Command {
     let command = Command::new("pilothouse")
         .version(env!("CARGO_PKG_VERSION"))
         .disable_version_flag(true)
-        .arg(
-            clap::Arg::new("version")
-                .long("version")
-                .help("Print the version")
-                .action(clap::ArgAction::Version),
-        )
+        .arg(version::argument())
         // The reference server takes the last of several; so must scripts that append their own flags.
         .args_override_self(true);
     let command = Config::augment_args(command)

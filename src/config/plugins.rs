@@ -2,19 +2,42 @@
 
 use std::collections::BTreeSet;
 
+use self::Effect::{Absent, Idle, Works};
+use self::Usually::{Off, On};
+
 /// One plug-in.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plugin {
     /// The name on the command line.
     pub name: &'static str,
-    /// Whether it is on when nothing is said.
-    pub default: bool,
-    /// Whether it does something here. A name without effect is taken, so that start scripts work, and named in the log.
-    pub present: bool,
+    /// What it is when nothing is said.
+    pub usually: Usually,
+    /// What it does when it is on.
+    pub effect: Effect,
 }
 
-const fn plugin(name: &'static str, default: bool, present: bool) -> Plugin {
-    Plugin { name, default, present }
+/// Whether a plug-in works when nothing is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usually {
+    /// It does.
+    On,
+    /// It does if somebody names it.
+    Off,
+}
+
+/// What a plug-in does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// What it does in the reference.
+    Works,
+    /// Nothing, as in the reference.
+    Idle,
+    /// Nothing, because it is not here. The name is taken, so that start scripts work, and named in the log.
+    Absent,
+}
+
+const fn plugin(name: &'static str, usually: Usually, effect: Effect) -> Plugin {
+    Plugin { name, usually, effect }
 }
 
 /// Unimplemented plug-ins that are refused: ignoring them would admit images that the operator wants to refuse.
@@ -22,42 +45,42 @@ const MISSED: [&str; 1] = ["ImagePolicyWebhook"];
 
 /// All plug-ins, in the order in which they run.
 pub const PLUGINS: [Plugin; 36] = [
-    plugin("AlwaysAdmit", false, true),
-    plugin("NamespaceAutoProvision", false, true),
-    plugin("NamespaceLifecycle", true, true),
-    plugin("NamespaceExists", false, true),
-    plugin("LimitPodHardAntiAffinityTopology", false, true),
-    plugin("LimitRanger", true, true),
-    plugin("ServiceAccount", true, true),
-    plugin("NodeRestriction", false, true),
-    plugin("TaintNodesByCondition", true, true),
-    plugin("AlwaysPullImages", false, true),
-    plugin("ImagePolicyWebhook", false, false),
-    plugin("PodSecurity", true, true),
-    plugin("PodNodeSelector", false, true),
-    plugin("Priority", true, true),
-    plugin("DefaultTolerationSeconds", true, true),
-    plugin("PodTolerationRestriction", false, true),
-    plugin("EventRateLimit", false, true),
-    plugin("ExtendedResourceToleration", false, true),
-    plugin("DefaultStorageClass", true, true),
-    plugin("StorageObjectInUseProtection", true, true),
-    plugin("OwnerReferencesPermissionEnforcement", false, true),
-    plugin("PersistentVolumeClaimResize", true, true),
-    plugin("RuntimeClass", true, true),
-    plugin("CertificateApproval", true, true),
-    plugin("CertificateSigning", true, true),
-    plugin("ClusterTrustBundleAttest", true, true),
-    plugin("CertificateSubjectRestriction", true, true),
-    plugin("DefaultIngressClass", true, true),
-    plugin("DenyServiceExternalIPs", false, true),
-    plugin("PodTopologyLabels", true, true),
-    plugin("MutatingAdmissionPolicy", true, false),
-    plugin("MutatingAdmissionWebhook", true, true),
-    plugin("ValidatingAdmissionPolicy", true, false),
-    plugin("ValidatingAdmissionWebhook", true, true),
-    plugin("ResourceQuota", true, true),
-    plugin("AlwaysDeny", false, true),
+    plugin("AlwaysAdmit", Off, Idle),
+    plugin("NamespaceAutoProvision", Off, Works),
+    plugin("NamespaceLifecycle", On, Works),
+    plugin("NamespaceExists", Off, Works),
+    plugin("LimitPodHardAntiAffinityTopology", Off, Works),
+    plugin("LimitRanger", On, Works),
+    plugin("ServiceAccount", On, Works),
+    plugin("NodeRestriction", Off, Works),
+    plugin("TaintNodesByCondition", On, Works),
+    plugin("AlwaysPullImages", Off, Works),
+    plugin("ImagePolicyWebhook", Off, Absent),
+    plugin("PodSecurity", On, Works),
+    plugin("PodNodeSelector", Off, Works),
+    plugin("Priority", On, Works),
+    plugin("DefaultTolerationSeconds", On, Works),
+    plugin("PodTolerationRestriction", Off, Works),
+    plugin("EventRateLimit", Off, Works),
+    plugin("ExtendedResourceToleration", Off, Works),
+    plugin("DefaultStorageClass", On, Works),
+    plugin("StorageObjectInUseProtection", On, Works),
+    plugin("OwnerReferencesPermissionEnforcement", Off, Works),
+    plugin("PersistentVolumeClaimResize", On, Works),
+    plugin("RuntimeClass", On, Works),
+    plugin("CertificateApproval", On, Works),
+    plugin("CertificateSigning", On, Works),
+    plugin("ClusterTrustBundleAttest", On, Works),
+    plugin("CertificateSubjectRestriction", On, Works),
+    plugin("DefaultIngressClass", On, Works),
+    plugin("DenyServiceExternalIPs", Off, Works),
+    plugin("PodTopologyLabels", On, Works),
+    plugin("MutatingAdmissionPolicy", On, Absent),
+    plugin("MutatingAdmissionWebhook", On, Works),
+    plugin("ValidatingAdmissionPolicy", On, Works),
+    plugin("ValidatingAdmissionWebhook", On, Works),
+    plugin("ResourceQuota", On, Works),
+    plugin("AlwaysDeny", Off, Works),
 ];
 
 /// Checks the names of both flags. Errors are the reference's, except for unimplemented plug-ins.
@@ -83,14 +106,14 @@ pub fn validate(enable: &[String], disable: &[String]) -> Result<(), String> {
 pub fn enabled(enable: &[String], disable: &[String]) -> Vec<&'static str> {
     let on = |plugin: &&Plugin| {
         let named = |names: &[String]| names.iter().any(|name| name == plugin.name);
-        named(enable) || (plugin.default && !named(disable))
+        named(enable) || (plugin.usually == On && !named(disable))
     };
     PLUGINS.iter().filter(on).map(|plugin| plugin.name).collect()
 }
 
 /// Remarks for the operator about plug-ins that were enabled by name.
 pub fn remarks(enable: &[String]) -> impl Iterator<Item = String> {
-    let absent = PLUGINS.iter().filter(|plugin| !plugin.present);
+    let absent = PLUGINS.iter().filter(|plugin| plugin.effect == Absent);
     absent
         .filter(|plugin| enable.iter().any(|name| name == plugin.name))
         .map(|plugin| format!("--enable-admission-plugins: {} has no effect here", plugin.name))
@@ -134,7 +157,8 @@ mod tests {
 
     #[test]
     fn a_plugin_that_does_nothing_is_named() {
-        let said: Vec<String> = remarks(&names(&["Priority", "ImagePolicyWebhook"])).collect();
+        let enable = ["AlwaysAdmit", "ValidatingAdmissionPolicy", "ImagePolicyWebhook"];
+        let said: Vec<String> = remarks(&names(&enable)).collect();
         assert_eq!(said, ["--enable-admission-plugins: ImagePolicyWebhook has no effect here"]);
     }
 }

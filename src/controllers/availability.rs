@@ -8,13 +8,11 @@ use std::time::Duration;
 use futures::future::LocalBoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
-use pilothouse_actors::identity::Identity;
 
 use crate::api::aggregation::availability::{Verdict, check_endpoints, port_name, tell};
-use crate::api::aggregation::{ASKS_AS, Registration, STORE, Service};
-use crate::api::status::Result;
+use crate::api::aggregation::{Registration, STORE, Service, asker};
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
-use crate::api::words::MASTERS;
 use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_PROBED_EVERY, EXTENSION_PROBES};
 use crate::metrics::Metrics;
 use crate::verbs::aggregation::{Extensions, Question};
@@ -104,18 +102,9 @@ impl Availability {
             }
             Ok(tell(object, verdict, &now))
         });
-        match written.await {
-            Err(status) if status.code != 404 => Err(status),
-            _ => {
-                tracing::debug!(
-                    name = at.name,
-                    status = verdict.status,
-                    reason = verdict.reason,
-                    "an APIService"
-                );
-                Ok(())
-            }
-        }
+        written.await.unless_gone()?;
+        tracing::debug!(name = at.name, status = verdict.status, reason = verdict.reason, "an APIService");
+        Ok(())
     }
 
     async fn check(&self, registration: &Registration, service: &Service) -> Verdict {
@@ -149,8 +138,7 @@ impl Availability {
     /// Probes the server. One successful answer is enough: of several endpoints one may be down.
     async fn probe(&self, registration: &Registration, service: &Service) -> std::result::Result<(), String> {
         let path = registration.path();
-        let user =
-            Identity { name: ASKS_AS.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
+        let user = asker();
         let question = Question { verifies: false, ..Question::get(&path, &user, EXTENSION_DISCOVERY) };
         let mut asked: FuturesUnordered<_> = (0..EXTENSION_PROBES)
             .map(|_| self.extensions.ask(self.client.backend(), service, &question))

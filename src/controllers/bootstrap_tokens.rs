@@ -17,7 +17,7 @@ use pilothouse_actors::object::{Key, Object, TypeName};
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::schema::time;
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::stores::{CONFIG_MAPS, SECRETS};
 use crate::api::words::{BOOTSTRAP_TOKEN_TYPE, PUBLIC_NAMESPACE, SYSTEM_NAMESPACE};
@@ -97,11 +97,9 @@ impl BootstrapSigner {
         }
         let (tokens, next) = self.tokens().await?;
         let signed = self.client.edit(at, "", |info| Ok(put_signatures(info, &tokens)));
-        match signed.await {
-            Err(status) if status.code != 404 => Err(status),
-            // A signature does not outlive its token, also if nobody removes that.
-            _ => Ok(next.map_or(Outcome::Done, Outcome::After)),
-        }
+        signed.await.unless_gone()?;
+        // A signature does not outlive its token, also if nobody removes that.
+        Ok(next.map_or(Outcome::Done, Outcome::After))
     }
 
     /// The signing tokens, and when the first of them expires.
@@ -182,10 +180,8 @@ impl TokenCleaner {
             Some(0) => {
                 let uid = Some(meta::of(&secret).str("uid").to_owned());
                 let options = DeleteOptions { uid, ..DeleteOptions::default() };
-                match self.client.delete(&resource, object, &options).await {
-                    Err(status) if !matches!(status.code, 404 | 409) => Err(status),
-                    _ => Ok(Outcome::Done),
-                }
+                self.client.delete(&resource, object, &options).await.unless_overtaken()?;
+                Ok(Outcome::Done)
             }
             Some(seconds) => Ok(Outcome::After(Duration::from_secs(u64::try_from(seconds).unwrap_or(1)))),
         }

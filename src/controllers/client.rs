@@ -12,17 +12,15 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::codec;
-use crate::api::discovery::RELEASE;
 use crate::api::options::{DeleteOptions, PatchOptions};
 use crate::api::query::Query;
+use crate::api::release::RELEASE;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
-use crate::api::words::{
-    ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, MASTERS, SERVER_NAME, SYSTEM_NAMESPACE,
-};
-use crate::verbs::bootstrap::OWN_NAME;
+use crate::api::words::{ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, SERVER_NAME, SYSTEM_NAMESPACE};
+use crate::api::{codec, meta};
+use crate::verbs::bootstrap::own_identity;
 use crate::verbs::delete::{Outcome, delete_object};
 use crate::verbs::services::Services;
 use crate::verbs::update::{NewState, store_update};
@@ -92,9 +90,7 @@ impl Client {
 
     /// A client that acts as the server itself.
     pub fn of_server(backend: Rc<Backend>, catalogs: Rc<Catalogs>) -> Client {
-        let user =
-            Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
-        Client { backend, catalogs, user: Rc::new(user), agent: SERVER_NAME.into() }
+        Client { backend, catalogs, user: Rc::new(own_identity()), agent: SERVER_NAME.into() }
     }
 
     /// The user of its requests.
@@ -129,7 +125,7 @@ impl Client {
 
     /// The current Unix time in seconds.
     pub fn seconds(&self) -> i64 {
-        i64::try_from(self.backend.clock.now().seconds()).unwrap_or(i64::MAX)
+        self.backend.clock.now().unix_seconds()
     }
 
     /// The current time in the format of objects.
@@ -198,6 +194,20 @@ impl Client {
         let call = self.call(at, subresource, &query, &warnings)?;
         let state = Edit { client: self, call: &call, change };
         store_update(&self.backend, &call, &state, false).await.map(drop)
+    }
+
+    /// The same for an object that was read before, and only while it is at that version: what was decided about one object must not
+    /// happen to another that has taken its name. Where it has changed nothing is written, and its bell has rung again.
+    pub async fn edit_as_read(
+        &self,
+        at: At<'_>,
+        subresource: &str,
+        read: &Value,
+        change: impl Fn(&mut Value) -> Result<bool>,
+    ) -> Result<()> {
+        let version = |object: &Value| meta::of(object).str("resourceVersion").to_owned();
+        let read = version(read);
+        self.edit(at, subresource, |object| Ok(version(object) == read && change(object)?)).await
     }
 
     /// Says what some fields of an object, or of the part of it that `subresource` names, shall be, and owns them from now on,

@@ -12,7 +12,7 @@ use crate::api::codec;
 use crate::api::meta;
 use crate::api::rbac::aggregate::{Gatherers, joined};
 use crate::api::rbac::rule::{Rule, rules_of};
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::RBAC_GROUP;
 
@@ -66,11 +66,9 @@ impl GatheredRoles {
         body.entry("metadata").set("uid", meta::of(&role).str("uid"));
         body.set("rules", rules.iter().map(Rule::to_value).collect::<Vec<_>>());
         let at = At { resource: &resource, namespace: "", name };
-        match self.client.apply(at, "", NAME, &body).await {
-            // Gone meanwhile, or made anew: that will be heard of.
-            Err(status) if matches!(status.code, 404 | 409) => Ok(()),
-            written => written,
-        }
+        // Gone meanwhile, or made anew: that will be heard of.
+        self.client.apply(at, "", NAME, &body).await.unless_overtaken()?;
+        Ok(())
     }
 }
 

@@ -8,17 +8,18 @@ use std::time::Duration;
 use actix::Addr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pilothouse_actors::authorizer::{Action, Authorize, Authorizer, Decision, Target};
+use pilothouse_actors::authorizer::{Authorizer, Target};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::Key;
 
-use crate::api::status::{Result, Status};
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::signers::{CLIENT, KUBELET, SERVING};
 use crate::api::words::stores::SIGNING_REQUESTS;
 use crate::api::words::{NODE_PREFIX, NODES};
 use crate::pki::signing::{Request, Subject};
+use crate::verbs::rights;
 
 use super::client::{At, Client};
 use super::per_object::PerObject;
@@ -152,7 +153,7 @@ impl PerObject for CertificateSigner {
                     ("message", why.as_str()),
                 ];
                 self.client
-                    .edit(at, "status", |request| {
+                    .edit_as_read(at, "status", &request, |request| {
                         if has(request, "Failed") {
                             return Ok(false);
                         }
@@ -174,17 +175,15 @@ impl PerObject for CertificateSigner {
                     Err(why) => return Ok(Outcome::Again(why)),
                 };
                 self.client
-                    .edit(at, "status", |request| {
+                    .edit_as_read(at, "status", &request, |request| {
                         request.entry("status").set("certificate", pem.as_str());
                         Ok(true)
                     })
                     .await
             }
         };
-        match written {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        written.unless_gone()?;
+        Ok(Outcome::Done)
     }
 }
 
@@ -223,10 +222,7 @@ impl CertificateApprover {
             namespace: String::new(),
             name: String::new(),
         };
-        let action = Arc::new(Action { verb: "create".to_owned(), target });
-        let asked = self.authorizer.send(Authorize { identity: Arc::new(identity), action }).await;
-        let decision = asked.map_err(|_| Status::unavailable("the authorizer does not answer"))?;
-        Ok(matches!(decision, Decision::Allowed))
+        rights::may(&self.authorizer, &identity, "create", target).await
     }
 }
 
@@ -259,17 +255,15 @@ impl PerObject for CertificateApprover {
             }
             let approved =
                 [("type", "Approved"), ("status", "True"), ("reason", "AutoApproved"), ("message", message)];
-            let written = self.client.edit(at, "approval", |request| {
+            let written = self.client.edit_as_read(at, "approval", &request, |request| {
                 let open = !has(request, "Approved") && !has(request, "Denied");
                 if open {
                     add_condition(request, approved);
                 }
                 Ok(open)
             });
-            return match written.await {
-                Err(status) if status.code != 404 => Err(status),
-                _ => Ok(Outcome::Done),
-            };
+            written.await.unless_gone()?;
+            return Ok(Outcome::Done);
         }
         // The right may be granted later; until then an administrator decides.
         Ok(Outcome::Again("the requester may not have the certificate of a node".to_owned()))

@@ -12,7 +12,7 @@ use pilothouse_actors::object::Key;
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::schema::time;
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::stores::SIGNING_REQUESTS;
 
@@ -67,15 +67,16 @@ impl PerObject for CertificateCleaner {
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(SIGNING_REQUESTS)?;
         let Some(object) = self.client.get(At::of(&resource, key)).await? else { return Ok(Outcome::Done) };
-        let Some(at) = goes_at(&self.client.load(&resource, &object)?) else { return Ok(Outcome::Done) };
+        let request = self.client.load(&resource, &object)?;
+        let Some(at) = goes_at(&request) else { return Ok(Outcome::Done) };
         let left = u64::try_from(at - self.client.seconds()).unwrap_or(0);
         if left > 0 {
             return Ok(Outcome::After(Duration::from_secs(left)));
         }
-        match self.client.delete(&resource, object, &DeleteOptions::default()).await {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        let uid = Some(meta::of(&request).str("uid").to_owned());
+        let options = DeleteOptions { uid, ..DeleteOptions::default() };
+        self.client.delete(&resource, object, &options).await.unless_overtaken()?;
+        Ok(Outcome::Done)
     }
 }
 

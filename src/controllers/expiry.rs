@@ -57,7 +57,7 @@ impl Expiry {
         }
         let now = self.clock.now();
         if now < due {
-            return Outcome::After(Duration::from_micros(due.0 - now.0));
+            return Outcome::After(due.since(now));
         }
         match self.client.expire(&TypeName::new(STORE), &object).await {
             Ok(_) => Outcome::Done,
@@ -102,10 +102,7 @@ fn written(event: &[u8], now: Timestamp) -> Timestamp {
         times.series.and_then(|series| series.last_observed_time),
     ];
     let seconds = all.into_iter().flatten().filter_map(|text| time::parse_seconds(&text).ok()).max();
-    let at = seconds
-        .and_then(|at| u64::try_from(at).ok())
-        .map_or(now, |at| Timestamp(at.saturating_mul(1_000_000)));
-    at.min(now)
+    seconds.filter(|at| *at >= 0).map_or(now, Timestamp::from_unix).min(now)
 }
 
 impl Loop for Expiry {

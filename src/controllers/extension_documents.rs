@@ -13,9 +13,9 @@ use pilothouse_actors::identity::Identity;
 use tokio::task::spawn_blocking;
 
 use crate::api::aggregation::found::{CURRENT, FoundVersion, STALE, read_all, read_one, read_openapi_index};
-use crate::api::aggregation::{ASKS_AS, READS_AS, Registration, STORE, Service};
+use crate::api::aggregation::{READS_AS, Registration, STORE, Service, asker};
 use crate::api::openapi::merged::Described;
-use crate::api::words::{JSON, MASTERS};
+use crate::api::words::JSON;
 use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_OPENAPI, EXTENSION_READ_EVERY};
 use crate::verbs::aggregation::{Description, Extensions, Question, Reply, Told};
 
@@ -94,8 +94,7 @@ impl ExtensionDocuments {
     }
 
     async fn discover(&self, registration: &Registration, service: &Service, before: &Told) -> Told {
-        let user =
-            Identity { name: ASKS_AS.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
+        let user = asker();
         let version = &*registration.gv.version;
         let told = |version: FoundVersion, etag: &str, bytes| Told {
             version: Some(Arc::new(version)),

@@ -12,7 +12,7 @@ use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::object::{Key, TypeName};
 
 use crate::api::bootstrap::flow_control;
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 
 use super::client::{At, Client};
@@ -98,10 +98,8 @@ impl FlowSchemas {
             return Ok(Outcome::After(NEXT_LOOK));
         }
         let body = flow_control::stated(&schema, status);
-        match self.client.apply(at, "status", flow_control::CONSUMER, &body).await {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        self.client.apply(at, "status", flow_control::CONSUMER, &body).await.unless_gone()?;
+        Ok(Outcome::Done)
     }
 
     /// Counts a write, unless there were too many.

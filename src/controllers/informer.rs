@@ -112,12 +112,38 @@ impl Informer {
         (informer, told)
     }
 
-    /// Takes the ear back after a round. What could not be read is asked for again.
-    fn heard(&mut self, ear: Ear, context: &mut Context<Self>) {
-        if !ear.behind.is_empty() {
-            context.notify_later(Published, ASKED_AGAIN);
-        }
-        self.ear = ear;
+    /// A round over the types that were rung; whether all of them could be read.
+    fn hear() -> impl ActorFuture<Self, Output = bool> {
+        Informer::round(|informer| {
+            let rung = informer.bell.drain();
+            async move |ear, stores| ear.hear(&rung, &stores).await
+        })
+    }
+
+    /// Work on the ear as a future that takes it along and brings it back. What could not be read is asked for again.
+    ///
+    /// The ear and the note of the bell are taken when the future is polled and not before: until an actor waits for a future,
+    /// those that it has spawned may still run once, and would find an empty ear and lose what they drain.
+    fn round<T, W>(begin: impl FnOnce(&mut Informer) -> W) -> impl ActorFuture<Self, Output = T>
+    where
+        W: AsyncFnOnce(&mut Ear, Stores) -> T,
+    {
+        let round = actix::fut::ready(()).then(move |(), informer: &mut Informer, _| {
+            let (work, stores) = (begin(informer), (informer.stores)());
+            let mut ear = std::mem::take(&mut informer.ear);
+            let round = async move {
+                let done = work(&mut ear, stores).await;
+                (ear, done)
+            };
+            round.into_actor(informer)
+        });
+        round.map(|(ear, done), informer: &mut Informer, context: &mut Context<Informer>| {
+            if !ear.behind.is_empty() {
+                context.notify_later(Published, ASKED_AGAIN);
+            }
+            informer.ear = ear;
+            done
+        })
     }
 }
 
@@ -140,13 +166,8 @@ impl Handler<Published> for Informer {
     type Result = ();
 
     fn handle(&mut self, _: Published, context: &mut Self::Context) {
-        let (mut ear, rung, stores) = (std::mem::take(&mut self.ear), self.bell.drain(), (self.stores)());
-        let round = async move {
-            ear.hear(&rung, &stores).await;
-            ear
-        };
         // Nothing else is handled meanwhile: what rings is found by the next round.
-        context.wait(round.into_actor(self).map(|ear, informer, context| informer.heard(ear, context)));
+        context.wait(Informer::hear().map(|_, _, _| ()));
     }
 }
 
@@ -154,15 +175,7 @@ impl Handler<Hear> for Informer {
     type Result = AtomicResponse<Self, bool>;
 
     fn handle(&mut self, _: Hear, _: &mut Self::Context) -> Self::Result {
-        let (mut ear, rung, stores) = (std::mem::take(&mut self.ear), self.bell.drain(), (self.stores)());
-        let round = async move {
-            let all = ear.hear(&rung, &stores).await;
-            (ear, all)
-        };
-        AtomicResponse::new(Box::pin(round.into_actor(self).map(|(ear, all), informer, context| {
-            informer.heard(ear, context);
-            all
-        })))
+        AtomicResponse::new(Box::pin(Informer::hear()))
     }
 }
 
@@ -170,14 +183,8 @@ impl Handler<Join> for Informer {
     type Result = AtomicResponse<Self, StoreResult<()>>;
 
     fn handle(&mut self, Join(member): Join, _: &mut Self::Context) -> Self::Result {
-        let (mut ear, stores) = (std::mem::take(&mut self.ear), (self.stores)());
-        let round = async move {
-            let joined = ear.join(member, &stores).await;
-            (ear, joined)
-        };
-        AtomicResponse::new(Box::pin(round.into_actor(self).map(|(ear, joined), informer, context| {
-            informer.heard(ear, context);
-            joined
+        AtomicResponse::new(Box::pin(Informer::round(|_| {
+            async move |ear, stores| ear.join(member, &stores).await
         })))
     }
 }

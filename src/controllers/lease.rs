@@ -89,6 +89,9 @@ pub struct LeaseHolder {
     pub clock: Clock,
     /// Tells the loops whether they may work.
     pub lead: Lead,
+    /// Whether it has held the lease since the start. Whoever else is named before that is an earlier run of this server, perhaps
+    /// under another host name: the store belongs to one process.
+    pub has_begun: Cell<bool>,
 }
 
 impl LeaseHolder {
@@ -102,23 +105,27 @@ impl LeaseHolder {
         let (me, now) = (self.identity().await?, self.clock.now());
         let Some(found) = self.client.read(at).await? else {
             self.client.create(at, &lease(&me, now)).await?;
+            self.has_begun.set(true);
             self.lead.set(true);
             return Ok(Outcome::After(RENEWED_EVERY));
         };
         let spec = found.get("spec").unwrap_or(&Value::Null);
         let renewed = until(spec, Duration::ZERO);
         if spec.str("holderIdentity") == me && renewed.plus(RENEWED_EVERY) > now && renewed <= now {
+            self.has_begun.set(true);
             self.lead.set(true);
-            return Ok(Outcome::After(Duration::from_micros(renewed.plus(RENEWED_EVERY).0 - now.0)));
+            return Ok(Outcome::After(renewed.plus(RENEWED_EVERY).since(now)));
         }
         let holds =
             spec.get("leaseDurationSeconds").and_then(Value::as_int).and_then(|all| u64::try_from(all).ok());
         let ends = until(spec, Duration::from_secs(holds.unwrap_or(0)));
-        if !matches!(spec.str("holderIdentity"), "" | "-") && spec.str("holderIdentity") != me && ends > now {
+        let is_others = !matches!(spec.str("holderIdentity"), "" | "-") && spec.str("holderIdentity") != me;
+        if is_others && ends > now && self.has_begun.get() {
             self.lead.set(false);
-            return Ok(Outcome::After(Duration::from_micros(ends.0 - now.0)));
+            return Ok(Outcome::After(ends.since(now)));
         }
         self.client.edit(at, "", |lease| Ok(take(lease, &me, now))).await?;
+        self.has_begun.set(true);
         self.lead.set(true);
         Ok(Outcome::After(RENEWED_EVERY))
     }
@@ -138,13 +145,11 @@ impl LeaseHolder {
 /// When a lease ends, `span` after its last renewal.
 fn until(spec: &Value, span: Duration) -> Timestamp {
     let (seconds, micros) = time::parse_micros(spec.str("renewTime")).unwrap_or_default();
-    let seconds = u64::try_from(seconds).unwrap_or_default();
-    Timestamp(seconds.saturating_mul(1_000_000).saturating_add(u64::from(micros))).plus(span)
+    Timestamp::from_unix(seconds).plus(Duration::from_micros(micros.into())).plus(span)
 }
 
 fn moment(now: Timestamp) -> String {
-    let micros = u32::try_from(now.0 % 1_000_000).unwrap_or_default();
-    time::format_micros(i64::try_from(now.seconds()).unwrap_or(i64::MAX), micros)
+    time::format_micros(now.unix_seconds(), now.subsec_micros())
 }
 
 fn lease(me: &str, now: Timestamp) -> Value {

@@ -14,7 +14,7 @@ use pilothouse_actors::object::{Object, TypeName};
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::schema::time;
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::ACCOUNT_TOKEN_TYPE;
 use crate::api::words::annotations::{ACCOUNT_NAME, ACCOUNT_UID};
@@ -125,10 +125,8 @@ impl LegacyTokenCleaner {
             let options = DeleteOptions { resource_version: version, ..DeleteOptions::default() };
             self.client.delete(&resource, object.clone(), &options).await.map(drop)
         };
-        match done {
-            Err(status) if !matches!(status.code, 404 | 409) => Err(status),
-            _ => Ok(()),
-        }
+        done.unless_overtaken()?;
+        Ok(())
     }
 
     /// Whether the service account lists the Secret: only then it was auto-generated.

@@ -23,7 +23,7 @@ use crate::api::catalog::resource::Resource;
 use crate::api::meta;
 use crate::api::options::{DeleteOptions, Propagation};
 use crate::api::schema::time;
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::words::{NAMESPACE_FINALIZER, NAMESPACES};
@@ -153,7 +153,7 @@ impl NamespaceController {
             Ok(meta::of(namespace).str("uid") == uid && progress.found.write(namespace, &now))
         });
         match told.await {
-            Err(status) if status.code == 404 => return Ok(Outcome::Done),
+            Err(status) if status.is_not_found() => return Ok(Outcome::Done),
             Err(status) => tracing::warn!(namespace = name, %status, "the conditions of the namespace"),
             Ok(()) => {}
         }
@@ -170,10 +170,8 @@ impl NamespaceController {
         let finalized = self.client.edit(at, "finalize", |namespace| {
             Ok(meta::of(namespace).str("uid") == uid && take_off(namespace))
         });
-        match finalized.await {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        finalized.await.unless_gone()?;
+        Ok(Outcome::Done)
     }
 
     /// Deletes everything in the namespace, and counts what is left.
@@ -278,10 +276,8 @@ impl NamespaceController {
                 propagation: Some(Propagation::Background),
                 ..DeleteOptions::default()
             };
-            match self.client.delete(resource, object, &options).await {
-                Err(status) if !matches!(status.code, 404 | 409) => Err(status),
-                _ => Ok(()),
-            }
+            self.client.delete(resource, object, &options).await.unless_overtaken()?;
+            Ok(())
         });
         each::all(deletions, DELETIONS_IN_FLIGHT).await.map_err(|status| status.message)
     }

@@ -19,7 +19,7 @@ use pilothouse_actors::snapshot::Snapshot;
 use crate::api::catalog::resource::Resource;
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
-use crate::api::status::{Result, Status};
+use crate::api::status::{Result, Status, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::stores::PODS;
 use crate::limits::DELETIONS_IN_FLIGHT;
@@ -125,7 +125,7 @@ impl PodCollector {
         }
         let next = self.state.borrow().doubted.values().min().copied();
         // Nodes that are doubted soon after each other share the look at all pods.
-        let left = |at: Timestamp| Duration::from_micros(at.0.saturating_sub(self.clock.now().0));
+        let left = |at: Timestamp| at.since(self.clock.now());
         Ok(next.map_or(Outcome::Done, |at| Outcome::After(left(at).max(GATHERED))))
     }
 
@@ -189,18 +189,15 @@ impl PodCollector {
                 }
                 Ok(fail(pod, because, &now))
             });
-            match failed.await {
-                Err(status) if status.code == 404 => return Ok(()),
-                done => done?,
+            if failed.await.unless_gone()?.is_none() {
+                return Ok(());
             }
         }
         let options =
             DeleteOptions { uid: Some(uid), grace_period_seconds: Some(0), ..DeleteOptions::default() };
         let Some(object) = self.client.get(At::of(resource, &object.key)).await? else { return Ok(()) };
-        match self.client.delete(resource, object, &options).await {
-            Err(status) if !matches!(status.code, 404 | 409) => Err(status),
-            _ => Ok(()),
-        }
+        self.client.delete(resource, object, &options).await.unless_overtaken()?;
+        Ok(())
     }
 
     fn hear_node(&self, news: &News<'_>, queue: &mut Queue<Work>) {

@@ -13,7 +13,7 @@ use pilothouse_actors::object::{Key, Object, TypeName};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::meta;
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::stores::PODS;
 use crate::api::words::{CLAIM_PROTECTION, VOLUME_PROTECTION};
@@ -108,10 +108,8 @@ impl Protection {
             object.entry("metadata").set("finalizers", all);
             Ok(true)
         });
-        match changed.await {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(Looked::Settled),
-        }
+        changed.await.unless_gone()?;
+        Ok(Looked::Settled)
     }
 
     async fn is_used(&self, object: &Value, key: &Key) -> Result<bool> {

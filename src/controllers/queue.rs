@@ -8,6 +8,7 @@ use std::hash::Hash;
 use std::time::Duration;
 
 use pilothouse_actors::clock::Timestamp;
+use pilothouse_actors::limits::SET_BACK;
 
 /// The first pause of a key whose work failed; doubled after each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(5);
@@ -43,6 +44,8 @@ pub struct Queue<K> {
     longest_retry: Duration,
     /// When the next retry would be due at an even rate.
     even: Timestamp,
+    /// The time when it was last looked at.
+    seen: Timestamp,
     count: u64,
     /// The number of keys ever added.
     pub added: u64,
@@ -62,6 +65,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             failures: HashMap::new(),
             longest_retry,
             even: Timestamp::default(),
+            seen: Timestamp::default(),
             count: 0,
             added: 0,
             retried: 0,
@@ -106,8 +110,24 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.failures.remove(key);
     }
 
+    /// Where the clock was set back, everything that waits comes earlier by as much: nobody shall wait for the hour to come again.
+    fn note_time(&mut self, now: Timestamp) {
+        let back = Duration::from_micros(self.seen.0.saturating_sub(now.0));
+        self.seen = now;
+        if back < SET_BACK {
+            return;
+        }
+        self.even = self.even.minus(back);
+        for ((at, count), key) in std::mem::take(&mut self.later) {
+            let due = (at.minus(back), count);
+            self.due.insert(key.clone(), due);
+            self.later.insert(due, key);
+        }
+    }
+
     /// The next key to work on. Whoever takes it says [`Queue::done`] afterwards.
     pub fn next(&mut self, now: Timestamp) -> Option<K> {
+        self.note_time(now);
         while self.later.first_key_value().is_some_and(|((at, _), _)| *at <= now) {
             if let Some((_, key)) = self.later.pop_first() {
                 self.due.remove(&key);
@@ -122,6 +142,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// Ends the work on a key.
     pub fn done(&mut self, key: K, outcome: &Outcome, now: Timestamp) {
+        self.note_time(now);
         self.working.remove(&key);
         if !matches!(outcome, Outcome::Again(_)) {
             self.failures.remove(&key);
@@ -219,6 +240,21 @@ mod tests {
         queue.next(at(0));
         queue.done("a", &again, at(0));
         assert_eq!(queue.due(), Some(at(5)));
+    }
+
+    #[test]
+    fn nothing_waits_for_an_hour_that_comes_twice() {
+        let mut queue = Queue::new(LONGEST);
+        let hour = Duration::from_secs(3_600);
+        queue.add("a");
+        queue.next(at(0).plus(hour));
+        queue.done("a", &Outcome::Again(String::new()), at(0).plus(hour));
+        queue.add_at("b", at(0).plus(hour).plus(LONGEST));
+        assert_eq!((queue.next(at(0)), queue.next(at(5))), (None, Some("a")), "its pause is what it was");
+        queue.done("a", &Outcome::Again(String::new()), at(5));
+        assert!(queue.due().is_some_and(|due| due <= at(100)), "retries do not keep to the old pace");
+        assert_eq!((queue.next(at(59_000)).is_some(), queue.next(at(59_000))), (true, None));
+        assert_eq!(queue.next(at(61_000)), Some("b"));
     }
 
     #[test]

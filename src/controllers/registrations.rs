@@ -11,7 +11,7 @@ use crate::api::aggregation::STORE;
 use crate::api::bootstrap::api_services::{DEFINED, MANAGED, ON_START, defined};
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 
@@ -90,20 +90,17 @@ impl Registrations {
                     object.set("spec", spec.clone());
                     Ok(true)
                 });
-                gone_is_fine(written.await)
+                written.await.unless_overtaken()?;
+                Ok(())
             }
             Deed::Remove => {
                 let Some(object) = self.client.get(at).await? else { return Ok(()) };
-                gone_is_fine(self.client.delete(&resource, object, &DeleteOptions::default()).await.map(drop))
+                let uid = found.as_ref().map(|found| meta::of(found).str("uid").to_owned());
+                let options = DeleteOptions { uid, ..DeleteOptions::default() };
+                self.client.delete(&resource, object, &options).await.unless_overtaken()?;
+                Ok(())
             }
         }
-    }
-}
-
-fn gone_is_fine(done: Result<()>) -> Result<()> {
-    match done {
-        Err(status) if !matches!(status.code, 404 | 409) => Err(status),
-        _ => Ok(()),
     }
 }
 

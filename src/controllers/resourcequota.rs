@@ -20,7 +20,7 @@ use crate::api::amounts::{self, Amounts};
 use crate::api::catalog::resource::Resource;
 use crate::api::quota::usage::Change;
 use crate::api::quota::{Features, Meter, Tally};
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::stores::RESOURCE_QUOTAS;
 use crate::limits::QUOTA_REST;
@@ -63,12 +63,13 @@ struct Watched {
 impl Watched {
     /// The remaining rest.
     fn rest(&self, now: Timestamp) -> Duration {
-        Duration::from_micros(self.rests_until.0.saturating_sub(now.0))
+        // More than the longest rest is left only where the clock was set back.
+        self.rests_until.since(now).min(QUOTA_REST)
     }
 
     /// Notes a count from `began` until `now`. The rests of several quotas add up.
     fn counted(&mut self, began: Timestamp, now: Timestamp) {
-        let took = Duration::from_micros(now.0.saturating_sub(began.0));
+        let took = now.since(began);
         let rest = self.rest(now).saturating_add(took.saturating_mul(RESTS));
         self.rests_until = now.plus(rest.min(QUOTA_REST));
     }
@@ -113,11 +114,8 @@ impl QuotaStatus {
             write(quota, &used);
             Ok(true)
         });
-        match written.await {
-            Err(status) if status.code == 404 => Ok(Outcome::Done),
-            Err(status) => Err(status),
-            Ok(()) => Ok(Outcome::After(CHECKED_AGAIN)),
-        }
+        let written = written.await.unless_gone()?;
+        Ok(written.map_or(Outcome::Done, |()| Outcome::After(CHECKED_AGAIN)))
     }
 
     /// The usage of a namespace for the resources of a quota.

@@ -232,8 +232,8 @@ impl<L: Loop> Runner<L> {
         }
         self.working -= 1;
         let now = self.around.clock.now();
-        let took = Duration::from_micros(now.0.saturating_sub(begun.0));
-        self.around.metrics.count_work(self.name, took.as_secs_f64());
+        let took = now.since(begun);
+        self.around.metrics.loops.count_work(self.name, took.as_secs_f64());
         self.queue.done(key, outcome, now);
         self.go_on(ctx);
     }
@@ -248,7 +248,7 @@ impl<L: Loop> Runner<L> {
             ctx.cancel_future(old);
         }
         let Some(due) = due else { return };
-        let wait = Duration::from_micros(due.0.saturating_sub(now.0));
+        let wait = due.since(now);
         let handle = ctx.run_later(wait, |runner, ctx| {
             runner.timer = None;
             runner.go_on(ctx);
@@ -259,7 +259,7 @@ impl<L: Loop> Runner<L> {
     fn count(&mut self) {
         let (name, all) = (self.name, (self.queue.added, self.queue.retried));
         let (added, retried) = std::mem::replace(&mut self.counted, all);
-        self.around.metrics.count_queue(name, self.queue.depth(), all.0 - added, all.1 - retried);
+        self.around.metrics.loops.count_queue(name, self.queue.depth(), all.0 - added, all.1 - retried);
     }
 }
 

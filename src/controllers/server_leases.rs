@@ -10,7 +10,7 @@ use pilothouse_actors::object::{Key, Object};
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::schema::time;
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::stores::LEASES;
 use crate::api::words::{SERVER_NAME, SYSTEM_NAMESPACE};
@@ -58,10 +58,8 @@ impl ServerLeases {
             resource_version: Some(object.revision.0.to_string()),
             ..DeleteOptions::default()
         };
-        match self.client.delete(&resource, object, &options).await {
-            Err(status) if !matches!(status.code, 404 | 409) => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        self.client.delete(&resource, object, &options).await.unless_overtaken()?;
+        Ok(Outcome::Done)
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::ACCOUNT_TOKEN_TYPE;
 use crate::api::words::annotations::{ACCOUNT_NAME, ACCOUNT_UID};
@@ -69,11 +69,10 @@ impl AccountTokens {
         let Some(uid) = uid.filter(|uid| wanted.is_empty() || wanted == uid) else {
             return self.delete(key, meta::of(&secret).str("uid")).await;
         };
-        let filled = self.client.edit(at, "", |secret| Ok(self.fill(secret, key, name, &uid)));
-        match filled.await {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        let filled =
+            self.client.edit_as_read(at, "", &secret, |secret| Ok(self.fill(secret, key, name, &uid)));
+        filled.await.unless_gone()?;
+        Ok(Outcome::Done)
     }
 
     /// Adds missing data to a Secret; answers whether any was missing.
@@ -135,20 +134,16 @@ impl AccountTokens {
             }
             Ok(changes)
         });
-        match forgotten.await {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        forgotten.await.unless_gone()?;
+        Ok(Outcome::Done)
     }
 
     async fn delete(&self, key: &Key, uid: &str) -> Result<Outcome> {
         let secrets = self.client.resource(SECRETS)?;
         let Some(object) = self.client.get(At::of(&secrets, key)).await? else { return Ok(Outcome::Done) };
         let options = DeleteOptions { uid: Some(uid.to_owned()), ..DeleteOptions::default() };
-        match self.client.delete(&secrets, object, &options).await {
-            Err(status) if !matches!(status.code, 404 | 409) => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        self.client.delete(&secrets, object, &options).await.unless_overtaken()?;
+        Ok(Outcome::Done)
     }
 }
 

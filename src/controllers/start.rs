@@ -1,6 +1,6 @@
 //! Starts the loops on their own thread, and restarts those that panic.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -242,6 +242,7 @@ impl House {
             client: client.clone(),
             clock: of_lease.clone(),
             lead: lead.clone(),
+            has_begun: Cell::new(false),
         });
         for entry in &settings.enabled {
             self.keep_entry(entry, settings, &clock);
@@ -345,7 +346,7 @@ async fn supervise<L: Loop, S: Future<Output = ()>>(
             pause = FIRST_RESTART;
         }
         tracing::error!(controller = name, "a control loop {why} and is started again in {pause:?}");
-        around.metrics.count_restart(name);
+        around.metrics.loops.count_restart(name);
         down.send_modify(|down| {
             down.insert(name, format!("{why} and waits to be started again"));
         });

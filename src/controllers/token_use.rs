@@ -9,7 +9,7 @@ use pilothouse_actors::clock::Clock;
 use tokio::sync::Mutex;
 
 use crate::api::meta;
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::stores::CONFIG_MAPS;
 use crate::auth::service_account::used::{LAST_USED, Used, UsesHeard, day, is_day, is_outdated};
@@ -75,10 +75,8 @@ impl TokenUse {
             secret.entry("metadata").entry("labels").set(LAST_USED, day(now));
             Ok(true)
         });
-        match marked.await {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(()),
-        }
+        marked.await.unless_gone()?;
+        Ok(())
     }
 }
 

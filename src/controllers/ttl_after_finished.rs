@@ -7,7 +7,7 @@ use pilothouse_actors::object::Key;
 use crate::api::meta;
 use crate::api::options::{DeleteOptions, Propagation};
 use crate::api::schema::time;
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 
 use super::client::{At, Client};
@@ -50,10 +50,8 @@ impl PerObject for TtlAfterFinished {
         let uid = Some(meta::of(&job).str("uid").to_owned());
         let options =
             DeleteOptions { uid, propagation: Some(Propagation::Foreground), ..DeleteOptions::default() };
-        match self.client.delete(&resource, object, &options).await {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        self.client.delete(&resource, object, &options).await.unless_gone()?;
+        Ok(Outcome::Done)
     }
 }
 

@@ -5,7 +5,7 @@ use pilothouse_actors::object::Key;
 use crate::api::meta;
 use crate::api::policies::typed::{Mismatch, check, named, type_of};
 use crate::api::schema::GroupVersionKind;
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 
 use super::client::{At, Client};
@@ -39,10 +39,8 @@ impl PerObject for PolicyTypes {
             tell(policy, generation, &found);
             Ok(true)
         });
-        match written.await {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        written.await.unless_gone()?;
+        Ok(Outcome::Done)
     }
 }
 

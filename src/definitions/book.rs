@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pilothouse_actors::object::{Revision, TypeName};
 
-use super::Defined;
+use super::{Defined, Pending};
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::{Made, resources, store_named};
 use crate::api::custom::published::published;
@@ -253,8 +253,8 @@ impl Book {
         }
     }
 
-    /// All that is defined, if that is not what was asked for last.
-    pub(super) fn news(&mut self) -> Option<Defined> {
+    /// All that is defined, if that is not what was asked for last. `written`: closed once definitions say so.
+    pub(super) fn news(&mut self, written: Pending) -> Option<Defined> {
         if !std::mem::take(&mut self.news) {
             return None;
         }
@@ -263,6 +263,7 @@ impl Book {
             resources: served().flat_map(|one| one.resources.iter().cloned()).collect(),
             described: served().flat_map(|one| one.described.iter().cloned()).collect(),
             changed: std::mem::take(&mut self.changed).into_iter().collect(),
+            written,
         })
     }
 

@@ -10,7 +10,7 @@ use pilothouse_actors::object::{Object, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::Position;
 use pilothouse_actors::window::Read;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::Defined;
 use super::book::Book;
@@ -63,10 +63,12 @@ impl Tools {
         book.cursor = Some(position.snapshot.revision);
         let settled = book.settle(&self.now());
         book.make(&self.backend.registry);
-        if let Some(news) = book.news() {
+        let (writing, is_written) = watch::channel(());
+        if let Some(news) = book.news(is_written) {
             (self.publish)(news);
         }
         let written = self.write_all(book, settled).await;
+        drop(writing);
         let registered = self.register(book).await;
         if is_first {
             self.find_unused(book).await?;

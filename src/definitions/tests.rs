@@ -1,5 +1,7 @@
 //! The consequences and the cost of changes to definitions.
 
+use tokio::sync::watch;
+
 use super::*;
 use crate::api::codec::json;
 
@@ -21,7 +23,7 @@ fn registry() -> Arc<Registry> {
 fn round(book: &mut Book, registry: &Arc<Registry>) -> (Vec<String>, Option<Defined>) {
     let written = book.settle("now");
     book.make(registry);
-    (written, book.news())
+    (written, book.news(watch::channel(()).1))
 }
 
 fn is_established(book: &Book, name: &str) -> bool {

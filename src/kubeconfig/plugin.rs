@@ -6,7 +6,6 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -297,9 +296,7 @@ fn read(output: &[u8], version: &str) -> Result<Made, String> {
     }
     let expires = text("expirationTimestamp").map(time::parse_seconds).transpose();
     let expires = expires.map_err(|error| format!("decoding stdout: expirationTimestamp: {error}"))?;
-    let end =
-        |seconds: i64| Timestamp(0).plus(Duration::from_secs(u64::try_from(seconds).unwrap_or_default()));
-    Ok(Made { token, identity_pem, expires: expires.map(end) })
+    Ok(Made { token, identity_pem, expires: expires.map(Timestamp::from_unix) })
 }
 
 #[cfg(test)]

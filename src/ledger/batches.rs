@@ -97,7 +97,7 @@ impl Rate {
 
     /// Takes a token, and answers how long to wait for it.
     fn take(&mut self, now: Timestamp) -> Duration {
-        let passed = now.0.saturating_sub(self.at.0) as f64 / 1e6;
+        let passed = now.since(self.at).as_secs_f64();
         self.at = now;
         self.tokens = (self.tokens + passed * self.per_second).min(self.most) - 1.0;
         if self.tokens >= 0.0 || self.per_second <= 0.0 {
@@ -225,7 +225,7 @@ impl Batches {
                 Ok(word) => word,
                 Err(mpsc::error::TryRecvError::Disconnected) => return (entries, Some(None)),
                 Err(mpsc::error::TryRecvError::Empty) => {
-                    let left = Duration::from_micros(until.0.saturating_sub(self.clock.now().0));
+                    let left = until.since(self.clock.now());
                     if left.is_zero() {
                         break;
                     }

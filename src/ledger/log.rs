@@ -176,9 +176,8 @@ fn parts(path: &Path) -> (String, String) {
 /// The name of a rotated file at this time.
 fn aside(path: &Path, now: Timestamp) -> PathBuf {
     let (stem, ending) = parts(path);
-    let seconds = i64::try_from(now.seconds()).unwrap_or(i64::MAX);
-    let moment = time::format_seconds(seconds).trim_end_matches('Z').replace(':', "-");
-    let millis = now.0 / 1_000 % 1_000;
+    let moment = time::format_seconds(now.unix_seconds()).trim_end_matches('Z').replace(':', "-");
+    let millis = now.subsec_micros() / 1_000;
     path.with_file_name(format!("{stem}-{moment}.{millis:03}{ending}"))
 }
 
@@ -203,13 +202,13 @@ fn tidied(path: &Path, keeping: &Keeping, now: Timestamp) -> io::Result<()> {
         }
     }
     old.sort_unstable_by(|one, other| other.cmp(one));
-    let oldest = now.0.saturating_sub(keeping.days.saturating_mul(DAY_SECONDS).saturating_mul(1_000_000));
+    let oldest = now.minus(Duration::from_secs(keeping.days.saturating_mul(DAY_SECONDS)));
     // A file and what was made of it when the server ended in the middle of that are one.
     let mut moments: Vec<Timestamp> = old.iter().map(|(at, _)| *at).collect();
     moments.dedup();
     let kept = if keeping.files == 0 { moments.len() } else { keeping.files.min(moments.len()) };
     let kept = moments.get(..kept).unwrap_or_default();
-    let stays = |at: &Timestamp| kept.contains(at) && !(keeping.days > 0 && at.0 < oldest);
+    let stays = |at: &Timestamp| kept.contains(at) && !(keeping.days > 0 && *at < oldest);
     let (staying, going): (Vec<_>, Vec<_>) = old.into_iter().partition(|(at, _)| stays(at));
     // Removal comes first to free space for compression, and an error does not stop the others: the disk may be full.
     let removed = each(&going, |file| fs::remove_file(file));

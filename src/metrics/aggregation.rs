@@ -1,10 +1,11 @@
 //! What is counted of versions that other servers serve.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
-use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
+use pilothouse_actors::lock::Lock;
+use prometheus::{IntCounterVec, IntGaugeVec};
 
+use super::declare::{Page, Result};
 use crate::limits::EXTENSIONS_COUNTED;
 
 /// The name under which all are counted that come after too many others.
@@ -15,31 +16,28 @@ pub struct Aggregation {
     unavailable: IntGaugeVec,
     turned: IntCounterVec,
     /// The names that were counted. Whoever makes APIServices under ever new names shall not fill the memory.
-    known: Mutex<BTreeSet<String>>,
+    known: Lock<BTreeSet<String>>,
 }
 
 impl Aggregation {
-    pub(super) fn new() -> Result<Aggregation, prometheus::Error> {
-        let unavailable =
-            Opts::new("aggregator_unavailable_apiservice", "Whether an APIService is unavailable, by name.");
-        let turned = Opts::new(
-            "aggregator_unavailable_apiservice_total",
-            "How often APIServices became unavailable, by name and reason.",
-        );
+    pub(super) fn new(page: &Page<'_>) -> Result<Aggregation> {
         Ok(Aggregation {
-            unavailable: IntGaugeVec::new(unavailable, &["name"])?,
-            turned: IntCounterVec::new(turned, &["name", "reason"])?,
-            known: Mutex::default(),
+            unavailable: page.gauges(
+                "aggregator_unavailable_apiservice",
+                "Whether an APIService is unavailable, by name.",
+                &["name"],
+            )?,
+            turned: page.counters(
+                "aggregator_unavailable_apiservice_total",
+                "How often APIServices became unavailable, by name and reason.",
+                &["name", "reason"],
+            )?,
+            known: Lock::default(),
         })
     }
 
-    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        registry.register(Box::new(self.unavailable.clone()))?;
-        registry.register(Box::new(self.turned.clone()))
-    }
-
     fn label<'a>(&self, name: &'a str) -> &'a str {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if known.contains(name) {
             return name;
         }
@@ -68,11 +66,13 @@ impl Aggregation {
 
 #[cfg(test)]
 mod tests {
+    use prometheus::Registry;
+
     use super::*;
 
     #[test]
     fn names_are_counted_up_to_a_bound() {
-        let metrics = Aggregation::new().unwrap();
+        let metrics = Aggregation::new(&Page(&Registry::new())).unwrap();
         for number in 0..EXTENSIONS_COUNTED {
             metrics.is(&format!("v1.{number}"), number % 2 == 0);
         }

@@ -1,7 +1,8 @@
 //! What is counted of the records of requests.
 
-use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec};
 
+use super::declare::{Page, Result};
 use crate::api::audit::Level;
 
 /// What is written down of requests, and what is not.
@@ -14,35 +15,27 @@ pub struct Audit {
 }
 
 impl Audit {
-    pub(super) fn new() -> Result<Audit, prometheus::Error> {
-        let by = |name: &str, help: &str, label: &str| IntCounterVec::new(Opts::new(name, help), &[label]);
+    pub(super) fn new(page: &Page<'_>) -> Result<Audit> {
         Ok(Audit {
-            events: IntCounter::new(
+            events: page.counter(
                 "apiserver_audit_event_total",
                 "Records of requests that were made and passed on to be written.",
             )?,
-            errors: by(
+            errors: page.counters(
                 "apiserver_audit_error_total",
                 "Records that were lost, by what lost them: buffered (nobody took them in time), truncate, log or webhook.",
-                "plugin",
+                &["plugin"],
             )?,
-            levels: by(
+            levels: page.counters(
                 "apiserver_audit_level_total",
                 "Requests, by how much is written down of them.",
-                "level",
+                &["level"],
             )?,
-            rejected: IntCounter::new(
+            rejected: page.counter(
                 "apiserver_audit_requests_rejected_total",
                 "Requests that were refused because they could not be written down.",
             )?,
         })
-    }
-
-    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        registry.register(Box::new(self.events.clone()))?;
-        registry.register(Box::new(self.errors.clone()))?;
-        registry.register(Box::new(self.levels.clone()))?;
-        registry.register(Box::new(self.rejected.clone()))
     }
 
     /// Counts a request by how much is written down of it.

@@ -1,14 +1,13 @@
 //! What is counted of finding out who is asking. No label says what a client wrote: users are told apart by a few names that
 //! every cluster has.
 
-use pilothouse_actors::clock::Timestamp;
 use std::fmt::Write as _;
 
 use openssl::sha::sha256;
-use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
-};
+use pilothouse_actors::clock::Timestamp;
+use prometheus::{DEFAULT_BUCKETS, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge};
+
+use super::declare::{Page, Result};
 
 /// The bounds of the classes of what certificates have left, in seconds; the reference server's.
 const LEFT_SECONDS: [f64; 14] = [
@@ -55,18 +54,11 @@ struct Outcome {
 /// What is counted of authentication. The counters of every request are found once, because finding one by its labels
 /// costs more than counting.
 pub struct Authentication {
-    attempts: IntCounterVec,
-    durations: HistogramVec,
     outcomes: [Outcome; 3],
-    users: IntCounterVec,
     /// Those of the named users, of mail addresses and of all others.
     by_user: [IntCounter; NAMED.len() + 2],
-    lookups: IntCounterVec,
-    lookup_durations: HistogramVec,
     /// Those that were at hand, and those that were not.
     by_hit: [Outcome; 2],
-    fetches: IntCounterVec,
-    active: IntGaugeVec,
     /// Those that are under way, that worked and that did not.
     by_fetch: (IntGauge, IntCounter, IntCounter),
     /// What the certificates had left by which requests were known.
@@ -77,66 +69,45 @@ pub struct Authentication {
 }
 
 impl Authentication {
-    pub(super) fn new() -> Result<Authentication, prometheus::Error> {
-        let counters =
-            |name: &str, help: &str, label: &str| IntCounterVec::new(Opts::new(name, help), &[label]);
-        let attempts = counters(
+    pub(super) fn new(page: &Page<'_>) -> Result<Authentication> {
+        let attempts = page.counters(
             "authentication_attempts",
             "Requests of which it was found out who sent them, by result: success, failure or error.",
-            "result",
-        )?;
-        let durations = HistogramVec::new(
-            HistogramOpts::new(
-                "authentication_duration_seconds",
-                "How long it took to find out who sent requests, by result.",
-            )
-            .buckets(prometheus::exponential_buckets(0.001, 2.0, 15)?),
             &["result"],
         )?;
-        let users = counters(
+        let durations = page.histograms(
+            "authentication_duration_seconds",
+            "How long it took to find out who sent requests, by result.",
+            &["result"],
+            &prometheus::exponential_buckets(0.001, 2.0, 15)?,
+        )?;
+        let users = page.counters(
             "authenticated_user_requests",
             "Requests of those who are known, by name where every cluster has it.",
-            "username",
+            &["username"],
         )?;
-        let lookups = counters(
+        let lookups = page.counters(
             "authentication_token_cache_request_total",
             "Tokens that were looked up among those that are remembered, by whether they were: hit or miss.",
-            "status",
-        )?;
-        let lookup_durations = HistogramVec::new(
-            HistogramOpts::new(
-                "authentication_token_cache_request_duration_seconds",
-                "How long it took to say whose tokens are, by whether they were remembered.",
-            ),
             &["status"],
         )?;
-        let fetches = counters(
+        let lookup_durations = page.histograms(
+            "authentication_token_cache_request_duration_seconds",
+            "How long it took to say whose tokens are, by whether they were remembered.",
+            &["status"],
+            DEFAULT_BUCKETS,
+        )?;
+        let fetches = page.counters(
             "authentication_token_cache_fetch_total",
             "Tokens that were not remembered and had to be verified, by whether that worked: ok or error.",
-            "status",
+            &["status"],
         )?;
-        let active = Opts::new(
+        let active = page.gauges(
             "authentication_token_cache_active_fetch_count",
             "Tokens that are being verified because they were not remembered.",
-        );
-        let active = IntGaugeVec::new(active, &["status"])?;
-        let left = HistogramOpts::new(
-            "apiserver_client_certificate_expiration_seconds",
-            "What the certificates had left by which requests were known.",
-        );
-        let latency = HistogramOpts::new(
-            "apiserver_authentication_jwt_authenticator_latency_seconds",
-            "How long it took to say whose tokens of a provider are that were not remembered, by result and issuer.",
-        );
+            &["status"],
+        )?;
         let changed = "apiserver_authentication_config_controller_automatic_reload";
-        let reloads = Opts::new(
-            format!("{changed}s_total"),
-            "Changes of the authentication configuration that were taken or not, by status and server.",
-        );
-        let reloaded_at = Opts::new(
-            format!("{changed}_last_timestamp_seconds"),
-            "When the authentication configuration was last taken or not, by status and server.",
-        );
         let outcome = |count: &IntCounterVec, duration: &HistogramVec, label: &str| Outcome {
             count: count.with_label_values(&[label]),
             duration: duration.with_label_values(&[label]),
@@ -149,38 +120,33 @@ impl Authentication {
                 users.with_label_values(&[name])
             }),
             by_hit: ["hit", "miss"].map(|label| outcome(&lookups, &lookup_durations, label)),
-            attempts,
-            durations,
-            users,
-            lookups,
-            lookup_durations,
             by_fetch: (
                 active.with_label_values(&["in_flight"]),
                 fetches.with_label_values(&["ok"]),
                 fetches.with_label_values(&["error"]),
             ),
-            fetches,
-            active,
-            certificate_left: Histogram::with_opts(left.buckets(LEFT_SECONDS.to_vec()))?,
-            latencies: HistogramVec::new(
-                latency.buckets(LATENCY_SECONDS.to_vec()),
-                &["result", "jwt_issuer_hash"],
+            certificate_left: page.histogram(
+                "apiserver_client_certificate_expiration_seconds",
+                "What the certificates had left by which requests were known.",
+                &LEFT_SECONDS,
             )?,
-            reloads: IntCounterVec::new(reloads, &["status", "apiserver_id_hash"])?,
-            reloaded_at: GaugeVec::new(reloaded_at, &["status", "apiserver_id_hash"])?,
+            latencies: page.histograms(
+                "apiserver_authentication_jwt_authenticator_latency_seconds",
+                "How long it took to say whose tokens of a provider are that were not remembered, by result and issuer.",
+                &["result", "jwt_issuer_hash"],
+                &LATENCY_SECONDS,
+            )?,
+            reloads: page.counters(
+                format!("{changed}s_total"),
+                "Changes of the authentication configuration that were taken or not, by status and server.",
+                &["status", "apiserver_id_hash"],
+            )?,
+            reloaded_at: page.measures(
+                format!("{changed}_last_timestamp_seconds"),
+                "When the authentication configuration was last taken or not, by status and server.",
+                &["status", "apiserver_id_hash"],
+            )?,
         })
-    }
-
-    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        for counters in [&self.attempts, &self.users, &self.lookups, &self.fetches, &self.reloads] {
-            registry.register(Box::new(counters.clone()))?;
-        }
-        registry.register(Box::new(self.reloaded_at.clone()))?;
-        for durations in [&self.durations, &self.lookup_durations, &self.latencies] {
-            registry.register(Box::new(durations.clone()))?;
-        }
-        registry.register(Box::new(self.active.clone()))?;
-        registry.register(Box::new(self.certificate_left.clone()))
     }
 
     /// Counts a request; who sent it, if that is known.
@@ -218,7 +184,7 @@ impl Authentication {
     pub fn count_reload(&self, taken: bool, now: Timestamp) {
         let labels = [if taken { "success" } else { "failure" }, ""];
         self.reloads.with_label_values(&labels).inc();
-        self.reloaded_at.with_label_values(&labels).set(now.0 as f64 / 1e6);
+        self.reloaded_at.with_label_values(&labels).set(now.fractional_seconds());
     }
 
     /// Counts a token that is being verified because it was not remembered. Unless it says otherwise before it is
@@ -233,7 +199,7 @@ impl Authentication {
 impl Outcome {
     fn count(&self, began: Timestamp, now: Timestamp) {
         self.count.inc();
-        self.duration.observe(now.0.saturating_sub(began.0) as f64 / 1e6);
+        self.duration.observe(now.since(began).as_secs_f64());
     }
 }
 
@@ -248,7 +214,7 @@ impl Latency {
     /// Counts a token, and whether somebody is known by it.
     pub fn count(&self, known: bool, began: Timestamp, now: Timestamp) {
         let histogram = if known { &self.success } else { &self.failure };
-        histogram.observe(now.0.saturating_sub(began.0) as f64 / 1e6);
+        histogram.observe(now.since(began).as_secs_f64());
     }
 }
 
@@ -284,15 +250,14 @@ fn place(user: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use prometheus::{Encoder as _, TextEncoder};
+    use prometheus::{Encoder as _, Registry, TextEncoder};
 
     use super::*;
 
     #[test]
     fn users_are_counted_under_names_that_nobody_can_choose() {
-        let counted = Authentication::new().unwrap();
         let registry = Registry::new();
-        counted.register(&registry).unwrap();
+        let counted = Authentication::new(&Page(&registry)).unwrap();
         for user in ["admin", "ann@example.com", "ann", "system:anonymous", "email_id"] {
             counted.attempted(Attempt::Success, Some(user), Timestamp(0), Timestamp(3_000));
         }

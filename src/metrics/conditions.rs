@@ -1,7 +1,9 @@
 //! What is counted of conditions: those of admission webhooks and policies, and those of authorization webhooks. The labels name
 //! what operators made.
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+use prometheus::{HistogramVec, IntCounterVec};
+
+use super::declare::{Page, Result};
 
 /// The bounds of the classes of duration, in seconds; the reference server's.
 const SECONDS: [f64; 7] = [0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
@@ -52,40 +54,35 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub(super) fn of_admission() -> Result<Counts, prometheus::Error> {
-        Counts::new("admission", &["name", "kind", "type", "operation"])
+    pub(super) fn of_admission(page: &Page<'_>) -> Result<Counts> {
+        Counts::new(page, "admission", &["name", "kind", "type", "operation"])
     }
 
-    pub(super) fn of_authorization() -> Result<Counts, prometheus::Error> {
-        Counts::new("authorization", &["type", "name"])
+    pub(super) fn of_authorization(page: &Page<'_>) -> Result<Counts> {
+        Counts::new(page, "authorization", &["type", "name"])
     }
 
-    fn new(part: &str, labels: &[&str]) -> Result<Counts, prometheus::Error> {
+    fn new(page: &Page<'_>, part: &str, labels: &[&str]) -> Result<Counts> {
         let name = |what: &str| format!("apiserver_{part}_match_condition_{what}");
         let by = labels.join(", ");
-        let errors = Opts::new(
-            name("evaluation_errors_total"),
-            format!("Match conditions that could not be evaluated, by {by}."),
-        );
-        let exclusions = Opts::new(
-            name("exclusions_total"),
-            format!("Requests that match conditions kept away, by {by}."),
-        );
-        let durations = HistogramOpts::new(
-            name("evaluation_seconds"),
-            format!("How long match conditions took, by {by}."),
-        );
         Ok(Counts {
-            errors: IntCounterVec::new(errors, labels)?,
-            exclusions: IntCounterVec::new(exclusions, labels)?,
-            durations: HistogramVec::new(durations.buckets(SECONDS.to_vec()), labels)?,
+            errors: page.counters(
+                name("evaluation_errors_total"),
+                format!("Match conditions that could not be evaluated, by {by}."),
+                labels,
+            )?,
+            exclusions: page.counters(
+                name("exclusions_total"),
+                format!("Requests that match conditions kept away, by {by}."),
+                labels,
+            )?,
+            durations: page.histograms(
+                name("evaluation_seconds"),
+                format!("How long match conditions took, by {by}."),
+                labels,
+                &SECONDS,
+            )?,
         })
-    }
-
-    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        registry.register(Box::new(self.errors.clone()))?;
-        registry.register(Box::new(self.exclusions.clone()))?;
-        registry.register(Box::new(self.durations.clone()))
     }
 
     /// Counts that the conditions of one of them were evaluated.

@@ -1,7 +1,8 @@
 //! What is counted of the webhooks that turn custom objects into other versions.
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+use prometheus::{HistogramVec, IntCounterVec};
 
+use super::declare::{Page, Result};
 use crate::api::custom::conversion::Failure;
 
 /// The bounds of the classes of duration, in seconds; the reference server's.
@@ -19,33 +20,26 @@ pub struct Conversions {
 }
 
 impl Conversions {
-    pub(super) fn new() -> Result<Conversions, prometheus::Error> {
-        let requests = Opts::new(
-            "apiserver_conversion_webhook_request_total",
-            "Questions to webhooks that convert custom objects, by result and kind of failure.",
-        );
-        let durations = HistogramOpts::new(
-            "apiserver_conversion_webhook_duration_seconds",
-            "How long questions to webhooks that convert custom objects took, by result and kind of failure.",
-        );
-        let by_definition = HistogramOpts::new(
-            "apiserver_crd_conversion_webhook_duration_seconds",
-            "How long conversions of custom objects took, by definition, versions and whether they succeeded.",
-        );
+    pub(super) fn new(page: &Page<'_>) -> Result<Conversions> {
         Ok(Conversions {
-            requests: IntCounterVec::new(requests, &LABELS)?,
-            durations: HistogramVec::new(durations.buckets(SECONDS.to_vec()), &LABELS)?,
-            by_definition: HistogramVec::new(
-                by_definition.buckets(prometheus::exponential_buckets(FIRST_SECONDS, 2.0, 15)?),
+            requests: page.counters(
+                "apiserver_conversion_webhook_request_total",
+                "Questions to webhooks that convert custom objects, by result and kind of failure.",
+                &LABELS,
+            )?,
+            durations: page.histograms(
+                "apiserver_conversion_webhook_duration_seconds",
+                "How long questions to webhooks that convert custom objects took, by result and kind of failure.",
+                &LABELS,
+                &SECONDS,
+            )?,
+            by_definition: page.histograms(
+                "apiserver_crd_conversion_webhook_duration_seconds",
+                "How long conversions of custom objects took, by definition, versions and whether they succeeded.",
                 &["crd_name", "from_version", "to_version", "succeeded"],
+                &prometheus::exponential_buckets(FIRST_SECONDS, 2.0, 15)?,
             )?,
         })
-    }
-
-    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        registry.register(Box::new(self.requests.clone()))?;
-        registry.register(Box::new(self.durations.clone()))?;
-        registry.register(Box::new(self.by_definition.clone()))
     }
 
     /// Counts one question: of which definition, from which version to which, and what went wrong.

@@ -2,15 +2,16 @@
 //! goes with it.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
 use pilothouse_actors::fair::levels::Told;
 use pilothouse_actors::fair::queues::Refusal;
+use pilothouse_actors::lock::Lock;
 use prometheus::core::{MetricVec, MetricVecBuilder};
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry,
+    Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
+
+use super::declare::{Page, Result};
 
 const LEVEL: &str = "priority_level";
 const FLOW: [&str; 2] = [LEVEL, "flow_schema"];
@@ -60,7 +61,7 @@ pub struct Flows {
     widths: HistogramVec,
     levels: Vec<GaugeVec>,
     fair: Gauge,
-    told: Mutex<Named>,
+    told: Lock<Named>,
 }
 
 /// Of what something is told.
@@ -99,23 +100,17 @@ fn name(what: &str) -> String {
 }
 
 impl Flows {
-    pub(super) fn new() -> Result<Flows, prometheus::Error> {
-        let counter =
-            |what: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name(what), help), labels);
-        let gauge = |what: &str, help: &str| IntGaugeVec::new(Opts::new(name(what), help), &FLOW);
-        let histogram = |what: &str, help: &str, labels: &[&str], buckets: &[f64]| {
-            HistogramVec::new(HistogramOpts::new(name(what), help).buckets(buckets.to_vec()), labels)
-        };
-        let levels =
-            OF_LEVELS.iter().map(|(what, help, _)| GaugeVec::new(Opts::new(name(what), *help), &[LEVEL]));
+    pub(super) fn new(page: &Page<'_>) -> Result<Flows> {
+        let gauge = |what: &str, help: &str| page.gauges(name(what), help, &FLOW);
+        let levels = OF_LEVELS.iter().map(|(what, help, _)| page.measures(name(what), *help, &[LEVEL]));
         Ok(Flows {
-            dispatched: counter(
-                "dispatched_requests_total",
+            dispatched: page.counters(
+                name("dispatched_requests_total"),
                 "Requests that were let in, by level and schema.",
                 &FLOW,
             )?,
-            rejected: counter(
-                "rejected_requests_total",
+            rejected: page.counters(
+                name("rejected_requests_total"),
                 "Requests that were refused, by level, schema and reason.",
                 &[FLOW[0], FLOW[1], "reason"],
             )?,
@@ -126,60 +121,40 @@ impl Flows {
             seats: gauge("current_executing_seats", "Seats that are taken, by level and schema.")?,
             waiting: gauge("current_inqueue_requests", "Requests that wait, by level and schema.")?,
             seats_wanted: gauge("current_inqueue_seats", "Seats that are waited for, by level and schema.")?,
-            waited: histogram(
-                "request_wait_duration_seconds",
+            waited: page.histograms(
+                name("request_wait_duration_seconds"),
                 "How long requests waited, by level, schema and whether they were let in.",
                 &[FLOW[0], FLOW[1], "execute"],
                 &SECONDS,
             )?,
-            took: histogram(
-                "request_execution_seconds",
+            took: page.histograms(
+                name("request_execution_seconds"),
                 "How long requests took, or watches to begin, by level, schema and type.",
                 &[FLOW[0], FLOW[1], "type"],
                 &SECONDS,
             )?,
-            lengths: histogram(
-                "request_queue_length_after_enqueue",
+            lengths: page.histograms(
+                name("request_queue_length_after_enqueue"),
                 "Length of a queue when one more waits in it, by level and schema.",
                 &FLOW,
                 &[0.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0],
             )?,
-            widths: histogram(
-                "work_estimated_seats",
+            widths: page.histograms(
+                name("work_estimated_seats"),
                 "Seats that requests ask for, by level and schema.",
                 &FLOW,
                 &[1.0, 2.0, 4.0, 10.0],
             )?,
-            levels: levels.collect::<Result<_, _>>()?,
-            fair: Gauge::new(name("seat_fair_frac"), "How much of its target every level has.")?,
-            told: Mutex::default(),
+            levels: levels.collect::<Result<_>>()?,
+            fair: page.measure(name("seat_fair_frac"), "How much of its target every level has.")?,
+            told: Lock::default(),
         })
-    }
-
-    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        for counters in [&self.dispatched, &self.rejected] {
-            registry.register(Box::new(counters.clone()))?;
-        }
-        for gauges in [&self.executing, &self.seats, &self.waiting, &self.seats_wanted] {
-            registry.register(Box::new(gauges.clone()))?;
-        }
-        for histograms in [&self.waited, &self.took, &self.lengths, &self.widths] {
-            registry.register(Box::new(histograms.clone()))?;
-        }
-        for gauges in &self.levels {
-            registry.register(Box::new(gauges.clone()))?;
-        }
-        registry.register(Box::new(self.fair.clone()))
     }
 
     /// What is counted of the requests of a schema.
     pub fn of(&self, level: &str, schema: &str) -> FlowSeries {
         // Also of one that is gone this moment: the next look finds it.
-        self.told
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .flows
-            .insert((level.to_owned(), schema.to_owned()));
+        self.told.lock().flows.insert((level.to_owned(), schema.to_owned()));
         let flow = [level, schema];
         let with = |vec: &HistogramVec, words: [&str; 2]| {
             words.map(|word| vec.with_label_values(&[level, schema, word]))
@@ -201,7 +176,7 @@ impl Flows {
 
     /// Says nothing more of other schemas than these, each with its level.
     pub fn keep(&self, flows: BTreeSet<(String, String)>) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         for (level, schema) in told.flows.difference(&flows) {
             let flow = [level.as_str(), schema.as_str()];
             forget(&self.dispatched, &flow);
@@ -221,7 +196,7 @@ impl Flows {
     /// Tells what the levels have, and nothing more of others.
     pub fn tell(&self, levels: &[Told], fair: f64) {
         self.fair.set(fair);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         let names: BTreeSet<String> = levels.iter().map(|level| level.name.clone()).collect();
         for (gauges, (_, _, value)) in self.levels.iter().zip(&OF_LEVELS) {
             told.levels.difference(&names).for_each(|gone| forget(gauges, &[gone.as_str()]));
@@ -267,13 +242,14 @@ impl FlowSeries {
 
 #[cfg(test)]
 mod tests {
+    use prometheus::Registry;
+
     use super::*;
 
     #[test]
     fn what_is_gone_is_told_no_more() {
-        let flows = Flows::new().unwrap();
         let registry = Registry::new();
-        flows.register(&registry).unwrap();
+        let flows = Flows::new(&Page(&registry)).unwrap();
         let names = |names: &[&str]| names.iter().map(|name| ("l".to_owned(), (*name).to_owned())).collect();
         let series = |schema: &str| {
             let told = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();

@@ -1,8 +1,9 @@
 //! What is counted of admission webhooks. Operators choose their names; what a webhook answers is bounded.
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+use prometheus::{HistogramVec, IntCounterVec};
 
 use super::conditions::Counts;
+use super::declare::{Page, Result};
 
 /// The bounds of the classes of duration, in seconds; the reference server's.
 const SECONDS: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
@@ -52,44 +53,32 @@ pub struct Hooks {
 }
 
 impl Hooks {
-    pub(super) fn new() -> Result<Hooks, prometheus::Error> {
-        let durations = HistogramOpts::new(
-            "apiserver_admission_webhook_admission_duration_seconds",
-            "How long questions to admission webhooks took, by webhook, type, operation and whether they refused.",
-        );
-        let counter =
-            |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
+    pub(super) fn new(page: &Page<'_>) -> Result<Hooks> {
         Ok(Hooks {
-            conditions: Counts::of_admission()?,
-            durations: HistogramVec::new(
-                durations.buckets(SECONDS.to_vec()),
+            conditions: Counts::of_admission(page)?,
+            durations: page.histograms(
+                "apiserver_admission_webhook_admission_duration_seconds",
+                "How long questions to admission webhooks took, by webhook, type, operation and whether they refused.",
                 &["name", "type", "operation", "rejected"],
+                &SECONDS,
             )?,
-            rejections: counter(
+            rejections: page.counters(
                 "apiserver_admission_webhook_rejection_count",
                 "Requests that admission webhooks refused, or that were refused because one failed, by webhook, type, \
                  operation, kind of error and code.",
                 &["name", "type", "operation", "error_type", "rejection_code"],
             )?,
-            open: counter(
+            open: page.counters(
                 "apiserver_admission_webhook_fail_open_count",
                 "Requests that went on although an admission webhook could not be asked, by webhook and type.",
                 &["name", "type"],
             )?,
-            requests: counter(
+            requests: page.counters(
                 "apiserver_admission_webhook_request_total",
                 "Questions to admission webhooks, by webhook, type, operation, code and whether they refused.",
                 &["name", "type", "operation", "code", "rejected"],
             )?,
         })
-    }
-
-    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        self.conditions.register(registry)?;
-        for counters in [&self.rejections, &self.open, &self.requests] {
-            registry.register(Box::new(counters.clone()))?;
-        }
-        registry.register(Box::new(self.durations.clone()))
     }
 
     /// Counts a question. `rejected` says why the request was refused, if it was.

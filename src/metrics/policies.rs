@@ -1,8 +1,12 @@
 //! What is counted of admission policies. The labels name policies and bindings that exist.
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+use prometheus::{HistogramVec, IntCounterVec};
+
+use super::declare::{Page, Result};
 
 const LABELS: [&str; 4] = ["policy", "policy_binding", "error_type", "enforcement_action"];
+/// The bounds of the classes of duration; the reference server's.
+const SECONDS: [f64; 5] = [0.000_000_5, 0.001, 0.01, 0.1, 1.0];
 
 /// What policies found, and how long it took them.
 pub struct Policies {
@@ -11,28 +15,21 @@ pub struct Policies {
 }
 
 impl Policies {
-    pub(super) fn new() -> Result<Policies, prometheus::Error> {
+    pub(super) fn new(page: &Page<'_>) -> Result<Policies> {
         let name = |what: &str| format!("apiserver_validating_admission_policy_{what}");
-        let checks = Opts::new(
-            name("check_total"),
-            "What validating admission policies found, by policy, binding, error and action.",
-        );
-        let durations = HistogramOpts::new(
-            name("check_duration_seconds"),
-            "How long validating admission policies took that found something, by policy, binding, error and action.",
-        );
         Ok(Policies {
-            checks: IntCounterVec::new(checks, &LABELS)?,
-            durations: HistogramVec::new(
-                durations.buckets(vec![0.000_000_5, 0.001, 0.01, 0.1, 1.0]),
+            checks: page.counters(
+                name("check_total"),
+                "What validating admission policies found, by policy, binding, error and action.",
                 &LABELS,
             )?,
+            durations: page.histograms(
+                name("check_duration_seconds"),
+                "How long validating admission policies took that found something, by policy, binding, error and action.",
+                &LABELS,
+                &SECONDS,
+            )?,
         })
-    }
-
-    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        registry.register(Box::new(self.checks.clone()))?;
-        registry.register(Box::new(self.durations.clone()))
     }
 
     /// Counts one thing that a policy found.

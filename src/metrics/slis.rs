@@ -1,7 +1,10 @@
 //! What is counted of health checks. It has a page of its own, /metrics/slis, which is scraped more often than the rest.
 
 use pilothouse_actors::clock::Timestamp;
-use prometheus::{Encoder as _, Gauge, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{Encoder as _, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
+
+use super::declare::{Page, Result};
+use super::process::tell_start;
 
 /// How health checks went.
 pub struct Slis {
@@ -11,26 +14,21 @@ pub struct Slis {
 }
 
 impl Slis {
-    pub(super) fn new(started: Timestamp) -> Result<Slis, prometheus::Error> {
+    pub(super) fn new(started: Timestamp) -> Result<Slis> {
         let registry = Registry::new();
-        let last = Opts::new(
+        let page = Page(&registry);
+        let last = page.gauges(
             "kubernetes_healthcheck",
             "1 where a health check succeeded when it was last asked for.",
-        );
-        let all = Opts::new("kubernetes_healthchecks_total", "Health checks by name, path and outcome.");
-        let start =
-            Opts::new("process_start_time_seconds", "When the server started, in seconds of Unix time.");
-        let start = Gauge::with_opts(start)?;
-        start.set(started.0 as f64 / 1e6);
-        let slis = Slis {
-            last: IntGaugeVec::new(last, &["name", "type"])?,
-            all: IntCounterVec::new(all, &["name", "status", "type"])?,
-            registry,
-        };
-        slis.registry.register(Box::new(slis.last.clone()))?;
-        slis.registry.register(Box::new(slis.all.clone()))?;
-        slis.registry.register(Box::new(start))?;
-        Ok(slis)
+            &["name", "type"],
+        )?;
+        let all = page.counters(
+            "kubernetes_healthchecks_total",
+            "Health checks by name, path and outcome.",
+            &["name", "status", "type"],
+        )?;
+        tell_start(&page, started)?;
+        Ok(Slis { registry, last, all })
     }
 
     /// Counts a check of this name, asked for as part of an endpoint. Checks that are asked for by themselves do not count.
@@ -41,7 +39,7 @@ impl Slis {
     }
 
     /// All of it in the text form of scrapers.
-    pub fn text(&self) -> Result<Vec<u8>, prometheus::Error> {
+    pub fn text(&self) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)

@@ -1,7 +1,9 @@
 //! What is counted of tokens of service accounts that are shown: how many still live as long as a Secret does, and how many
 //! should have been replaced by now. Each use counts, also of a token that is remembered.
 
-use prometheus::{IntCounter, Registry};
+use prometheus::IntCounter;
+
+use super::declare::{Page, Result};
 
 /// Uses of tokens of service accounts, by what is to be said of the token.
 pub struct Tokens {
@@ -20,9 +22,9 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    pub(super) fn new() -> Result<Tokens, prometheus::Error> {
+    pub(super) fn new(page: &Page<'_>) -> Result<Tokens> {
         let counter = |name: &str, help: &str| {
-            IntCounter::new(
+            page.counter(
                 format!("serviceaccount_{name}_total"),
                 format!("Uses of service account tokens that {help}"),
             )
@@ -38,10 +40,5 @@ impl Tokens {
             valid: counter("valid_tokens", "hold longer than they should be used, used in time.")?,
             stale: counter("stale_tokens", "should have been replaced by then.")?,
         })
-    }
-
-    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        let all = [&self.legacy, &self.listed, &self.manual, &self.invalidated, &self.valid, &self.stale];
-        all.into_iter().try_for_each(|counter| registry.register(Box::new(counter.clone())))
     }
 }

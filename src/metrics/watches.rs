@@ -1,10 +1,9 @@
 //! What is counted of watches, and of the history that they tell from.
 
 use pilothouse_actors::clock::Timestamp;
-use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-};
+use prometheus::{GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
+use super::declare::{Page, Result};
 use crate::api::catalog::resource::Resource;
 
 /// The bounds of the classes of lag, in seconds: from what nobody notices to what a history lasts.
@@ -29,57 +28,45 @@ pub struct Watched {
 }
 
 impl Watched {
-    pub(super) fn new() -> Result<Watched, prometheus::Error> {
-        let of = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["resource"]);
-        let events = Opts::new(
-            "apiserver_watch_events_total",
-            "Events that watches told, by group, version and kind.",
-        );
-        let lag = HistogramOpts::new(
-            "pilothouse_watch_lag_seconds",
-            "How long ago the oldest event was accepted that a watch took in at once.",
-        );
-        let age = Opts::new(
-            "pilothouse_watch_window_age_seconds",
-            "How far back the history reaches that watches can begin in, by resource.",
-        );
+    pub(super) fn new(page: &Page<'_>) -> Result<Watched> {
         Ok(Watched {
-            events: IntCounterVec::new(events, &["group", "version", "kind"])?,
-            lag: Histogram::with_opts(lag.buckets(LAG_SECONDS.to_vec()))?,
-            stalled: IntGauge::new(
+            events: page.counters(
+                "apiserver_watch_events_total",
+                "Events that watches told, by group, version and kind.",
+                &["group", "version", "kind"],
+            )?,
+            lag: page.histogram(
+                "pilothouse_watch_lag_seconds",
+                "How long ago the oldest event was accepted that a watch took in at once.",
+                &LAG_SECONDS,
+            )?,
+            stalled: page.gauge(
                 "pilothouse_watch_stalled_sessions",
                 "Watches that have something to tell and whose clients do not read.",
             )?,
-            list_bytes: IntGauge::new(
-                "pilothouse_list_bytes_inflight",
-                "Bytes that the lists in flight hold.",
-            )?,
-            window_events: of(
+            list_bytes: page
+                .gauge("pilothouse_list_bytes_inflight", "Bytes that the lists in flight hold.")?,
+            window_events: page.gauges(
                 "pilothouse_watch_window_events",
                 "Events of the history in memory, by resource.",
+                &["resource"],
             )?,
-            shelved_events: of(
+            shelved_events: page.gauges(
                 "pilothouse_watch_window_shelved_events",
                 "Events of the history that are read from the log, by resource.",
+                &["resource"],
             )?,
-            window_bytes: of(
+            window_bytes: page.gauges(
                 "pilothouse_watch_window_bytes",
                 "What the history in memory weighs, by resource.",
+                &["resource"],
             )?,
-            window_age: GaugeVec::new(age, &["resource"])?,
+            window_age: page.measures(
+                "pilothouse_watch_window_age_seconds",
+                "How far back the history reaches that watches can begin in, by resource.",
+                &["resource"],
+            )?,
         })
-    }
-
-    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        registry.register(Box::new(self.events.clone()))?;
-        registry.register(Box::new(self.lag.clone()))?;
-        for gauge in [&self.stalled, &self.list_bytes] {
-            registry.register(Box::new(gauge.clone()))?;
-        }
-        for gauges in [&self.window_events, &self.shelved_events, &self.window_bytes] {
-            registry.register(Box::new(gauges.clone()))?;
-        }
-        registry.register(Box::new(self.window_age.clone()))
     }
 
     /// The counters of a watch, which `open` counts until it ends.
@@ -100,7 +87,7 @@ impl OpenWatch {
     /// Counts events that were told, the first of them accepted at `oldest`.
     pub fn told(&self, events: usize, oldest: Timestamp, now: Timestamp) {
         self.events.inc_by(events as u64);
-        self.lag.observe(now.0.saturating_sub(oldest.0) as f64 / 1e6);
+        self.lag.observe(now.since(oldest).as_secs_f64());
     }
 }
 

@@ -161,7 +161,7 @@ fn draft(
 }
 
 fn time(at: Timestamp) -> Result<Asn1Time, ErrorStack> {
-    Asn1Time::from_unix(i64::try_from(at.seconds()).unwrap_or(i64::MAX))
+    Asn1Time::from_unix(at.unix_seconds())
 }
 
 /// Whether the certificate is valid now and for a while.

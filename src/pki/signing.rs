@@ -185,7 +185,7 @@ impl Signer {
 }
 
 fn time(at: Timestamp) -> Result<Asn1Time, ErrorStack> {
-    Asn1Time::from_unix(i64::try_from(at.seconds()).unwrap_or(i64::MAX))
+    Asn1Time::from_unix(at.unix_seconds())
 }
 
 /// The extended key usages in certificate order, with their object identifiers.

@@ -117,6 +117,8 @@ async fn close(wired: Wired) -> Exit {
 async fn cut(wired: Wired, why: String) -> Exit {
     tracing::error!("{why}");
     wired.application.refuse_readiness();
+    // Writers whose writes failed are told so before their connections close.
+    sleep(limits::LAST_ANSWERS).await;
     wired.serving.stop().await;
     wired.application.give_up().await;
     Exit::Failed(why)

@@ -1,8 +1,9 @@
 //! Limits outgoing connections, in total and per user.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use pilothouse_actors::lock::Lock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limits::CONNECTIONS_OF_ONE;
@@ -12,14 +13,14 @@ use crate::limits::CONNECTIONS_OF_ONE;
 pub(super) struct Places {
     all: Arc<Semaphore>,
     /// How many each user has. A std lock: it is held for one look or one change.
-    taken: Arc<Mutex<HashMap<String, usize>>>,
+    taken: Arc<Lock<HashMap<String, usize>>>,
 }
 
 /// The place of one connection, freed on drop.
 pub(super) struct Place {
     _permit: OwnedSemaphorePermit,
     asker: String,
-    taken: Arc<Mutex<HashMap<String, usize>>>,
+    taken: Arc<Lock<HashMap<String, usize>>>,
 }
 
 impl Places {
@@ -31,7 +32,7 @@ impl Places {
     pub(super) fn take(&self, asker: &str) -> Option<Place> {
         let permit = self.all.clone().try_acquire_owned().ok()?;
         if !asker.is_empty() {
-            let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut taken = self.taken.lock();
             let count = taken.entry(asker.to_owned()).or_default();
             if *count >= CONNECTIONS_OF_ONE {
                 return None;
@@ -47,7 +48,7 @@ impl Drop for Place {
         if self.asker.is_empty() {
             return;
         }
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         if let Some(count) = taken.get_mut(&self.asker) {
             *count -= 1;
             if *count == 0 {
@@ -72,6 +73,6 @@ mod tests {
         let _other = places.take("other").unwrap();
         drop(greedy);
         assert!(places.take("greedy").is_some());
-        assert_eq!(places.taken.lock().unwrap().len(), 1, "nobody is remembered without a place");
+        assert_eq!(places.taken.lock().len(), 1, "nobody is remembered without a place");
     }
 }

@@ -8,7 +8,7 @@
 mod line;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
 use openssl::sha::Sha256;
 use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::lock::Lock;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::line::Line;
@@ -170,7 +171,7 @@ pub struct Pool {
     /// How long a connection is kept.
     kept_for: Duration,
     /// A std lock: it is held for one look or one change.
-    shelves: Mutex<Shelves>,
+    shelves: Lock<Shelves>,
 }
 
 /// Keeps connections to a peer. When the last handle is dropped, the connections are closed.
@@ -182,7 +183,7 @@ pub struct Wanted {
 impl Drop for Wanted {
     fn drop(&mut self) {
         let gone = {
-            let mut shelves = self.pool.lock();
+            let mut shelves = self.pool.shelves.lock();
             if let Some(count) = shelves.wanted.get_mut(&self.asked) {
                 *count -= 1;
                 if *count > 0 {
@@ -219,22 +220,18 @@ pub enum Tried {
 impl Pool {
     /// An empty pool.
     pub fn new(clock: Clock) -> Arc<Pool> {
-        Arc::new(Pool { clock, kept_for: CONNECTION_KEPT, shelves: Mutex::default() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Shelves> {
-        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+        Arc::new(Pool { clock, kept_for: CONNECTION_KEPT, shelves: Lock::default() })
     }
 
     /// The number of idle connections.
     pub fn waiting(&self) -> usize {
-        self.lock().count
+        self.shelves.lock().count
     }
 
     /// Keeps connections to a peer as long as the result lives.
     pub fn want(self: &Arc<Self>, purpose: Purpose, server_name: &str, authority: Digest) -> Wanted {
         let asked = (purpose, server_name.to_owned(), authority);
-        *self.lock().wanted.entry(asked.clone()).or_default() += 1;
+        *self.shelves.lock().wanted.entry(asked.clone()).or_default() += 1;
         Wanted { pool: self.clone(), asked }
     }
 
@@ -245,7 +242,7 @@ impl Pool {
         io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ) -> Result<Connection, hyper::Error> {
         let number = {
-            let mut shelves = self.lock();
+            let mut shelves = self.shelves.lock();
             shelves.made += 1;
             shelves.made
         };
@@ -257,7 +254,7 @@ impl Pool {
     fn take(self: &Arc<Self>, origin: &Arc<Origin>) -> Option<Connection> {
         let (here, now) = (thread::current().id(), self.clock.now());
         loop {
-            let found = self.lock().remove(origin, |waiting| waiting.line.thread == here)?;
+            let found = self.shelves.lock().remove(origin, |waiting| waiting.line.thread == here)?;
             if !found.line.is_closed() && found.since.plus(self.kept_for) > now {
                 return Some(Connection {
                     line: found.line,
@@ -272,7 +269,7 @@ impl Pool {
         let waiting = Waiting { line, since: self.clock.now() };
         // Connections are closed after the lock is released.
         let _gone = {
-            let mut shelves = self.lock();
+            let mut shelves = self.shelves.lock();
             let full = shelves.waiting.get(&origin).is_some_and(|shelf| shelf.len() >= CONNECTIONS_KEPT_EACH);
             if waiting.line.is_closed() || !shelves.is_wanted(&origin) {
                 Some(waiting)
@@ -293,10 +290,10 @@ impl Pool {
 
     /// How long this connection has been idle; `None` if it is in use.
     fn waited(&self, origin: &Arc<Origin>, number: u64) -> Option<Duration> {
-        let shelves = self.lock();
+        let shelves = self.shelves.lock();
         let shelf = shelves.waiting.get(origin)?;
         let found = shelf.iter().find(|waiting| waiting.line.number == number)?;
-        Some(Duration::from_micros(self.clock.now().0.saturating_sub(found.since.0)))
+        Some(self.clock.now().since(found.since))
     }
 
     /// Sends a request over idle connections, as long as there are any. A connection that was closed before the request was sent
@@ -401,7 +398,7 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
-            let gone = pool.lock().remove(&self.origin, |waiting| waiting.line.number == self.number);
+            let gone = pool.shelves.lock().remove(&self.origin, |waiting| waiting.line.number == self.number);
             drop(gone);
         }
     }

@@ -5,12 +5,13 @@ use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use openssl::error::ErrorStack;
 use openssl::ssl::SslContext;
 use openssl::x509::X509;
 use openssl::x509::X509VerifyResult;
+use pilothouse_actors::lock::Lock;
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
@@ -61,9 +62,9 @@ pub(super) struct Way {
 /// One context per way of verification.
 pub(super) struct Contexts {
     /// A std lock: it is held for one look.
-    kubelets: Mutex<Kubelets>,
+    kubelets: Lock<Kubelets>,
     nobody: SslContext,
-    extensions: Mutex<Extensions>,
+    extensions: Lock<Extensions>,
 }
 
 /// The TLS settings for kubelets.
@@ -132,16 +133,16 @@ pub(super) fn authority(peer: &Peer) -> Digest {
 impl Contexts {
     pub(super) fn new(files: &TlsFiles) -> Result<Contexts, TlsError> {
         Ok(Contexts {
-            kubelets: Mutex::new(Kubelets::read(files)?),
+            kubelets: Lock::new(Kubelets::read(files)?),
             nobody: context(Believed::Anybody, None)?,
-            extensions: Mutex::default(),
+            extensions: Lock::default(),
         })
     }
 
     /// Replaces the TLS settings for kubelets by the contents of the files.
     pub(super) fn show_to_kubelets(&self, files: &TlsFiles) -> Result<(), TlsError> {
         let found = Kubelets::read(files)?;
-        *self.kubelets.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        *self.kubelets.lock() = found;
         Ok(())
     }
 
@@ -150,14 +151,14 @@ impl Contexts {
         // An invalid certificate is detected now, and not by the first request.
         context(Believed::Anybody, identity.as_ref().map(of_pem))?;
         let contexts = HashMap::new();
-        *self.extensions.lock().unwrap_or_else(PoisonError::into_inner) = Extensions { identity, contexts };
+        *self.extensions.lock() = Extensions { identity, contexts };
         Ok(())
     }
 
     fn extension(&self, peer: &Arc<Peer>) -> Result<Way, Failure> {
         let refused = |error: ErrorStack| Failure::Tls(format!("tls: {error}"));
         let way = |(context, private)| Way { context, verifies: peer.verifies, extends: true, private };
-        let mut extensions = self.extensions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut extensions = self.extensions.lock();
         if let Some(known) = extensions.contexts.get(peer) {
             return Ok(way(known.clone()));
         }
@@ -185,7 +186,7 @@ impl Contexts {
             Trust::Extension(peer) => return self.extension(peer).map(Some),
             Trust::Nobody => (self.nobody.clone(), false, anybody, shown(None)),
             Trust::Kubelet | Trust::KubeletUnverified => {
-                let kubelets = self.kubelets.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let kubelets = self.kubelets.lock().clone();
                 match to.trust {
                     Trust::KubeletUnverified => (kubelets.unverified, false, anybody, kubelets.shown),
                     _ => (kubelets.verified, kubelets.verifies, kubelets.authority, kubelets.shown),

@@ -310,3 +310,6 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,13 +6,14 @@ mod table;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use actix::Addr;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::directory::Directory;
 use pilothouse_actors::error::StoreError;
+use pilothouse_actors::lock::SharedLock;
 use pilothouse_actors::object::TypeName;
 
 use crate::api::aggregation::found::{FoundVersion, STALE};
@@ -99,7 +100,7 @@ impl Eq for Description {}
 pub struct Extensions {
     registrations: Arc<Followed<Table>>,
     /// By the name of the registration. A std lock: it is held for one look or one change.
-    told: RwLock<BTreeMap<String, Arc<Told>>>,
+    told: SharedLock<BTreeMap<String, Arc<Told>>>,
     /// How often that has changed.
     changes: AtomicU64,
     upstream: Arc<Upstream>,
@@ -118,7 +119,7 @@ impl Extensions {
             Followed::open(directory, [TypeName::new(STORE)], Table::new(upstream.pool().clone())).await?;
         Ok(Extensions {
             registrations: Arc::new(registrations),
-            told: RwLock::default(),
+            told: SharedLock::default(),
             changes: AtomicU64::default(),
             upstream,
             to_endpoints,
@@ -178,7 +179,7 @@ impl Extensions {
     /// All APIServices with their discovery; `None` if they cannot be read.
     pub async fn all(&self) -> Option<Vec<Other>> {
         let all = self.look(|table| table.all().cloned().collect::<Vec<_>>()).await?;
-        let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+        let told = self.told.read();
         let other = |registration: Arc<Registration>| {
             let found = registration.service.as_ref().map(|_| {
                 let known = told.get(&registration.name).and_then(|told| told.version.clone());
@@ -191,7 +192,7 @@ impl Extensions {
 
     /// What the server of an APIService published.
     pub fn told(&self, name: &str) -> Option<Arc<Told>> {
-        self.told.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.told.read().get(name).cloned()
     }
 
     /// The OpenAPI v2 parts of extension API servers, in order of precedence. `is_ours`: registrations that this server serves
@@ -205,21 +206,21 @@ impl Extensions {
             let (first, then) = (Reverse(known.group_priority), Reverse(known.version_priority));
             (first, known.gv.group.clone(), then, known.name.clone())
         });
-        let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+        let told = self.told.read();
         let described = all.iter().filter_map(|known| Some(told.get(&known.name)?.described.clone()));
         described.filter(|described| !described.content.is_empty()).collect()
     }
 
     /// The OpenAPI v3 documents of extension API servers: path by name.
     pub fn openapi(&self) -> BTreeMap<String, String> {
-        let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+        let told = self.told.read();
         told.values().flat_map(|told| told.openapi.clone()).collect()
     }
 
     /// An APIService whose server has this OpenAPI v3 document.
     pub async fn describes(&self, document: &str) -> Option<Arc<Registration>> {
         let names: BTreeSet<String> = {
-            let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+            let told = self.told.read();
             let found = told.iter().filter(|(_, told)| told.openapi.contains_key(document));
             found.map(|(name, _)| name.clone()).collect()
         };
@@ -237,7 +238,7 @@ impl Extensions {
 
     /// Replaces what a server published; `None` forgets it.
     pub fn keep(&self, name: &str, new: Option<Told>) {
-        let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.write();
         let others: usize =
             told.iter().filter(|(known, _)| *known != name).map(|(_, told)| told.size()).sum();
         let new = new.map(|new| Arc::new(new.within(EXTENSION_DOCUMENTS_BYTES.saturating_sub(others), name)));

@@ -78,8 +78,7 @@ impl Configuration<'_> {
             (Some(object), _) => {
                 let registry = backend.registry_of(call.resource);
                 let decoded = codec::decode_object(&json::to_json(&object), &self.kind, registry);
-                backend
-                    .into_stored(call, decoded.map_err(|error| Status::bad_request(error.message))?.value)?
+                backend.to_stored(call, decoded.map_err(|error| Status::bad_request(error.message))?.value)?
             }
             // The object itself was decoded before it was stored.
             (None, old) => old.cloned().unwrap_or_else(Value::object),

@@ -1,4 +1,6 @@
 //! What exists from the first start. What is there already is left alone: whoever changed it meant it.
+//!
+//! An object that cannot be made, because a policy or a quota forbids it or its record is damaged, does not keep the others.
 
 pub mod home;
 mod roles;
@@ -10,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::join_all;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Key, Object};
@@ -24,7 +26,7 @@ use crate::api::media::Encoding;
 use crate::api::options::PatchOptions;
 use crate::api::ownership::Elsewhere;
 use crate::api::query::Query;
-use crate::api::status::{GroupResource, Result, Status};
+use crate::api::status::{GroupResource, Result, Status, Unless as _};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::words::{MASTERS, NAMESPACES, SERVER_NAME, SYSTEM_NAMESPACES};
@@ -34,6 +36,11 @@ use super::{Answered, Backend, Call, Reply, Warnings, apply, create, delete, get
 
 /// The user name of the server for its own requests.
 pub const OWN_NAME: &str = "system:apiserver";
+
+/// Who the server is where it is a client of itself: nobody may forbid it anything.
+pub fn own_identity() -> Identity {
+    Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() }
+}
 
 /// Makes the system namespaces that are not there.
 pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
@@ -50,12 +57,12 @@ pub async fn make_namespaces(backend: &Backend, catalog: &Catalog, names: &[&str
         Wanted { group: "", resource: NAMESPACES, object }
     };
     let all = names.iter().map(namespace).collect();
-    Own::new(backend, catalog).make_all(all, "").await.map(drop)
+    Own::new(backend, catalog).make_all(all, "").await.1
 }
 
 /// Creates missing system PriorityClasses.
 pub async fn priority_classes(backend: &Backend, catalog: &Catalog) -> Result<()> {
-    Own::new(backend, catalog).make_all(priority_classes::all(), "").await.map(drop)
+    Own::new(backend, catalog).make_all(priority_classes::all(), "").await.1
 }
 
 /// Creates the APIServices of the group versions that this server serves.
@@ -63,9 +70,10 @@ pub async fn api_services(backend: &Backend, catalog: &Catalog) -> Result<()> {
     let own = Own::new(backend, catalog);
     let versions = catalog.resources().map(|resource| &resource.gv);
     let wanted = api_services::all(versions);
-    own.settle_api_services(&wanted).await?;
-    let made = own.make_all(wanted, "fieldManager=kube-apiserver").await?;
-    own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await
+    let settled = own.settle_api_services(&wanted).await;
+    let (made, done) = own.make_all(wanted, "fieldManager=kube-apiserver").await;
+    let told = own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await;
+    settled.and(done).and(told)
 }
 
 /// Creates the APIServices of custom group versions, and removes those of versions that no longer exist. `before`: the versions
@@ -79,8 +87,8 @@ pub async fn defined_api_services(
     let own = Own::new(backend, catalog);
     let is_new = |version: &&GroupVersion| before.is_none_or(|before| !before.contains(*version));
     let wanted: Vec<Wanted> = versions.iter().filter(is_new).map(api_services::defined).collect();
-    let made = own.make_all(wanted, "fieldManager=kube-apiserver").await?;
-    own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await?;
+    let (made, done) = own.make_all(wanted, "fieldManager=kube-apiserver").await;
+    own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await.and(done)?;
     if before.is_some_and(|before| before.is_subset(versions)) {
         return Ok(());
     }
@@ -109,9 +117,15 @@ pub async fn flow_control(backend: &Backend, catalog: &Catalog) -> Result<()> {
     for resource in ["prioritylevelconfigurations", "flowschemas"] {
         own.revise_flow_control(resource, &all).await?;
     }
-    let mut made = own.make_all(all, &format!("fieldManager={}", flow_control::PRODUCER)).await?;
+    let (mut made, done) = own.make_all(all, &format!("fieldManager={}", flow_control::PRODUCER)).await;
     made.retain(|wanted| wanted.resource == "flowschemas");
-    own.state_all(made, &format!("fieldManager={}", flow_control::CONSUMER), flow_control::found).await
+    let query = format!("fieldManager={}", flow_control::CONSUMER);
+    own.state_all(made, &query, flow_control::found).await.and(done)
+}
+
+/// Does all of these at once, so that they share syncs of the disk. Answers the first failure once all are done.
+async fn all_of<T>(works: impl IntoIterator<Item = impl Future<Output = Result<T>>>) -> Result<()> {
+    join_all(works).await.into_iter().try_for_each(|done| done.map(drop))
 }
 
 /// The server as a client of itself.
@@ -149,9 +163,7 @@ enum Verb {
 
 impl<'a> Own<'a> {
     fn new(backend: &'a Backend, catalog: &'a Catalog) -> Own<'a> {
-        let user =
-            Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
-        Own { backend, catalog, user }
+        Own { backend, catalog, user: own_identity() }
     }
 
     /// The APIServices with this automanage label.
@@ -207,21 +219,19 @@ impl<'a> Own<'a> {
             };
             let Some(revised) = revised else { continue };
             let query = format!("fieldManager={}", flow_control::PRODUCER);
-            match self.ask(place, Verb::Update, &query, codec::to_json(&revised).into()).await {
-                // Somebody else was quicker: it is looked at again later.
-                Err(status) if ![404, 409].contains(&status.code) => return Err(status),
-                _ => tracing::debug!(resource, name = object.key.name(), "brought up to date"),
-            }
+            // Somebody else was quicker: it is looked at again later.
+            self.ask(place, Verb::Update, &query, codec::to_json(&revised).into())
+                .await
+                .unless_overtaken()?;
+            tracing::debug!(resource, name = object.key.name(), "brought up to date");
         }
         Ok(())
     }
 
     /// Deletes an object if it exists.
     async fn remove(&self, place: Place<'_>) -> Result<()> {
-        match self.call(place, Verb::Delete, &Json::Null).await {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(()),
-        }
+        self.call(place, Verb::Delete, &Json::Null).await.unless_gone()?;
+        Ok(())
     }
 
     /// Whether the resource is served: `--runtime-config` can turn it off.
@@ -268,11 +278,9 @@ impl<'a> Own<'a> {
 
     /// Reads an object if it exists.
     async fn find(&self, place: Place<'_>) -> Result<Option<Json>> {
-        match self.call(place, Verb::Get, &Json::Null).await {
-            Ok(Reply::Object(_, bytes)) => Ok(serde_json::from_slice(&bytes).ok()),
-            Ok(_) => Ok(None),
-            Err(status) if status.code == 404 => Ok(None),
-            Err(status) => Err(status),
+        match self.call(place, Verb::Get, &Json::Null).await.unless_gone()? {
+            Some(Reply::Object(_, bytes)) => Ok(serde_json::from_slice(&bytes).ok()),
+            _ => Ok(None),
         }
     }
 
@@ -302,8 +310,9 @@ impl<'a> Own<'a> {
         self.call(place, Verb::Update, &found).await.map(drop)
     }
 
-    /// Makes those objects that are not there, all at once so that they share a sync of the disk. Answers those it made.
-    async fn make_all(&self, all: Vec<Wanted>, query: &str) -> Result<Vec<Wanted>> {
+    /// Makes those objects that are not there, all at once so that they share a sync of the disk. Answers those it made, and why
+    /// others are missing.
+    async fn make_all(&self, all: Vec<Wanted>, query: &str) -> (Vec<Wanted>, Result<()>) {
         let make = |wanted: Wanted| async move {
             let place = Place::of(&wanted);
             // Checking first saves every later start the work of preparing existing objects.
@@ -313,8 +322,14 @@ impl<'a> Own<'a> {
             let made = self.make_from(place, query, codec::to_json(&wanted.object).into()).await?;
             Ok(made.then_some(wanted))
         };
-        let made: Result<Vec<Option<Wanted>>> = try_join_all(all.into_iter().map(make)).await;
-        Ok(made?.into_iter().flatten().collect())
+        let (mut all_made, mut done) = (Vec::new(), Ok(()));
+        for made in join_all(all.into_iter().map(make)).await {
+            match made {
+                Ok(made) => all_made.extend(made),
+                Err(status) => done = done.and(Err(status)),
+            }
+        }
+        (all_made, done)
     }
 
     async fn exists(&self, place: Place<'_>) -> bool {
@@ -341,7 +356,7 @@ impl<'a> Own<'a> {
             config.set("status", status(&wanted.object, &now));
             self.ask(Place::of(wanted), Verb::ApplyStatus, query, codec::to_json(&config).into())
         });
-        try_join_all(stated).await.map(drop)
+        all_of(stated).await
     }
 
     /// Sets the status of new objects, which create does not accept: concurrently, in one more disk sync.
@@ -363,6 +378,6 @@ impl<'a> Own<'a> {
                 self.ask(place, Verb::UpdateStatus, query, body).await.map(drop)
             }
         });
-        try_join_all(told).await.map(drop)
+        all_of(told).await
     }
 }

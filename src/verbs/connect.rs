@@ -7,7 +7,7 @@ use crate::api::connect::options::{LogOptions, PortForwardOptions, StreamOptions
 use crate::api::connect::place::{self, Candidate, KubeletRules, Target};
 use crate::api::connect::{Destination, Location, Reach, Trust, Way};
 use crate::api::query::Query;
-use crate::api::status::{GroupResource, Result, Status};
+use crate::api::status::{GroupResource, Result, Status, Unless as _};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::ids;
@@ -245,9 +245,6 @@ async fn confirmed(
     target: &Target<'_>,
     candidate: &Candidate,
 ) -> Result<Option<Location>> {
-    match PODS.get(backend, asked, &candidate.pod).await {
-        Ok(pod) => Ok(place::candidate(target, candidate, &pod)),
-        Err(status) if status.code == 404 => Ok(None),
-        Err(status) => Err(status),
-    }
+    let pod = PODS.get(backend, asked, &candidate.pod).await.unless_gone()?;
+    Ok(pod.and_then(|pod| place::candidate(target, candidate, &pod)))
 }

@@ -226,10 +226,10 @@ impl Backend {
         let Some(conversion) = custom.conversion.as_deref().filter(|_| !places.is_empty()) else {
             return Ok(());
         };
-        let broken = || Status::internal("a stored object cannot be read".to_owned());
         let mut sent = Vec::with_capacity(places.len());
         for place in places {
-            let object = objects.get(*place).ok_or_else(broken)?;
+            let object = objects.get(*place).ok_or_else(|| Status::internal("no object to convert"))?;
+            let broken = || Status::internal(format!("the stored object {:?} cannot be read", object.key));
             sent.push(custom.read_stored(&object.bytes).ok_or_else(broken)?);
         }
         let made = self.ask(conversion, &custom.api_version, sent, permit).await?;
@@ -255,7 +255,7 @@ impl Backend {
         let from = first.split('/').next_back().unwrap_or_default();
         let began = self.conversions.clock.now();
         let made = self.exchange(conversion, &wanted, &sent, permit).await;
-        let took = self.conversions.clock.now().0.saturating_sub(began.0) as f64 / 1e6;
+        let took = self.conversions.clock.now().since(began).as_secs_f64();
         let failure = made.as_ref().err().map(|wrong| wrong.failure);
         let versions = (conversion.definition.as_str(), from, &*wanted.version);
         self.conversions.metrics.conversions.asked(versions, took, failure);
@@ -343,13 +343,6 @@ fn keep(resource: &Resource, object: &Object, bytes: &Bytes) {
 /// A converted object, as if it had been stored in that version.
 fn object_of(custom: &Custom, object: &Object, value: &Value) -> Object {
     let encoded = codec::encode_draft(&custom.registry, custom.registry.free_object(), value);
-    let draft = Draft {
-        key: object.key.clone(),
-        bytes: Bytes::from(encoded.bytes),
-        revision_at: encoded.revision_at,
-        item_at: encoded.item_at,
-        labels: object.labels.clone(),
-        fields: Pairs::default(),
-    };
+    let draft = encoded.into_draft(object.key.clone(), object.labels.clone(), Pairs::default());
     Object::new(draft, object.revision)
 }

@@ -3,10 +3,8 @@
 //! The contents of such an object are unknown. So its finalizers, version and owners are not checked, and admission does not run.
 //! Addresses and ports that it held are found by the next start.
 
-use std::sync::Arc;
-
 use actix::Addr;
-use pilothouse_actors::authorizer::{Action, Authorize, Authorizer, Decision, Target};
+use pilothouse_actors::authorizer::{Authorizer, Decision, Target};
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::Object;
 
@@ -14,7 +12,7 @@ use crate::api::options::refuse_force;
 use crate::api::status::{Result, Status};
 use crate::limits::CONFLICT_ATTEMPTS;
 
-use super::{Answered, Backend, Call, Reply};
+use super::{Answered, Backend, Call, Reply, rights};
 
 /// The verb that the caller needs besides `delete`.
 const VERB: &str = "unsafe-delete-ignore-read-errors";
@@ -70,15 +68,12 @@ impl Forced {
             namespace: call.namespace.to_owned(),
             name: call.name.to_owned(),
         };
-        let action = Arc::new(Action { verb: VERB.to_owned(), target });
-        let identity = Arc::new(call.user.clone());
-        match self.authorizer.send(Authorize { identity, action }).await {
-            Ok(Decision::Allowed) => Ok(()),
-            Ok(Decision::Denied(reason) | Decision::NoOpinion(reason)) => {
+        match rights::decision(&self.authorizer, call.user, VERB, target).await? {
+            Decision::Allowed => Ok(()),
+            Decision::Denied(reason) | Decision::NoOpinion(reason) => {
                 let why = format!("not permitted to do \"{VERB}\", reason: {reason}");
                 Err(Status::forbidden(&why, Some((of, call.name))))
             }
-            Err(_) => Err(Status::unavailable("the authorizer does not answer")),
         }
     }
 }

@@ -327,7 +327,8 @@ pub(super) async fn at_version(
     let now = backend.clock.now();
     if let Some(token) = token {
         let Some(revision) = token.revision else {
-            return Ok(Chosen::present(position.snapshot.clone(), now).from(token));
+            let present = newer(backend, call, position, token.expired).await?;
+            return Ok(Chosen::present(present, now).from(token));
         };
         let found = if token.is_over(now, position.history) {
             None
@@ -336,7 +337,7 @@ pub(super) async fn at_version(
         };
         return match found {
             Some(chosen) => Ok(chosen.from(token)),
-            None => Err(Status::continue_expired(Continue { revision: None, since: None, ..token }.encode())),
+            None => Err(Status::continue_expired(token.inconsistent().encode())),
         };
     }
     let Some(asked) = asked else { return Ok(Chosen::present(position.snapshot.clone(), now)) };
@@ -349,6 +350,25 @@ pub(super) async fn at_version(
         return Ok(Chosen::present(position.snapshot, now));
     }
     past(backend, &position, asked).await?.ok_or_else(Status::list_expired)
+}
+
+/// The present state, at another version than the one that has expired: clients take two lists of one version for one list. Where
+/// nothing was written since, the type goes on by a version at which nothing happens.
+async fn newer(
+    backend: &Backend,
+    call: &Call<'_>,
+    position: &Position,
+    expired: Option<u64>,
+) -> Result<Snapshot> {
+    let present = &position.snapshot;
+    let Some(expired) = expired.filter(|expired| *expired >= present.revision.0) else {
+        return Ok(present.clone());
+    };
+    match backend.stores.step(&call.stored.store, Revision(expired), &call.permit).await {
+        Ok(()) => Ok(open(backend, call).await?.snapshot),
+        // A read does not fail because nothing can be written.
+        Err(_) => Ok(present.clone()),
+    }
 }
 
 /// The state at an older version; `None` if that is gone. What it takes is counted among the lists in flight.
@@ -370,6 +390,10 @@ async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<O
         Ok(snapshot) => Ok(Some(Chosen { held, ..Chosen::present(snapshot, backend.clock.now()) })),
         Err(NoState::Gone) => Ok(None),
         Err(NoState::TooLarge) => refused.map_or(Ok(None), Err),
+        Err(NoState::Broken(why)) => {
+            tracing::error!(%why, "a state of the past cannot be read");
+            Err(Status::internal(why))
+        }
     }
 }
 

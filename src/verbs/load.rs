@@ -3,18 +3,19 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use pilothouse_actors::lock::{Lock, SharedLock};
 use pilothouse_actors::object::TypeName;
 
 /// The statistics of one server.
 #[derive(Debug, Default)]
 pub struct Load {
     /// How many objects each type had when it was last listed.
-    objects: RwLock<HashMap<TypeName, usize>>,
+    objects: SharedLock<HashMap<TypeName, usize>>,
     /// How many watch the same, by the hash of what that is: texts come from clients.
-    watchers: Mutex<HashMap<u64, usize>>,
+    watchers: Lock<HashMap<u64, usize>>,
     secret: RandomState,
     /// The number of all watches.
     all: AtomicUsize,
@@ -24,24 +25,20 @@ impl Load {
     /// Reports the number of objects of a type.
     pub fn note(&self, of: &TypeName, objects: usize) {
         if self.objects(of) != Some(objects) {
-            let mut known = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.objects.write();
             known.insert(of.clone(), objects);
         }
     }
 
     /// The number of objects of a type at its last list.
     pub fn objects(&self, of: &TypeName) -> Option<usize> {
-        self.objects.read().unwrap_or_else(PoisonError::into_inner).get(of).copied()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, usize>> {
-        self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.read().get(of).copied()
     }
 
     /// Counts a watch of a type, a namespace or an object, until the guard is dropped.
     pub fn watch(self: &Arc<Load>, of: &TypeName, namespace: &str, name: &str) -> Watcher {
         let what = self.secret.hash_one((of, namespace, name));
-        *self.lock().entry(what).or_default() += 1;
+        *self.watchers.lock().entry(what).or_default() += 1;
         self.all.fetch_add(1, Ordering::Relaxed);
         Watcher { load: self.clone(), what }
     }
@@ -52,7 +49,7 @@ impl Load {
         if self.all.load(Ordering::Relaxed) < least {
             return 0;
         }
-        let known = self.lock();
+        let known = self.watchers.lock();
         let count = |namespace: &str, name: &str| {
             known.get(&self.secret.hash_one((of, namespace, name))).copied().unwrap_or_default()
         };
@@ -72,7 +69,7 @@ pub struct Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.load.all.fetch_sub(1, Ordering::Relaxed);
-        let mut known = self.load.lock();
+        let mut known = self.load.watchers.lock();
         if let Some(count) = known.get_mut(&self.what) {
             *count -= 1;
             if *count == 0 {
@@ -98,7 +95,7 @@ mod tests {
         assert_eq!(load.watchers(&TypeName::new("nodes"), "", "a", 1), 0);
         assert_eq!(load.watchers(&pods, "n", "a", 6), 0, "so few do not matter");
         drop(all);
-        assert_eq!((load.watchers(&pods, "n", "a", 0), load.lock().len()), (0, 0));
+        assert_eq!((load.watchers(&pods, "n", "a", 0), load.watchers.lock().len()), (0, 0));
     }
 
     #[test]

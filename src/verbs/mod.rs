@@ -25,6 +25,7 @@ pub mod present;
 mod proof;
 pub mod record;
 pub mod review;
+pub mod rights;
 pub mod services;
 pub mod stores;
 pub mod sub;
@@ -142,7 +143,7 @@ impl Backend {
 
     /// The current time in the format of objects.
     fn now(&self) -> String {
-        time::format_seconds(i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX))
+        time::format_seconds(self.clock.now().unix_seconds())
     }
 }
 

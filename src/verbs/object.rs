@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use pilothouse_actors::object::{Draft, Key, Object, Pairs};
 
 use crate::api::catalog::resource::Resource;
@@ -45,13 +44,13 @@ impl Backend {
                 return Err(Status::bad_request(codec::strict_refusal(&kind, &strict).message));
             }
         }
-        let stored = self.into_stored(call, value)?;
+        let stored = self.to_stored(call, value)?;
         self.note_body(call, &stored);
         Ok(stored)
     }
 
     /// Fills in the defaults of a value in the version of the request and turns it into the stored version.
-    pub fn into_stored(&self, call: &Call<'_>, mut value: Value) -> Result<Value> {
+    pub fn to_stored(&self, call: &Call<'_>, mut value: Value) -> Result<Value> {
         check_size(&value)?;
         if let Some(custom) = call.custom() {
             if !custom.fill(&mut value) {
@@ -71,7 +70,7 @@ impl Backend {
     }
 
     /// Turns a part that the path shows, in the stored version, into the version of the request.
-    pub fn into_shown(&self, call: &Call<'_>, value: Value) -> Result<Value> {
+    pub fn to_shown(&self, call: &Call<'_>, value: Value) -> Result<Value> {
         let (gv, name) = call.shown_kind();
         if *name != *call.resource.kind {
             return Ok(value);
@@ -180,14 +179,7 @@ pub(super) fn drafted(encoded: codec::Encoded, key: Key, value: &Value, fields: 
         .flatten()
         .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
         .collect();
-    Draft {
-        key,
-        bytes: Bytes::from(encoded.bytes),
-        revision_at: encoded.revision_at,
-        item_at: encoded.item_at,
-        labels,
-        fields,
-    }
+    encoded.into_draft(key, labels, fields)
 }
 
 /// Refuses an object with so many parts that its defaults would exceed any bound. Metadata is not counted: it has no defaults,

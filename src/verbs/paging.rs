@@ -27,6 +27,8 @@ pub struct Continue {
     pub from: String,
     /// The time of the first chunk, in milliseconds since 1970.
     pub since: Option<u64>,
+    /// The version that the list began with, if it goes on with what is there now.
+    pub expired: Option<u64>,
 }
 
 /// The resourceVersion of tokens that continue with the current state.
@@ -38,10 +40,18 @@ impl Continue {
     pub fn encode(&self) -> String {
         let revision = self.revision.map_or(LATEST, |revision| i64::try_from(revision).unwrap_or(i64::MAX));
         let mut token = serde_json::json!({"v": FORM, "rv": revision, "start": self.from});
-        if let Some(since) = self.since {
-            token["t"] = since.into();
+        for (name, value) in [("t", self.since), ("expired", self.expired)] {
+            if let Some(value) = value {
+                token[name] = value.into();
+            }
         }
         URL_SAFE_NO_PAD.encode(token.to_string())
+    }
+
+    /// The token that goes on with what is there now.
+    #[must_use]
+    pub fn inconsistent(self) -> Continue {
+        Continue { revision: None, since: None, expired: self.revision, from: self.from }
     }
 
     /// Whether the list was begun longer ago than its version is kept. Clients count on that: some wait for it to happen, though
@@ -62,7 +72,7 @@ impl Continue {
         let json = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid(&not_base64(text)))?;
         syntax::check(&json).map_err(|error| invalid(&format!(": {error}")))?;
         let value = read(&json).map_err(|error| invalid(&format!(": {error}")))?;
-        let Token { form, revision, start, since } =
+        let Token { form, revision, start, since, expired } =
             Token::read(&value).map_err(|error| invalid(&format!(": json: cannot unmarshal {error}")))?;
         if form != FORM {
             return Err(invalid(&format!(": server does not recognize this encoded version {form}")));
@@ -78,7 +88,7 @@ impl Continue {
         if from.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return Err(invalid(&format!(": {start}")));
         }
-        Ok(Continue { revision: u64::try_from(revision).ok(), from: from.to_owned(), since })
+        Ok(Continue { revision: u64::try_from(revision).ok(), from: from.to_owned(), since, expired })
     }
 }
 
@@ -89,6 +99,7 @@ struct Token<'a> {
     revision: i64,
     start: &'a str,
     since: Option<u64>,
+    expired: Option<u64>,
 }
 
 impl Token<'_> {
@@ -117,6 +128,7 @@ impl Token<'_> {
                 ("rv", Value::Int(revision)) => token.revision = *revision,
                 ("start", Value::String(start)) => token.start = start,
                 ("t", Value::Int(since)) => token.since = u64::try_from(*since).ok(),
+                ("expired", Value::Int(revision)) => token.expired = u64::try_from(*revision).ok(),
                 (field @ ("v" | "start"), found) => return wrong(found, field, "string"),
                 ("rv", found) => return wrong(found, "rv", "int64"),
                 _ => {}
@@ -192,7 +204,7 @@ pub fn select_page(
         let key = last.key.as_str().get(within..).unwrap_or_default();
         // The smallest key after that one.
         let (revision, from) = (Some(snapshot.revision.0), format!("{key}\0"));
-        page.next = Some(Continue { revision, from, since: Some(since) });
+        page.next = Some(Continue { revision, from, since: Some(since), expired: None });
     }
     page
 }
@@ -203,15 +215,17 @@ mod tests {
 
     #[test]
     fn a_token_comes_back_as_it_went() {
-        for (revision, since) in [(Some(7), Some(5)), (None, None)] {
-            let token = Continue { revision, from: "default/a\0".to_owned(), since };
-            assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
-        }
+        let token =
+            Continue { revision: Some(7), from: "default/a\0".to_owned(), since: Some(5), expired: None };
+        assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
+        let token = token.inconsistent();
+        assert_eq!((token.revision, token.since, token.expired), (None, None, Some(7)));
+        assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
     }
 
     #[test]
     fn a_token_is_over_when_its_history_is() {
-        let token = |since| Continue { revision: Some(7), from: "a\0".to_owned(), since };
+        let token = |since| Continue { revision: Some(7), from: "a\0".to_owned(), since, expired: None };
         let (now, minute) = (Timestamp(120_000_000), Duration::from_secs(60));
         assert!(token(Some(59_999)).is_over(now, minute));
         assert!(!token(Some(60_000)).is_over(now, minute));

@@ -46,13 +46,13 @@ struct Change<'a> {
 impl NewState for Change<'_> {
     fn after(&self, old: &Value) -> Result<Value> {
         let Change { backend, call, .. } = *self;
-        let current = backend.into_shown(call, old.clone())?;
+        let current = backend.to_shown(call, old.clone())?;
         let custom = call.custom();
         let target = Target { registry: backend.registry_of(call.resource), kind: &self.kind, custom };
         let Patched { value, warnings } =
             patch::apply(self.language, &call.body, self.validation, target, &current)?;
         warnings.into_iter().for_each(|warning| call.warnings.add(warning));
-        let mut value = backend.into_stored(call, value)?;
+        let mut value = backend.to_stored(call, value)?;
         meta::agree_on_namespace(&mut value, call.namespace)?;
         meta::check_name(&value, call.name)?;
         meta::dedupe_changed_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));

@@ -16,6 +16,7 @@ use crate::api::codec::{self, cbor, protobuf};
 use crate::api::convert::convert;
 use crate::api::form::{Form, Include, MetaVersion, Shape, inner};
 use crate::api::media::Encoding;
+use crate::api::meta;
 use crate::api::print;
 use crate::api::schema::encode::Form as Telling;
 use crate::api::schema::{Registry, TypeId};
@@ -30,18 +31,20 @@ use super::{Backend, Call};
 /// A stored object: JSON of the stored version, and the offset of its fields after kind and apiVersion.
 #[derive(Clone, Copy)]
 struct Kept<'a> {
+    /// What to call it when something is wrong with it.
+    key: &'a str,
     bytes: &'a Bytes,
     item_at: usize,
 }
 
 impl<'a> Kept<'a> {
     fn of(object: &'a Object) -> Kept<'a> {
-        Kept { bytes: &object.bytes, item_at: object.item_at() }
+        Kept { key: object.key.as_str(), bytes: &object.bytes, item_at: object.item_at() }
     }
 
     /// The bytes of the metadata, which comes right after kind and apiVersion.
     fn metadata(self) -> Result<&'a [u8]> {
-        let broken = || Status::internal("a stored object has no metadata".to_owned());
+        let broken = || Status::internal(format!("the stored object {:?} has no metadata", self.key));
         let fields = self.bytes.get(self.item_at..).and_then(|fields| fields.strip_prefix(br#""metadata":"#));
         let mut stream =
             serde_json::Deserializer::from_slice(fields.ok_or_else(broken)?).into_iter::<&RawValue>();
@@ -49,6 +52,10 @@ impl<'a> Kept<'a> {
             Some(Ok(metadata)) => Ok(metadata.get().as_bytes()),
             _ => Err(broken()),
         }
+    }
+
+    fn unreadable(self) -> Box<Status> {
+        Status::internal(format!("the stored object {:?} cannot be read", self.key))
     }
 }
 
@@ -109,7 +116,7 @@ impl Backend {
         let bytes = codec::encode(&self.registry, self.type_in(resource, version)?, value);
         let bytes = Bytes::from(bytes);
         let item_at = memchr::memmem::find(&bytes, br#""metadata":"#).unwrap_or(0);
-        let kept = Kept { bytes: &bytes, item_at };
+        let kept = Kept { key: meta::name(value), bytes: &bytes, item_at };
         match form.encoding {
             Encoding::Protobuf => {
                 let message = self.message(resource, form, kept)?;
@@ -183,7 +190,7 @@ impl Backend {
         if form.shape == Shape::Whole && resource.is_storage_version() {
             let ty = self.type_of(&resource.gv, &resource.kind)?;
             let message = protobuf::transcode(&self.registry, ty, kept.bytes);
-            return message.map(Bytes::from).ok_or_else(unreadable);
+            return message.map(Bytes::from).ok_or_else(|| kept.unreadable());
         }
         let (ty, value) = self.shaped(resource, form, kept)?;
         Ok(Bytes::from(protobuf::message(&self.registry, ty, &value)))
@@ -201,7 +208,8 @@ impl Backend {
         let mut items = Vec::with_capacity(objects.len());
         for batch in objects.chunks(ITEMS_PER_TURN) {
             for object in batch {
-                items.push(self.value_of(item_type, &partial(version, Kept::of(object))?)?);
+                let kept = Kept::of(object);
+                items.push(self.value_of(item_type, kept, &partial(version, kept)?)?);
             }
             tokio::task::yield_now().await;
         }
@@ -275,7 +283,7 @@ impl Backend {
         match form.shape {
             Shape::Metadata(version) => {
                 let ty = partial_type(&self.registry)?;
-                Ok((ty, self.value_of(ty, &partial(version, kept)?)?))
+                Ok((ty, self.value_of(ty, kept, &partial(version, kept)?)?))
             }
             _ => Ok((self.type_in(resource, &resource.gv)?, self.converted(resource, kept)?)),
         }
@@ -333,7 +341,7 @@ impl Backend {
         table: &mut Vec<u8>,
     ) {
         let group = resource.stored.as_ref().map_or(&resource.gv.group, |stored| &stored.version.group);
-        let now = i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX);
+        let now = self.clock.now().unix_seconds();
         let cells = print::cells_of(resource, value, now);
         let completion = print::completion(group, &resource.kind, value);
         print::row(table, is_first, &cells, completion, object);
@@ -369,14 +377,15 @@ impl Backend {
 
     fn stored_value(&self, resource: &Resource, kept: Kept<'_>) -> Result<Value> {
         if let Some(custom) = &resource.custom {
-            return custom.read(kept.bytes).ok_or_else(unreadable);
+            return custom.read(kept.bytes).ok_or_else(|| kept.unreadable());
         }
         let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
-        self.value_of(self.type_of(version, &resource.kind)?, kept.bytes)
+        self.value_of(self.type_of(version, &resource.kind)?, kept, kept.bytes)
     }
 
-    fn value_of(&self, ty: TypeId, bytes: &[u8]) -> Result<Value> {
-        codec::decode_stored(bytes, ty, &self.registry).ok_or_else(unreadable)
+    /// The bytes of an object, or what was made of them, as a value.
+    fn value_of(&self, ty: TypeId, kept: Kept<'_>, bytes: &[u8]) -> Result<Value> {
+        codec::decode_stored(bytes, ty, &self.registry).ok_or_else(|| kept.unreadable())
     }
 
     /// Converts a value between versions of a kind.
@@ -389,10 +398,6 @@ impl Backend {
     ) -> Result<Value> {
         convert(value, from, to, kind).map_err(|error| Status::internal(error.to_string()))
     }
-}
-
-fn unreadable() -> Box<Status> {
-    Status::internal("a stored object cannot be read".to_owned())
 }
 
 /// The metadata of an object as an object of its own.

@@ -100,7 +100,7 @@ impl Backend {
         let (gv, kind) = call.shown_kind();
         let (ty, value) = match call.custom() {
             Some(_) => (Ok(self.registry.free_object()), Ok(value)),
-            None => (self.type_of(gv, kind), self.into_shown(call, value)),
+            None => (self.type_of(gv, kind), self.to_shown(call, value)),
         };
         if let (Ok(ty), Ok(value)) = (ty, value) {
             received.keep(codec::encode(&self.registry, ty, &value));

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use pilothouse_actors::authenticator::{Examine, Remark};
-use pilothouse_actors::authorizer::{Action, Authorize, Decision, Hint, Judge, ListGrants, Target};
-use pilothouse_actors::identity::{Credentials, Identity};
+use pilothouse_actors::authorizer::{Decision, Hint, Judge, ListGrants, Target};
+use pilothouse_actors::identity::Credentials;
 use pilothouse_actors::object::TypeName;
 
 use crate::api::catalog::resource::{Resource, Stored};
@@ -19,7 +19,7 @@ use crate::api::value::Value;
 use crate::api::words::AUTHORIZATION_GROUP;
 
 use super::admission::{Operation, Write};
-use super::{Answered, Backend, Call, Reply, create};
+use super::{Answered, Backend, Call, Reply, create, rights};
 
 /// The question of a review.
 #[derive(Clone, Copy)]
@@ -89,10 +89,6 @@ fn refuse(call: &Call<'_>, errors: &Errors) -> Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid(call.of().group, "", "", errors)) }
 }
 
-fn silent() -> Box<Status> {
-    Status::unavailable("the authorizer does not answer")
-}
-
 async fn token(backend: &Backend, call: &Call<'_>, mut review: Value) -> Result<Value> {
     let asked = token::question(&review)?;
     admitted(backend, call, &review).await?;
@@ -124,10 +120,10 @@ async fn access(backend: &Backend, call: &Call<'_>, mut review: Value, about: Ab
     };
     let (action, selection) = (Arc::new(question.action.clone()), Arc::new(question.selection.clone()));
     let asked = Judge { identity: identity.clone(), action: action.clone(), selection };
-    let verdict = backend.authorizer.send(asked).await.map_err(|_| silent())?;
+    let verdict = rights::ask(&backend.authorizer, asked).await?;
     let wants_hint = call.query.flag("explain") == Some(true) && verdict.decision != Decision::Allowed;
     let hint = match wants_hint && may_explain(backend, call).await? {
-        true => backend.authorizer.send(Hint { identity, action }).await.map_err(|_| silent())?,
+        true => rights::ask(&backend.authorizer, Hint { identity, action }).await?,
         false => None,
     };
     access::answer(&mut review, &question, &verdict, hint);
@@ -144,16 +140,13 @@ async fn may_explain(backend: &Backend, call: &Call<'_>) -> Result<bool> {
         namespace: call.namespace.to_owned(),
         name: String::new(),
     };
-    let action = Arc::new(Action { verb: "explain".to_owned(), target });
-    let identity: Arc<Identity> = Arc::new(call.user.clone());
-    let decision = backend.authorizer.send(Authorize { identity, action }).await.map_err(|_| silent())?;
-    Ok(decision == Decision::Allowed)
+    rights::may(&backend.authorizer, call.user, "explain", target).await
 }
 
 async fn rights(backend: &Backend, call: &Call<'_>, review: &Value) -> Result<Value> {
     let namespace = reviews::namespace_of(review)?.to_owned();
     admitted(backend, call, review).await?;
     let asked = ListGrants { identity: Arc::new(call.user.clone()), namespace };
-    let grants = backend.authorizer.send(asked).await.map_err(|_| silent())?;
+    let grants = rights::ask(&backend.authorizer, asked).await?;
     Ok(reviews::all_rights(review, grants))
 }

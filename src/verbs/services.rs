@@ -18,7 +18,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use actix::Addr;
-use bytes::Bytes;
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Draft, Key, Object, TypeName};
@@ -42,6 +41,7 @@ use crate::limits::RELEASE_ATTEMPTS;
 
 use self::claim::{Doubt, Open};
 use self::take::{NotGot, Wanted};
+use super::object::drafted;
 use super::ownership;
 use super::stores::Stores;
 use super::{Backend, Call};
@@ -118,7 +118,7 @@ impl Services {
         let of = GroupResource { group: NETWORKING_GROUP, resource: "ipaddresses" };
         let ty = self.type_of(NETWORKING_GROUP, "IPAddress");
         let ty = ty.ok_or_else(|| Status::internal("no schema for IPAddress"))?;
-        let now = time::format_seconds(i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX));
+        let now = time::format_seconds(self.clock.now().unix_seconds());
         let mut object = address_object(address, owner, &now);
         let version = GroupVersion::new(NETWORKING_GROUP, "v1");
         ownership::record_own(&self.registry, (&version, "IPAddress"), "", &now, None, &mut object);
@@ -132,15 +132,8 @@ impl Services {
 
     fn address_draft(&self, ty: TypeId, name: &str, object: &Value) -> Draft {
         let encoded = codec::encode_draft(&self.registry, ty, object);
-        let labels = meta::of(object).get("labels").and_then(Value::fields).into_iter().flatten();
-        Draft {
-            key: Key::cluster(name),
-            bytes: Bytes::from(encoded.bytes),
-            revision_at: encoded.revision_at,
-            item_at: encoded.item_at,
-            labels: labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect(),
-            fields: select::fields_of(NETWORKING_GROUP, "IPAddress", object),
-        }
+        let fields = select::fields_of(NETWORKING_GROUP, "IPAddress", object);
+        drafted(encoded, Key::cluster(name), object, fields)
     }
 
     /// Takes any free address of a family.

@@ -13,7 +13,7 @@ use pilothouse_actors::object::{Draft, Key, Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::{
-    Create, Get, OpenWatch, Position, Remove, Replace, Settled, Store, TakeSnapshot,
+    Create, Get, OpenWatch, Position, Remove, Replace, Settled, Step, Store, TakeSnapshot,
 };
 use pilothouse_actors::turns::{Basis, TakeTurn, Turn, Turning};
 use tokio::time::timeout;
@@ -116,6 +116,11 @@ impl Stores {
         Ok((readable(settled.ok_or(StoreError::NotFound)?)?, turn))
     }
 
+    /// Lets the type go on to a revision above this one, which has expired.
+    pub async fn step(&self, of: &TypeName, above: Revision, permit: &Permit) -> StoreResult<()> {
+        self.ask(of, Step { above, permit: permit.clone() }).await
+    }
+
     /// All objects as they are now.
     pub async fn snapshot(&self, of: &TypeName, permit: &Permit) -> StoreResult<Snapshot> {
         self.ask(of, TakeSnapshot { permit: permit.clone() }).await
@@ -158,11 +163,42 @@ impl Stores {
         }
         let found = self.directory.send(Find { type_name: of.clone() }).await;
         let store = found.map_err(|_: MailboxError| StoreError::Unavailable)??;
-        self.found.borrow_mut().insert(of.clone(), store.clone());
+        let mut known = self.found.borrow_mut();
+        // Definitions come and go, and with them their stores, of which others may have let go.
+        known.retain(|_, store| store.connected());
+        known.insert(of.clone(), store.clone());
         Ok(store)
     }
 }
 
 fn readable(object: Arc<Object>) -> StoreResult<Arc<Object>> {
     if object.is_readable() { Ok(object) } else { Err(StoreError::Unreadable(object)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use pilothouse_actors::directory::{Options, start};
+    use pilothouse_actors::engine::memory::Memory;
+
+    use super::*;
+
+    #[actix_rt::test]
+    async fn stores_that_others_let_go_are_forgotten() {
+        let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
+        let stores = || Stores::new(storage.directory.clone());
+        let (mine, others) = (stores(), stores());
+        let [went, stays] = ["went", "stays"].map(TypeName::new);
+        mine.snapshot(&went, &Permit::none()).await.unwrap();
+        while others.release(&went).await.unwrap() == Released::Busy {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let ended = mine.found.borrow()[&went].clone();
+        while ended.connected() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        mine.snapshot(&stays, &Permit::none()).await.unwrap();
+        assert_eq!(mine.found.borrow().keys().collect::<Vec<_>>(), [&stays]);
+    }
 }

@@ -63,7 +63,7 @@ pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) 
     // everything until then. The reference does wait; this server returns an error, so that the client starts over.
     let position = match not_older(backend, call, open(backend, call).await?, asked).await {
         Ok(position) => position,
-        Err(status) if status.code == 504 => return Ok(Reply::Watch(Feed::only(frames.error(&status)))),
+        Err(status) if status.is_timeout() => return Ok(Reply::Watch(Feed::only(frames.error(&status)))),
         Err(status) => return Err(status),
     };
     let head = position.snapshot.revision;

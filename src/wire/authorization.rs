@@ -134,7 +134,12 @@ impl Deciding {
             denies_on_failure: settings.denies_on_failure,
             conditions: settings.conditions.clone(),
         };
-        Ok(AskedElsewhere::new(service, settings, self.clock.clone(), self.metrics.webhook(name)))
+        Ok(AskedElsewhere::new(
+            service,
+            settings,
+            self.clock.clone(),
+            self.metrics.authorization.webhook(name),
+        ))
     }
 
     /// Checks the file periodically, until the server stops. A broken file is logged and not used.
@@ -145,7 +150,7 @@ impl Deciding {
         // The file may have changed since the start: the first check finds that.
         let (mut seen, mut text) = (None, self.first_text.clone());
         let mut used = self.first.clone();
-        self.metrics.count_reload(true, self.clock.now());
+        self.metrics.authorization.count_reload(true, self.clock.now());
         let mut turns = tokio::time::interval(AUTHORIZATION_LOOK_EVERY);
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut read_at = self.clock.now();
@@ -160,7 +165,7 @@ impl Deciding {
                 if let Err(why) = &outcome {
                     tracing::error!(%why, "the changed authorization configuration is not used");
                 }
-                self.metrics.count_reload(outcome.is_ok(), self.clock.now());
+                self.metrics.authorization.count_reload(outcome.is_ok(), self.clock.now());
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Assembles custom resources: starts the actor that follows CustomResourceDefinitions, and publishes the resources it defines.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use actix::Actor as _;
 use pilothouse_actors::authorizer::{Authorizer, Policy};
@@ -39,7 +39,7 @@ impl Builtins {
             group.is_none_or(|group| self.catalog.group(group).is_some() && !groups.contains(group))
         };
         let openapi = OpenApi::new(defined.described.clone(), self.cbor).keeping(&before.openapi, same);
-        Served::new(catalog, self.address.clone(), openapi)
+        Served::new(catalog, self.address.clone(), openapi).pending(defined.written.clone())
     }
 }
 
@@ -81,7 +81,7 @@ fn publish(parts: &Weak<Parts>, defined: &Defined) {
     parts.shared.served.store(Arc::new(parts.builtin.with(defined, &before)));
     // Take the new handles before dropping the old ones, so that shared connections stay open.
     let converters = conversion::wanted(&defined.resources, &parts.boot.pool);
-    *parts.converters.lock().unwrap_or_else(PoisonError::into_inner) = converters;
+    *parts.converters.lock() = converters;
     let all = parts.watches.broadcasters();
     for changed in &defined.changed {
         for broadcaster in &all {

@@ -1,11 +1,12 @@
 //! Assembles the control loops: which of them run, and with which parts.
 
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use actix::Actor as _;
 use futures::FutureExt as _;
 use pilothouse_actors::authorizer::{Authorizer, Policy};
+use pilothouse_actors::lock::Lock;
 use tokio::sync::watch;
 
 use super::admitting::quota_features;
@@ -53,11 +54,11 @@ pub(super) struct Loops {
     /// The CA and the signers that the loops publish and sign with.
     authorities: Arc<watch::Sender<Arc<Authorities>>>,
     /// What they begin with, until they have begun.
-    begin: Mutex<Option<(Settings, UsesHeard, Vec<Guest>)>>,
+    begin: Lock<Option<(Settings, UsesHeard, Vec<Guest>)>>,
     uses: Uses,
     is_on: bool,
     down: watch::Sender<Down>,
-    running: Mutex<Option<Running>>,
+    running: Lock<Option<Running>>,
 }
 
 /// The CA and the signers that follow from these settings and certificates.
@@ -93,11 +94,11 @@ impl Loops {
         let (uses, heard) = used::channel();
         Ok(Loops {
             authorities: Arc::new(watch::channel(authorities(config, pki)?).0),
-            begin: Mutex::new(Some((settings, heard, guests))),
+            begin: Lock::new(Some((settings, heard, guests))),
             uses,
             is_on,
             down: watch::channel(Down::new()).0,
-            running: Mutex::default(),
+            running: Lock::default(),
         })
     }
 
@@ -123,7 +124,7 @@ impl Loops {
 
     /// Starts the loops; later calls do nothing.
     pub(super) fn start(&self, parts: &Arc<Parts>) -> Result<(), StartError> {
-        let begin = self.begin.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let begin = self.begin.lock().take();
         let Some((settings, uses, guests)) = begin else { return Ok(()) };
         let directory = parts.storage.directory.clone();
         let outside = Outside {
@@ -160,12 +161,12 @@ impl Loops {
                 extensions: parts.shared.extensions.clone(),
             }
         })?;
-        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+        *self.running.lock() = Some(running);
         Ok(())
     }
 
     pub(super) fn stop(&self) {
-        if let Some(running) = self.running.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(running) = self.running.lock().take() {
             running.stop();
         }
     }

@@ -87,6 +87,7 @@ pub(super) async fn shared(boot: &Boot, catalog: Catalog, told: Told<'_>) -> Res
             stopping: AtomicBool::new(false),
             loops: loops.is_on().then(|| loops.down()),
         },
+        release: config.api.release.clone(),
         transport_security,
         request_timeout: config.limits.request_timeout,
         closes_unknown: gates.enabled("UnauthenticatedHTTP2DOSMitigation"),

@@ -1,11 +1,11 @@
 //! Assembles watches: the state that the watches of all workers share.
 
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use actix::Addr;
 use pilothouse_actors::broadcaster::Broadcaster;
+use pilothouse_actors::lock::Lock;
 use pilothouse_actors::session::LiveSessions;
 
 use crate::config::Config;
@@ -20,7 +20,7 @@ pub(super) struct Watches {
     /// Whether clients may ask for `sendInitialEvents` (feature gate WatchList).
     initial_events: bool,
     /// One for each worker.
-    broadcasters: Mutex<Vec<Addr<Broadcaster>>>,
+    broadcasters: Lock<Vec<Addr<Broadcaster>>>,
 }
 
 impl Watches {
@@ -29,13 +29,13 @@ impl Watches {
             live_sessions: LiveSessions::default(),
             min_request_timeout: Duration::from_secs(u64::from(config.limits.min_request_timeout)),
             initial_events: config.gates().enabled("WatchList"),
-            broadcasters: Mutex::default(),
+            broadcasters: Lock::default(),
         }
     }
 
     /// The broadcasters of all workers.
     pub(super) fn broadcasters(&self) -> Vec<Addr<Broadcaster>> {
-        self.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.broadcasters.lock().clone()
     }
 }
 
@@ -43,7 +43,7 @@ impl Watches {
 pub(super) fn watching(parts: &Parts) -> Watching {
     let broadcaster = Broadcaster::begin(&parts.storage.bells, &parts.storage.fatal);
     let watches = &parts.watches;
-    watches.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).push(broadcaster.clone());
+    watches.broadcasters.lock().push(broadcaster.clone());
     let shared = parts.shared.clone();
     Watching {
         broadcaster,

@@ -2,11 +2,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 
 use openssl::ssl::{SslAcceptor, SslMethod, SslStream};
+use pilothouse_actors::lock::Lock;
 use serde_json::{Value, json};
 
 use super::support::kubelet::Papers;
@@ -30,7 +31,7 @@ type Deeds = dyn Fn(&str, &Value) -> Deed + Send + Sync;
 pub struct HookServer {
     pub port: u16,
     pub authority_pem: Vec<u8>,
-    asked: Arc<Mutex<Vec<(String, Value)>>>,
+    asked: Arc<Lock<Vec<(String, Value)>>>,
     connections: Arc<AtomicUsize>,
     dead: Arc<AtomicBool>,
 }
@@ -87,22 +88,22 @@ impl HookServer {
 
     /// The requests of all reviews so far.
     pub fn asked(&self) -> Vec<Value> {
-        self.asked.lock().unwrap().iter().map(|(_, review)| review["request"].clone()).collect()
+        self.asked.lock().iter().map(|(_, review)| review["request"].clone()).collect()
     }
 
     /// What stood in the first lines.
     pub fn targets(&self) -> Vec<String> {
-        let asked = self.asked.lock().unwrap();
+        let asked = self.asked.lock();
         asked.iter().map(|(head, _)| target(head).to_owned()).collect()
     }
 
     /// The head of the last question, in small letters.
     pub fn last_head(&self) -> String {
-        self.asked.lock().unwrap().last().unwrap().0.clone()
+        self.asked.lock().last().unwrap().0.clone()
     }
 
     pub fn forget(&self) {
-        self.asked.lock().unwrap().clear();
+        self.asked.lock().clear();
     }
 
     pub fn connections(&self) -> usize {
@@ -112,7 +113,7 @@ impl HookServer {
 
 fn serve(
     mut stream: SslStream<TcpStream>,
-    asked: &Mutex<Vec<(String, Value)>>,
+    asked: &Lock<Vec<(String, Value)>>,
     deed: &Deeds,
     dead: &AtomicBool,
 ) {
@@ -121,7 +122,7 @@ fn serve(
             return;
         }
         let review: Value = serde_json::from_slice(&body).unwrap();
-        asked.lock().unwrap().push((head.clone(), review.clone()));
+        asked.lock().push((head.clone(), review.clone()));
         let path = target(&head).split('?').next().unwrap_or_default();
         let (status, text) = match deed(path, &review["request"]) {
             Deed::Says(mut response) => {

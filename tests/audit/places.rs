@@ -2,8 +2,10 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
+
+use pilothouse_actors::lock::Lock;
 
 use super::support::wait::Deadline;
 use super::*;
@@ -57,7 +59,7 @@ enum Manner {
 /// A server that gets records. It keeps no more than some of them.
 struct Receiver {
     port: u16,
-    got: Arc<Mutex<Vec<Value>>>,
+    got: Arc<Lock<Vec<Value>>>,
 }
 
 const KEPT: usize = 1_000;
@@ -66,7 +68,7 @@ impl Receiver {
     fn start(manner: Manner) -> Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let got = Arc::<Mutex<Vec<Value>>>::default();
+        let got = Arc::<Lock<Vec<Value>>>::default();
         let kept = got.clone();
         thread::spawn(move || {
             let mut refused = false;
@@ -84,7 +86,7 @@ impl Receiver {
                 };
                 refused = true;
                 if takes {
-                    let mut kept = kept.lock().unwrap();
+                    let mut kept = kept.lock();
                     if kept.len() < KEPT {
                         kept.push(serde_json::from_slice(&body).expect("a list"));
                     }
@@ -107,7 +109,7 @@ impl Receiver {
     }
 
     fn items(&self) -> Vec<Value> {
-        let got = self.got.lock().unwrap();
+        let got = self.got.lock();
         got.iter().flat_map(|list| list["items"].as_array().unwrap().clone()).collect()
     }
 }
@@ -156,7 +158,7 @@ fn another_server_gets_lists_of_records() {
     let items = receiver.items();
     assert_eq!(of_maps(&items), 10, "and each of them once");
     assert!(items[0].get("kind").is_none() && items[0]["auditID"].is_string());
-    let list = receiver.got.lock().unwrap()[0].clone();
+    let list = receiver.got.lock()[0].clone();
     assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("EventList"), &json!("audit.k8s.io/v1")));
     // What is not sent yet when the server stops is sent then.
     admin.request("POST", MAPS, &JSON, map("last", "v").as_bytes()).ok();

@@ -3,10 +3,11 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use pilothouse_actors::lock::Lock;
 use serde_json::{Value, json};
 
 use super::support::compare::text;
@@ -33,7 +34,7 @@ enum Reply {
 /// A webhook that remembers what it was asked.
 struct Webhook {
     server: Kubelet,
-    asked: Arc<Mutex<Vec<Value>>>,
+    asked: Arc<Lock<Vec<Value>>>,
     papers: Papers,
 }
 
@@ -44,12 +45,12 @@ fn read_body(wire: &mut Wire, length: usize) -> Value {
 impl Webhook {
     fn start(opinion: impl Fn(&Value) -> Reply + Send + Sync + 'static) -> Webhook {
         let papers = Papers::new("webhook.test", &["127.0.0.1"]);
-        let asked = Arc::<Mutex<Vec<Value>>>::default();
+        let asked = Arc::<Lock<Vec<Value>>>::default();
         let (remembered, opinion): (_, Arc<Opinion>) = (Arc::clone(&asked), Arc::new(opinion));
         let server = Kubelet::start(LOOPBACK, &papers, move |seen, wire| {
             let length = seen.header("content-length").and_then(|text| text.parse().ok()).expect("a length");
             let review = read_body(wire, length);
-            remembered.lock().unwrap().push(review.clone());
+            remembered.lock().push(review.clone());
             match opinion(&review["spec"]) {
                 Reply::Status(status) => {
                     let (kind, version) = (&review["kind"], &review["apiVersion"]);
@@ -65,7 +66,7 @@ impl Webhook {
 
     /// Those questions that were about this user.
     fn asked_about(&self, user: &str) -> Vec<Value> {
-        let asked = self.asked.lock().unwrap();
+        let asked = self.asked.lock();
         asked.iter().filter(|review| review["spec"]["user"] == user).cloned().collect()
     }
 

@@ -1,12 +1,13 @@
 //! Versions that other servers serve, against an extension server that the tests play.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pilothouse_actors::lock::Lock;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -352,7 +353,7 @@ fn descriptions_of_others_join_ours() {
 }
 
 /// A server that keeps things in namespaces.
-fn keep(kept: &Mutex<BTreeSet<String>>, state: u8, seen: &Seen, wire: &mut Wire) {
+fn keep(kept: &Lock<BTreeSet<String>>, state: u8, seen: &Seen, wire: &mut Wire) {
     const GROUP: &str = "/apis/keep.io/v1";
     let json = |wire: &mut Wire, body: &Value| {
         wire.answer("200 OK", "Content-Type: application/json\r\n", body.to_string().as_bytes());
@@ -362,7 +363,7 @@ fn keep(kept: &Mutex<BTreeSet<String>>, state: u8, seen: &Seen, wire: &mut Wire)
     }
     let length = seen.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
     wire.exactly(length).unwrap();
-    let mut kept = kept.lock().unwrap();
+    let mut kept = kept.lock();
     match (seen.method.as_str(), seen.path()) {
         ("GET", GROUP) => json(
             wire,
@@ -387,7 +388,7 @@ fn keep(kept: &Mutex<BTreeSet<String>>, state: u8, seen: &Seen, wire: &mut Wire)
 
 #[test]
 fn what_others_keep_goes_with_its_namespace() {
-    let kept = Arc::<Mutex<BTreeSet<String>>>::default();
+    let kept = Arc::<Lock<BTreeSet<String>>>::default();
     let of_server = kept.clone();
     let mut scene = Scene::behind("--controllers=namespace", move |state, seen, wire| {
         keep(&of_server, state, seen, wire);
@@ -396,7 +397,7 @@ fn what_others_keep_goes_with_its_namespace() {
     scene.wait_for("v1.keep.io", "Passed");
     let put = |namespace: &str| {
         for name in ["things/a", "things/b", "lots/c"] {
-            kept.lock().unwrap().insert(format!("/apis/keep.io/v1/namespaces/{namespace}/{name}"));
+            kept.lock().insert(format!("/apis/keep.io/v1/namespaces/{namespace}/{name}"));
         }
     };
     let make = |scene: &mut Scene, name: &str| {
@@ -413,8 +414,8 @@ fn what_others_keep_goes_with_its_namespace() {
     make(&mut scene, "staying");
     scene.admin.delete("/api/v1/namespaces/going").ok();
     gone(&mut scene, "going");
-    assert_eq!(kept.lock().unwrap().len(), 3, "those of others stay");
-    assert!(kept.lock().unwrap().iter().all(|known| known.contains("/staying/")));
+    assert_eq!(kept.lock().len(), 3, "those of others stay");
+    assert!(kept.lock().iter().all(|known| known.contains("/staying/")));
     let deletions: Vec<Seen> =
         scene.extension.seen().into_iter().filter(|seen| seen.method == "DELETE").collect();
     let account = "system:serviceaccount:kube-system:namespace-controller";
@@ -440,7 +441,7 @@ fn what_others_keep_goes_with_its_namespace() {
     );
     scene.is(WELL, "v1.keep.io");
     gone(&mut scene, "staying");
-    assert!(kept.lock().unwrap().is_empty());
+    assert!(kept.lock().is_empty());
 }
 
 #[test]

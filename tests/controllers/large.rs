@@ -43,7 +43,7 @@ fn resident(client: &mut Client) -> f64 {
 fn meanwhile(client: &Client, mut done: impl FnMut(&mut Client) -> bool) -> (Duration, Duration) {
     let (mut asker, mut other) = (client.again(), client.again());
     let clock = Clock::system();
-    let since = |begun: Timestamp| Duration::from_micros(clock.now().0.saturating_sub(begun.0));
+    let since = |begun: Timestamp| clock.now().since(begun);
     let (begun, mut longest, mut number) = (clock.now(), Duration::ZERO, 0);
     let over = poll(CAP * if is_long() { 10 } else { 1 }, || {
         let asked = clock.now();

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use actix_web::{App, HttpMessage as _, HttpRequest, HttpResponse, web};
@@ -24,6 +24,7 @@ use pilothouse::pki::Identity;
 use pilothouse::server::{Handle, Server, StartError};
 use pilothouse::wiring::{Application, Boot, Wired, Wiring};
 use pilothouse_actors::clock::Clock;
+use pilothouse_actors::lock::Lock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
@@ -43,7 +44,7 @@ struct State {
     stopping: Drain,
     watches: Drain,
     gate: Drain,
-    failure: Mutex<String>,
+    failure: Lock<String>,
     failed: Drain,
 }
 
@@ -73,7 +74,7 @@ impl Live {
     }
 
     pub fn fail(&self, why: &str) {
-        *self.0.failure.lock().unwrap() = why.to_owned();
+        *self.0.failure.lock() = why.to_owned();
         self.0.failed.begin();
     }
 
@@ -143,7 +144,7 @@ impl Application for Live {
     fn failed(&self) -> LocalBoxFuture<'_, String> {
         async {
             self.0.failed.begun().await;
-            self.0.failure.lock().unwrap().clone()
+            self.0.failure.lock().clone()
         }
         .boxed_local()
     }

@@ -3,8 +3,8 @@
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::{fs, thread};
 
 use openssl::asn1::Asn1Time;
@@ -16,6 +16,7 @@ use openssl::pkey::{PKey, Private};
 use openssl::ssl::{SslAcceptor, SslMethod, SslStream, SslVerifyMode};
 use openssl::x509::extension::{BasicConstraints, SubjectAlternativeName};
 use openssl::x509::{X509, X509Name};
+use pilothouse_actors::lock::Lock;
 
 use super::wait::CAP;
 
@@ -118,7 +119,7 @@ pub type Deed = dyn Fn(&Seen, &mut Wire) + Send + Sync;
 /// A running kubelet.
 pub struct Kubelet {
     pub address: SocketAddr,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Lock<Vec<Seen>>>,
     lines: Arc<Lines>,
 }
 
@@ -128,7 +129,7 @@ struct Lines {
     /// Whether connections are kept alive.
     kept: AtomicBool,
     /// Each, until it is over.
-    all: Mutex<Vec<Option<TcpStream>>>,
+    all: Lock<Vec<Option<TcpStream>>>,
 }
 
 impl Kubelet {
@@ -157,7 +158,7 @@ impl Kubelet {
     ) -> Kubelet {
         let listener = TcpListener::bind((address, 0)).expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let seen = Arc::<Mutex<Vec<Seen>>>::default();
+        let seen = Arc::<Lock<Vec<Seen>>>::default();
         let (remembered, deed): (_, Arc<Deed>) = (Arc::clone(&seen), Arc::new(deed));
         let lines = Arc::<Lines>::default();
         let known = Arc::clone(&lines);
@@ -168,12 +169,12 @@ impl Kubelet {
                     (acceptor.clone(), Arc::clone(&remembered), Arc::clone(&deed), Arc::clone(&known));
                 thread::spawn(move || {
                     let number = {
-                        let mut all = lines.all.lock().expect("the connections");
+                        let mut all = lines.all.lock();
                         all.push(stream.try_clone().ok());
                         all.len() - 1
                     };
                     serve(stream, acceptor.as_ref(), &remembered, (&*deed, &lines.kept, number));
-                    lines.all.lock().expect("the connections")[number] = None;
+                    lines.all.lock()[number] = None;
                 });
             }
         });
@@ -187,19 +188,19 @@ impl Kubelet {
 
     /// The number of open connections.
     pub fn open(&self) -> usize {
-        self.lines.all.lock().expect("the connections").iter().flatten().count()
+        self.lines.all.lock().iter().flatten().count()
     }
 
     /// Closes all connections.
     pub fn hang_up(&self) {
-        for line in self.lines.all.lock().expect("the connections").iter().flatten() {
+        for line in self.lines.all.lock().iter().flatten() {
             let _ = line.shutdown(Shutdown::Both);
         }
     }
 
     /// All requests so far.
     pub fn seen(&self) -> Vec<Seen> {
-        self.seen.lock().expect("what was seen").clone()
+        self.seen.lock().clone()
     }
 
     /// The last request.
@@ -211,7 +212,7 @@ impl Kubelet {
 fn serve(
     stream: TcpStream,
     acceptor: Option<&SslAcceptor>,
-    remembered: &Mutex<Vec<Seen>>,
+    remembered: &Lock<Vec<Seen>>,
     (deed, kept, connection): (&Deed, &AtomicBool, usize),
 ) {
     stream.set_nodelay(true).expect("a prompt connection");
@@ -230,7 +231,7 @@ fn serve(
 }
 
 /// Answers one request. `false`: there is none.
-fn answer(wire: &mut Wire, remembered: &Mutex<Vec<Seen>>, deed: &Deed, connection: usize) -> bool {
+fn answer(wire: &mut Wire, remembered: &Lock<Vec<Seen>>, deed: &Deed, connection: usize) -> bool {
     let Ok(lines) = wire.head() else { return false };
     let mut words = lines[0].split(' ').map(str::to_owned);
     let client = match &*wire {
@@ -251,7 +252,7 @@ fn answer(wire: &mut Wire, remembered: &Mutex<Vec<Seen>>, deed: &Deed, connectio
         client,
         connection,
     };
-    remembered.lock().expect("what was seen").push(seen.clone());
+    remembered.lock().push(seen.clone());
     deed(&seen, wire);
     true
 }

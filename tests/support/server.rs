@@ -6,9 +6,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 
+use pilothouse_actors::lock::Lock;
 use tempfile::TempDir;
 
 use super::client::Client;
@@ -44,7 +45,7 @@ pub struct Refusal {
     pub stderr: String,
 }
 
-type Lines = Arc<Mutex<Vec<String>>>;
+type Lines = Arc<Lock<Vec<String>>>;
 
 /// A directory on the build's disk, because /tmp may be in memory.
 pub fn directory() -> TempDir {
@@ -57,7 +58,7 @@ fn collect(stream: impl Read + Send + 'static) -> Lines {
     thread::spawn(move || {
         for line in BufReader::new(stream).split(b'\n') {
             let Ok(line) = line else { break };
-            shared.lock().expect("the lines").push(String::from_utf8_lossy(&line).into_owned());
+            shared.lock().push(String::from_utf8_lossy(&line).into_owned());
         }
     });
     lines
@@ -120,8 +121,7 @@ impl Server {
         let lines = collect(child.stdout.take().expect("stdout"));
         let errors = collect(child.stderr.take().expect("stderr"));
         let greeting = poll(CAP, || {
-            let said =
-                lines.lock().expect("the lines").iter().find(|line| line.starts_with("kubectl ")).cloned();
+            let said = lines.lock().iter().find(|line| line.starts_with("kubectl ")).cloned();
             match said {
                 Some(line) => Some(Ok(line)),
                 None => child.try_wait().expect("the state of the child").map(Err),
@@ -195,12 +195,12 @@ impl Server {
 
     /// The server's stderr so far.
     pub fn log(&self) -> String {
-        self.errors.lock().expect("the lines").join("\n")
+        self.errors.lock().join("\n")
     }
 
     /// The server's stdout so far.
     pub fn output(&self) -> String {
-        self.lines.lock().expect("the lines").join("\n")
+        self.lines.lock().join("\n")
     }
 
     pub fn alive(&mut self) -> bool {
@@ -252,7 +252,7 @@ impl Drop for Server {
 /// All lines of an ended process: the reader may be a moment behind.
 fn settled(lines: &Lines) -> String {
     poll(CAP, || (Arc::strong_count(lines) == 1).then_some(()));
-    lines.lock().expect("the lines").join("\n")
+    lines.lock().join("\n")
 }
 
 /// The scalar after a key, however the file is quoted.

@@ -1,8 +1,9 @@
 //! An engine that fails on demand: it shows the committer a broken, a full or a slow disk.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar};
 
 use crate::archive::Archive;
+use crate::lock::{Lock, wait};
 
 use super::{Batch, Engine, EngineError, Stats, Visitor};
 
@@ -23,7 +24,7 @@ pub struct Faults(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    plan: Mutex<Plan>,
+    plan: Lock<Plan>,
     changed: Condvar,
 }
 
@@ -40,51 +41,47 @@ struct Plan {
 impl Faults {
     /// Lets the commit after `sound` further ones fail.
     pub fn fail_after(&self, sound: usize, fault: Fault) {
-        let mut plan = self.lock();
+        let mut plan = self.0.plan.lock();
         plan.fault = Some((plan.commits.len() + sound, fault));
     }
 
     /// Blocks all commits from now on until [`Faults::release`].
     pub fn hold(&self) {
-        self.lock().held = true;
+        self.0.plan.lock().held = true;
     }
 
     /// Lets blocked commits go on.
     pub fn release(&self) {
-        self.lock().held = false;
+        self.0.plan.lock().held = false;
         self.0.changed.notify_all();
     }
 
     /// Blocks this thread until this many commits were requested.
     pub fn wait_for_commits(&self, count: usize) {
-        let mut plan = self.lock();
+        let mut plan = self.0.plan.lock();
         while plan.commits.len() < count {
-            plan = self.0.changed.wait(plan).unwrap_or_else(PoisonError::into_inner);
+            plan = wait(&self.0.changed, plan);
         }
     }
 
     /// The number of writes in each commit so far.
     pub fn commits(&self) -> Vec<usize> {
-        self.lock().commits.clone()
+        self.0.plan.lock().commits.clone()
     }
 
     /// The maximum number of removals in one commit.
     pub fn most_trims(&self) -> usize {
-        self.lock().most_trims
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Plan> {
-        self.0.plan.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.plan.lock().most_trims
     }
 
     fn next(&self, batch: &Batch) -> Option<Fault> {
-        let mut plan = self.lock();
+        let mut plan = self.0.plan.lock();
         let number = plan.commits.len();
         plan.commits.push(batch.writes.len());
         plan.most_trims = plan.most_trims.max(batch.trims.len());
         self.0.changed.notify_all();
         while plan.held {
-            plan = self.0.changed.wait(plan).unwrap_or_else(PoisonError::into_inner);
+            plan = wait(&self.0.changed, plan);
         }
         plan.fault.filter(|(at, _)| *at == number).map(|(_, fault)| fault)
     }

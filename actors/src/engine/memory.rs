@@ -1,15 +1,16 @@
 //! A log in memory: for tests, and for servers without persistence.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::{Batch, Counters, Engine, EngineError, Stats, Visitor};
+use crate::lock::Lock;
 use crate::object::{Revision, TypeName};
 use crate::record::Record;
 
 /// A clone is the same log, so that tests can "reopen" it.
 #[derive(Clone, Debug, Default)]
-pub struct Memory(Arc<Mutex<Log>>);
+pub struct Memory(Arc<Lock<Log>>);
 
 #[derive(Debug, Default)]
 struct Log {
@@ -23,15 +24,11 @@ impl Memory {
     pub fn new() -> Memory {
         Memory::default()
     }
-
-    fn lock(&self) -> MutexGuard<'_, Log> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Engine for Memory {
     fn load(&mut self, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
-        let log = self.lock();
+        let log = self.0.lock();
         for (type_name, records) in &log.records {
             let last = log.counters.0.get(type_name).copied().unwrap_or(Revision::FIRST);
             visitor.begin_type(type_name.clone(), last)?;
@@ -43,7 +40,7 @@ impl Engine for Memory {
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<(), EngineError> {
-        let mut log = self.lock();
+        let mut log = self.0.lock();
         let moved = log.counters.after(batch)?;
         log.counters.advance(moved);
         for write in &batch.writes {
@@ -63,7 +60,7 @@ impl Engine for Memory {
     }
 
     fn stats(&self) -> Result<Stats, EngineError> {
-        let records = self.lock().records.values().map(|records| records.len() as u64).sum();
+        let records = self.0.lock().records.values().map(|records| records.len() as u64).sum();
         Ok(Stats { records, file_bytes: 0 })
     }
 

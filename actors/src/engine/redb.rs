@@ -230,6 +230,9 @@ impl Redb {
         let first_free = self.ids.values().max().map_or(1, |id| id + 1);
         let fresh: HashMap<TypeName, u32> = fresh.into_iter().cloned().zip(first_free..).collect();
         let id_of = |name: &TypeName| self.ids.get(name).or_else(|| fresh.get(name)).copied();
+        // Acknowledging a write that was skipped would lose it.
+        let must =
+            |name: &TypeName| id_of(name).ok_or_else(|| EngineError::Damaged(format!("{name} has no id")));
 
         let writing = self.database.begin_write().map_err(|error| fault(path, error))?;
         let mut records = self.records;
@@ -240,18 +243,15 @@ impl Redb {
             }
             let mut counters = writing.open_table(COUNTERS).map_err(|error| fault(path, error))?;
             for (name, last) in &moved {
-                if let Some(id) = id_of(name) {
-                    counters.insert(id, last.0).map_err(|error| fault(path, error))?;
-                }
+                counters.insert(must(name)?, last.0).map_err(|error| fault(path, error))?;
             }
             let mut log = writing.open_table(LOG).map_err(|error| fault(path, error))?;
             for write in &batch.writes {
-                if let Some(id) = id_of(&write.type_name) {
-                    write.record.encode(id, write.revision, &mut self.scratch);
-                    log.insert((id, write.revision.0), self.scratch.as_slice())
-                        .map_err(|error| fault(path, error))?;
-                    records += 1;
-                }
+                let id = must(&write.type_name)?;
+                write.record.encode(id, write.revision, &mut self.scratch);
+                log.insert((id, write.revision.0), self.scratch.as_slice())
+                    .map_err(|error| fault(path, error))?;
+                records += 1;
             }
             for (name, revision) in &batch.trims {
                 if let Some(id) = id_of(name) {
@@ -283,7 +283,7 @@ impl Redb {
                 let (place, bytes) = entry.map_err(|error| self.fault(error))?;
                 let (_, revision) = place.value();
                 let record = Record::decode(id, Revision(revision), bytes.value())?;
-                if record.key().as_str() == key {
+                if record.key() == key {
                     found = Some((revision, bytes.value().to_vec()));
                 }
             }

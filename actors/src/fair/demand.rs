@@ -44,7 +44,7 @@ impl Demand {
     }
 
     fn pass(&mut self, now: Timestamp) {
-        let elapsed = now.0.saturating_sub(self.at.0) as f64 / 1e6;
+        let elapsed = now.since(self.at).as_secs_f64();
         self.at = self.at.max(now);
         self.elapsed += elapsed;
         self.sum += self.seats * elapsed;

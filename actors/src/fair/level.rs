@@ -3,8 +3,8 @@
 //! Whoever has a [`Seat`] gives it back by dropping it, wherever that happens, and calls the next. Whoever waits leaves its queue
 //! by dropping the [`Waiter`]: a client that hangs up does so.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
@@ -14,6 +14,7 @@ use super::demand::Observed;
 use super::drops::Drops;
 use super::queues::{Arrival, Called, Load, Queues, Refusal, Seated, Shape, Ticket, Work};
 use crate::clock::{Clock, Timestamp};
+use crate::lock::Lock;
 
 /// What calls a request that waits: it is told when its turn came.
 type Call = oneshot::Sender<Timestamp>;
@@ -26,7 +27,7 @@ struct State {
 /// A level. See the module text.
 pub struct Level {
     /// A std lock: it is held for a few steps, never across a wait.
-    state: Mutex<State>,
+    state: Lock<State>,
     /// The most seats that one request shall ask for.
     widest: AtomicU32,
     clock: Clock,
@@ -58,15 +59,11 @@ impl Level {
     pub fn new(shape: Shape, limit: u32, clock: &Clock, alarm: &Arc<Notify>) -> Level {
         let queues = Queues::new(shape, limit, clock.now());
         Level {
-            state: Mutex::new(State { queues, drops: Drops::default() }),
+            state: Lock::new(State { queues, drops: Drops::default() }),
             widest: AtomicU32::new(1),
             clock: clock.clone(),
             alarm: alarm.clone(),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The most seats that one request shall ask for.
@@ -81,18 +78,18 @@ impl Level {
 
     /// How much there is of everything.
     pub fn load(&self) -> Load {
-        self.lock().queues.load()
+        self.state.lock().queues.load()
     }
 
     /// Whether nobody is here.
     pub fn is_idle(&self) -> bool {
-        self.lock().queues.is_idle()
+        self.state.lock().queues.is_idle()
     }
 
     /// A request of this flow comes.
     pub fn enter(self: &Arc<Level>, now: Timestamp, flow: u64, work: Work) -> Entry {
         let mut turn = None;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let (arrival, called) = state.queues.arrive(now, flow, work, || {
             let (call, called) = oneshot::channel();
             turn = Some(called);
@@ -115,24 +112,24 @@ impl Level {
 
     /// Takes another shape or another number of seats.
     pub fn reshape(&self, shape: Shape, limit: u32) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         tell(state.queues.reshape(shape, limit, self.clock.now()));
         self.mind(&state);
     }
 
     /// What the demand was since the last look.
     pub fn observe(&self, before: &Observed) -> Observed {
-        self.lock().queues.observe(self.clock.now(), before)
+        self.state.lock().queues.observe(self.clock.now(), before)
     }
 
     /// When seats will be free that somebody waits for and nobody gives back.
     pub fn next_release(&self) -> Option<Timestamp> {
-        self.lock().queues.next_release()
+        self.state.lock().queues.next_release()
     }
 
     /// Frees seats whose time has come.
     pub fn release(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         tell(state.queues.release(self.clock.now()));
     }
 
@@ -144,7 +141,7 @@ impl Level {
     }
 
     fn finish(&self, now: Timestamp, seated: Seated) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         tell(state.queues.finish(now, seated));
         self.mind(&state);
     }
@@ -208,7 +205,7 @@ impl Waiter {
             Some(seat) => Ok(seat),
             None => {
                 let now = self.level.clock.now();
-                let seconds = self.level.lock().drops.refuse(now);
+                let seconds = self.level.state.lock().drops.refuse(now);
                 Err(Refused { why: Refusal::TimedOut, seconds })
             }
         }
@@ -222,7 +219,7 @@ impl Waiter {
     /// Leaves the queue. Answers the seat if it was called before.
     fn leave(&mut self) -> Option<Seat> {
         let waited = {
-            let mut state = self.level.lock();
+            let mut state = self.level.state.lock();
             let (waited, called) = state.queues.leave(self.level.clock.now(), &self.ticket);
             tell(called);
             waited

@@ -1,7 +1,7 @@
 //! All priority levels of a server: the division of seats among them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -12,6 +12,7 @@ use super::level::Level;
 use super::queues::Shape;
 use super::shares::{Bounds, Party, Share, divide, lend};
 use crate::clock::{Clock, Timestamp};
+use crate::lock::Lock;
 
 /// How often seats are lent anew; the reference's value.
 const LENT_EVERY: Duration = Duration::from_secs(10);
@@ -63,7 +64,7 @@ pub struct Levels {
     total: u32,
     clock: Clock,
     alarm: Arc<Notify>,
-    known: Mutex<Known>,
+    known: Lock<Known>,
 }
 
 #[derive(Default)]
@@ -75,16 +76,12 @@ struct Known {
 impl Levels {
     /// No levels yet that share so many seats.
     pub fn new(total: u32, clock: Clock) -> Levels {
-        Levels { total, clock, alarm: Arc::default(), known: Mutex::default() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        Levels { total, clock, alarm: Arc::default(), known: Lock::default() }
     }
 
     /// Makes the levels these. One that was there stays, with all who are in it.
     pub fn configure(&self, specs: &[Spec]) -> BTreeMap<String, Arc<Level>> {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         known.standing.values_mut().for_each(|standing| standing.is_wanted = false);
         for spec in specs {
             let make = || Standing {
@@ -107,12 +104,12 @@ impl Levels {
 
     /// Lends seats anew, based on the demand since the last time.
     pub fn adjust(&self) {
-        self.lock().divide(self.total);
+        self.known.lock().divide(self.total);
     }
 
     /// The state of each level.
     pub fn told(&self) -> Vec<Told> {
-        let known = self.lock();
+        let known = self.known.lock();
         let told = known.standing.iter().map(|(name, standing)| Told {
             name: name.clone(),
             bounds: standing.bounds,
@@ -125,11 +122,11 @@ impl Levels {
 
     /// How much of its target every level has that is not at a bound.
     pub fn fair_part(&self) -> f64 {
-        self.lock().fair
+        self.known.lock().fair
     }
 
     fn all(&self) -> Vec<Arc<Level>> {
-        self.lock().standing.values().map(|standing| standing.level.clone()).collect()
+        self.known.lock().standing.values().map(|standing| standing.level.clone()).collect()
     }
 
     /// Frees lingering seats whose time is over. Answers when the next ones become free that requests wait for.
@@ -147,7 +144,7 @@ impl Levels {
             let due = self.release();
             let release = async {
                 match due {
-                    Some(due) => sleep(Duration::from_micros(due.0.saturating_sub(self.clock.now().0))).await,
+                    Some(due) => sleep(due.since(self.clock.now())).await,
                     None => std::future::pending().await,
                 }
             };

@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::demand::{Demand, Observed};
 use super::hand::Hand;
 use crate::clock::Timestamp;
-use crate::limits::REQUESTS_WAITING_PER_LEVEL;
+use crate::limits::{REQUESTS_WAITING_PER_LEVEL, SET_BACK};
 
 /// The estimated duration of a request; the reference's value.
 const GUESS: Duration = Duration::from_millis(3);
@@ -319,7 +319,18 @@ impl<T> Queues<T> {
     /// Advances the virtual clock by the time since the last call.
     fn pass(&mut self, now: Timestamp) {
         let elapsed = now.0.saturating_sub(self.at.0) as f64;
-        self.at = self.at.max(now);
+        let back = Duration::from_micros(self.at.0.saturating_sub(now.0));
+        if back < SET_BACK {
+            self.at = self.at.max(now);
+        } else {
+            // The clock was set back: whoever lingers shall not do so until it has caught up.
+            let lingering = std::mem::take(&mut self.lingering).into_iter();
+            let earlier = |Reverse((at, from, seats)): Reverse<(Timestamp, _, _)>| {
+                Reverse((at.minus(back), from, seats))
+            };
+            self.lingering = lingering.map(earlier).collect();
+            self.at = now;
+        }
         if self.queues.is_empty() {
             // No queue refers to an old reading.
             self.progress = 0.0;

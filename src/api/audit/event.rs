@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pilothouse_actors::clock::Timestamp;
@@ -237,21 +238,20 @@ fn user_bytes(user: &Identity) -> usize {
 }
 
 fn moment(at: Timestamp) -> String {
-    let seconds = i64::try_from(at.seconds()).unwrap_or(i64::MAX);
-    time::format_micros(seconds, u32::try_from(at.0 % 1_000_000).unwrap_or_default())
+    time::format_micros(at.unix_seconds(), at.subsec_micros())
 }
 
 /// A time of some milliseconds or more, as the reference writes it.
-pub fn span(micros: u64) -> String {
+pub fn span(took: Duration) -> String {
+    let (seconds, micros) = (took.as_secs(), took.subsec_micros());
     let digits = |whole: u64, rest: String| {
         let rest = rest.trim_end_matches('0');
         if rest.is_empty() { whole.to_string() } else { format!("{whole}.{rest}") }
     };
-    let seconds = micros / 1_000_000;
     if seconds == 0 {
-        return format!("{}ms", digits(micros / 1_000, format!("{:03}", micros % 1_000)));
+        return format!("{}ms", digits(u64::from(micros / 1_000), format!("{:03}", micros % 1_000)));
     }
-    let text = |seconds| format!("{}s", digits(seconds, format!("{:06}", micros % 1_000_000)));
+    let text = |seconds| format!("{}s", digits(seconds, format!("{micros:06}")));
     match (seconds / 3_600, seconds / 60 % 60) {
         (0, 0) => text(seconds),
         (0, minutes) => format!("{minutes}m{}", text(seconds % 60)),
@@ -486,7 +486,7 @@ mod tests {
             (61_000_000, "1m1s"),
             (3_661_500_000, "1h1m1.5s"),
         ] {
-            assert_eq!(span(micros), wanted);
+            assert_eq!(span(Duration::from_micros(micros)), wanted);
         }
     }
 

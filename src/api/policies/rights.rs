@@ -5,9 +5,10 @@
 //! that it asks few.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use pilothouse_actors::authorizer::{Action, Target};
+use pilothouse_actors::lock::Lock;
 
 use crate::api::cel::{Fault, Foreign, Val};
 use crate::api::names;
@@ -38,7 +39,7 @@ pub struct Answer {
 
 /// What has been asked on behalf of one request, and what came of it: each question is asked once.
 #[derive(Debug, Default)]
-pub struct Answers(Mutex<Asked>);
+pub struct Answers(Lock<Asked>);
 
 #[derive(Debug, Default)]
 struct Asked {
@@ -47,29 +48,25 @@ struct Asked {
 }
 
 impl Answers {
-    fn lock(&self) -> MutexGuard<'_, Asked> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What nobody has answered yet.
     pub fn wanted(&self) -> Vec<Question> {
-        self.lock().wanted.clone()
+        self.0.lock().wanted.clone()
     }
 
     /// Whether there is such a question.
     pub fn is_waiting(&self) -> bool {
-        !self.lock().wanted.is_empty()
+        !self.0.lock().wanted.is_empty()
     }
 
     /// Answers a question.
     pub fn tell(&self, question: Question, answer: Answer) {
-        let mut asked = self.lock();
+        let mut asked = self.0.lock();
         asked.wanted.retain(|wanted| *wanted != question);
         asked.known.push((question, answer));
     }
 
     fn ask(&self, question: Question) -> Result<Answer, Fault> {
-        let mut asked = self.lock();
+        let mut asked = self.0.lock();
         if let Some((_, answer)) = asked.known.iter().find(|(known, _)| *known == question) {
             return Ok(answer.clone());
         }

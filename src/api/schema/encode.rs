@@ -1,5 +1,8 @@
 //! Writes canonical JSON: fields in the order of the type, sorted map keys, and each field present or absent as the type says.
 
+use bytes::Bytes;
+use pilothouse_actors::object::{Draft, Key, Pairs};
+
 use super::{Field, Other, Registry, Scalar, Struct, Type, TypeId};
 use crate::api::codec::json;
 use crate::api::value::{Object, Value};
@@ -13,6 +16,14 @@ pub struct Encoded {
     pub revision_at: usize,
     /// The offset of the fields after kind and apiVersion.
     pub item_at: usize,
+}
+
+impl Encoded {
+    /// The object on its way into a store, with what selectors shall see of it.
+    pub fn into_draft(self, key: Key, labels: Pairs, fields: Pairs) -> Draft {
+        let Encoded { bytes, revision_at, item_at } = self;
+        Draft { key, bytes: Bytes::from(bytes), revision_at, item_at, labels, fields }
+    }
 }
 
 /// Whether an empty list is told from none where a field shows both.

@@ -2,18 +2,17 @@
 //!
 //! Making OpenSSL's context for an RSA key costs a good part of the verification itself, so contexts are reused.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use openssl::error::ErrorStack;
 use openssl::pkey::{PKeyRef, Public};
 use openssl::pkey_ctx::PkeyCtx;
+use pilothouse_actors::lock::Lock;
 
 use super::Algorithm;
 use crate::limits::CHECKS_KEPT;
 
 /// Contexts of one key that are not in use.
 #[derive(Default)]
-pub(super) struct Checks(Mutex<Vec<(Algorithm, PkeyCtx<Public>)>>);
+pub(super) struct Checks(Lock<Vec<(Algorithm, PkeyCtx<Public>)>>);
 
 impl Checks {
     /// Verifies a signature of `key`, which must always be the same.
@@ -48,19 +47,15 @@ impl Checks {
     }
 
     fn take(&self, algorithm: Algorithm) -> Option<PkeyCtx<Public>> {
-        let mut free = self.free();
+        let mut free = self.0.lock();
         let place = free.iter().position(|(of, _)| *of == algorithm)?;
         Some(free.swap_remove(place).1)
     }
 
     fn give_back(&self, algorithm: Algorithm, context: PkeyCtx<Public>) {
-        let mut free = self.free();
+        let mut free = self.0.lock();
         if free.len() < CHECKS_KEPT {
             free.push((algorithm, context));
         }
-    }
-
-    fn free(&self) -> MutexGuard<'_, Vec<(Algorithm, PkeyCtx<Public>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

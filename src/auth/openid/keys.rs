@@ -5,11 +5,12 @@
 //! that attempt begins share it. The number of attempts that tokens can cause is bounded, because anybody can make tokens with
 //! unknown keys.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::lock::Lock;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::timeout;
 
@@ -20,7 +21,7 @@ use crate::limits::{OIDC_REFETCH_EVERY, OIDC_REFETCHES, OIDC_WAIT, OIDC_WAITING}
 pub struct Keys {
     /// `None` until the first successful fetch.
     ring: ArcSwapOption<Ring>,
-    turn: Mutex<Turn>,
+    turn: Lock<Turn>,
     /// Wakes the task that fetches.
     wanted: Notify,
     /// The number of finished attempts, successful or not.
@@ -44,7 +45,7 @@ impl Keys {
     pub fn new(clock: Clock) -> Keys {
         Keys {
             ring: ArcSwapOption::empty(),
-            turn: Mutex::new(Turn { begun: 0, wanted: 0, free_at: Timestamp::default() }),
+            turn: Lock::new(Turn { begun: 0, wanted: 0, free_at: Timestamp::default() }),
             wanted: Notify::new(),
             ended: watch::Sender::new(0),
             places: Semaphore::new(OIDC_WAITING),
@@ -81,7 +82,7 @@ impl Keys {
     /// The number of an attempt that has not begun yet.
     fn want(&self) -> Result<u64, &'static str> {
         let now = self.clock.now();
-        let mut turn = self.turn();
+        let mut turn = self.turn.lock();
         let next = turn.begun + 1;
         if turn.wanted < next {
             let burst = OIDC_REFETCH_EVERY * OIDC_REFETCHES.saturating_sub(1);
@@ -97,7 +98,7 @@ impl Keys {
 
     /// Begins an attempt; it ends with [`Keys::end`].
     pub(super) fn begin(&self) {
-        self.turn().begun += 1;
+        self.turn.lock().begun += 1;
     }
 
     /// Ends an attempt. Without new keys the old ones stay valid.
@@ -105,7 +106,7 @@ impl Keys {
         if let Some(ring) = found {
             self.ring.store(Some(Arc::new(ring)));
         }
-        let begun = self.turn().begun;
+        let begun = self.turn.lock().begun;
         self.ended.send_replace(begun);
     }
 
@@ -115,7 +116,7 @@ impl Keys {
             loop {
                 self.wanted.notified().await;
                 // A wake may be left over from an attempt that began by itself.
-                let turn = self.turn();
+                let turn = self.turn.lock();
                 if turn.wanted > turn.begun {
                     return;
                 }
@@ -123,10 +124,6 @@ impl Keys {
         };
         // After both outcomes it is time for an attempt.
         let _ = timeout(most, wanted).await;
-    }
-
-    fn turn(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -150,8 +147,8 @@ mod tests {
                 let mut attempts = 0;
                 loop {
                     keys.until_wanted(Duration::from_millis(300)).await;
-                    let turn = keys.turn().wanted;
-                    if turn <= keys.turn().begun {
+                    let turn = keys.turn.lock().wanted;
+                    if turn <= keys.turn.lock().begun {
                         return attempts;
                     }
                     keys.begin();

@@ -10,12 +10,13 @@ pub mod providers;
 mod rules;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verdict, Verifier};
 use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::identity::{Credentials, Identity};
+use pilothouse_actors::lock::Lock;
 
 pub use self::keys::Keys;
 pub use self::provider::Provider;
@@ -36,7 +37,7 @@ struct Shared {
     /// Measures how long a verification takes that is not cached.
     latency: Option<Latency>,
     /// By the digest of the token: memory shall not hold what opens doors. A std mutex: held for one look or one change.
-    remembered: Mutex<HashMap<[u8; 32], Remembered>>,
+    remembered: Lock<HashMap<[u8; 32], Remembered>>,
 }
 
 /// The bearer of a verified token, and until when it is cached.
@@ -56,7 +57,7 @@ enum Found {
 impl OpenIdTokens {
     /// A verifier for tokens that one of these keys signed.
     pub fn new(rules: Rules, keys: Arc<Keys>, clock: Clock) -> OpenIdTokens {
-        OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency: None, remembered: Mutex::default() }))
+        OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency: None, remembered: Lock::default() }))
     }
 
     /// The issuer of the tokens.
@@ -71,20 +72,20 @@ impl OpenIdTokens {
 
     /// A verifier that measures its latency.
     pub fn timed(rules: Rules, keys: Arc<Keys>, clock: Clock, latency: Latency) -> OpenIdTokens {
-        let (latency, remembered) = (Some(latency), Mutex::default());
+        let (latency, remembered) = (Some(latency), Lock::default());
         OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency, remembered }))
     }
 }
 
 impl Shared {
-    fn remembered(&self) -> MutexGuard<'_, HashMap<[u8; 32], Remembered>> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The bearer of a token that was good a moment ago.
     fn recall(&self, digest: &[u8; 32]) -> Option<Arc<Identity>> {
         let now = self.clock.now();
-        self.remembered().get(digest).filter(|kept| now < kept.until).map(|kept| Arc::clone(&kept.identity))
+        self.remembered
+            .lock()
+            .get(digest)
+            .filter(|kept| now < kept.until)
+            .map(|kept| Arc::clone(&kept.identity))
     }
 
     /// Counts a verification, except for tokens of other issuers.
@@ -97,7 +98,7 @@ impl Shared {
 
     fn remember(&self, digest: [u8; 32], kept: Remembered) {
         let now = self.clock.now();
-        let mut remembered = self.remembered();
+        let mut remembered = self.remembered.lock();
         if remembered.len() >= OIDC_TOKENS_REMEMBERED {
             remembered.retain(|_, kept| now < kept.until);
         }

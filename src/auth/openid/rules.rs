@@ -202,11 +202,11 @@ impl Rules {
             });
         }
         // A token that does not say when it ends has ended.
-        let expires = moment(expires.unwrap_or_default());
+        let expires = Timestamp::from_unix(expires.unwrap_or_default());
         if expires < now {
             return Err("oidc: token is expired".to_owned());
         }
-        if not_before.is_some_and(|from| now.plus(TOKEN_LEEWAY) < moment(from)) {
+        if not_before.is_some_and(|from| now.plus(TOKEN_LEEWAY) < Timestamp::from_unix(from)) {
             return Err("oidc: current time before the nbf (not before) time".to_owned());
         }
         match token.algorithm.filter(|algorithm| self.algorithms.contains(algorithm)) {
@@ -376,11 +376,6 @@ fn whole_user(identity: &Identity) -> Given {
 fn listed(texts: &[impl AsRef<str>]) -> String {
     let all: Vec<String> = texts.iter().map(|text| format!("{:?}", text.as_ref())).collect();
     format!("[{}]", all.join(" "))
-}
-
-/// A moment given in seconds since the epoch; what lies before it is the epoch.
-fn moment(seconds: i64) -> Timestamp {
-    Timestamp(u64::try_from(seconds).unwrap_or_default().saturating_mul(1_000_000))
 }
 
 #[cfg(test)]

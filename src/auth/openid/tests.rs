@@ -181,7 +181,7 @@ fn a_token_is_remembered_for_a_moment_and_not_beyond_its_end() {
 fn memory_is_bounded() {
     let signer = Signer::fresh();
     let (verifier, clock) = alone(&[ALL], &[&signer]);
-    let kept = || verifier.0.remembered().len();
+    let kept = || verifier.0.remembered.lock().len();
     let fill = |from: usize, count: usize| {
         for at in from..from + count {
             let identity = Arc::new(Identity::default());

@@ -137,7 +137,7 @@ impl Claims {
 
     /// Checks the validity period, with a tolerance for differing clocks.
     pub fn check_time(&self, now: Timestamp) -> Result<(), &'static str> {
-        let now = i64::try_from(now.seconds()).unwrap_or(i64::MAX);
+        let now = now.unix_seconds();
         let leeway = i64::try_from(TOKEN_LEEWAY.as_secs()).unwrap_or_default();
         let after = |moment: Option<i64>| moment.is_some_and(|moment| now.saturating_add(leeway) < moment);
         if after(self.not_before) {
@@ -216,7 +216,7 @@ pub struct Grant {
 impl Grant {
     /// The claims as JSON: sorted keys, no empty values.
     pub fn claims(&self, issuer: &str, id: &str, now: Timestamp) -> serde_json::Value {
-        let now = i64::try_from(now.seconds()).unwrap_or(i64::MAX);
+        let now = now.unix_seconds();
         let bound = &self.bound;
         let mut about = json!({
             "namespace": bound.namespace,

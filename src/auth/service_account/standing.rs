@@ -69,7 +69,7 @@ fn weigh(
     if found.is_going() {
         *standing = Standing::Going;
     }
-    let too_long_ago = i64::try_from(now.minus(TOKEN_LEEWAY).seconds()).unwrap_or(i64::MAX);
+    let too_long_ago = now.minus(TOKEN_LEEWAY).unix_seconds();
     if found.went_before(too_long_ago) { Err(gone.to_owned()) } else { Ok(()) }
 }
 

@@ -36,7 +36,7 @@ pub fn channel() -> (Uses, UsesHeard) {
 
 /// The UTC date of a time, in the format of the labels.
 pub fn day(at: Timestamp) -> String {
-    let text = time::format_seconds(i64::try_from(at.seconds()).unwrap_or(i64::MAX));
+    let text = time::format_seconds(at.unix_seconds());
     text.split('T').next().unwrap_or_default().to_owned()
 }
 

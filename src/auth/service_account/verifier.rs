@@ -6,12 +6,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Bearer, Verdict, Verifier};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::{Credentials, Identity};
+use pilothouse_actors::lock::Lock;
 use pilothouse_actors::object::Key;
 
 use super::claims::{Claims, LEGACY_ISSUER};
@@ -45,7 +46,7 @@ struct Shared {
     clock: Clock,
     metrics: Arc<Metrics>,
     /// By the digest of the token: memory shall not hold what opens doors.
-    remembered: Mutex<HashMap<[u8; 32], Arc<Signed>>>,
+    remembered: Lock<HashMap<[u8; 32], Arc<Signed>>>,
     /// Who wants to know which tokens of secrets are used.
     uses: OnceLock<Uses>,
 }
@@ -55,7 +56,7 @@ struct Signed {
     claims: Claims,
     identity: Arc<Identity>,
     /// How far the types had come when everything it hangs on was last found in place.
-    firm_at: Mutex<Option<Heads>>,
+    firm_at: Lock<Option<Heads>>,
     /// The day of that, since the epoch: a token of a secret is looked at on each day on which it is used.
     firm_on: AtomicU64,
     /// Whether the account listed the Secret of a legacy token then.
@@ -82,7 +83,7 @@ impl ServiceAccountTokens {
             objects,
             clock,
             metrics,
-            remembered: Mutex::default(),
+            remembered: Lock::default(),
             uses: OnceLock::new(),
         }))
     }
@@ -146,7 +147,7 @@ impl Shared {
     /// The token, if its signature is valid.
     fn signed(&self, token: &str) -> Result<Option<Arc<Signed>>, String> {
         let (digest, began) = (crate::auth::digest(token.as_bytes()), self.clock.now());
-        let known = self.remembered().get(&digest).cloned();
+        let known = self.remembered.lock().get(&digest).cloned();
         if let Some(known) = known {
             self.metrics.authentication.looked_up(true, began, self.clock.now());
             return Ok(Some(known));
@@ -166,12 +167,12 @@ impl Shared {
         let signed = Arc::new(Signed {
             claims,
             identity,
-            firm_at: Mutex::default(),
+            firm_at: Lock::default(),
             firm_on: AtomicU64::default(),
             listed: AtomicBool::default(),
             told_on: AtomicU64::default(),
         });
-        let mut remembered = self.remembered();
+        let mut remembered = self.remembered.lock();
         let forgotten = match remembered.len() >= TOKENS_REMEMBERED {
             true => std::mem::take(&mut *remembered),
             false => HashMap::new(),
@@ -181,10 +182,6 @@ impl Shared {
         drop(remembered);
         drop(forgotten);
         Ok(Some(signed))
-    }
-
-    fn remembered(&self) -> MutexGuard<'_, HashMap<[u8; 32], Arc<Signed>>> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn must_look(&self, claims: &Claims) -> bool {
@@ -206,8 +203,7 @@ impl Shared {
             None => return Err("the token names no service account".to_owned()),
         };
         signed.firm_on.store(today, Ordering::Relaxed);
-        *signed.firm_at.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(heads).filter(|_| found == Standing::Firm);
+        *signed.firm_at.lock() = Some(heads).filter(|_| found == Standing::Firm);
         Ok(())
     }
 
@@ -236,7 +232,7 @@ impl Signed {
         if self.claims.is_legacy() && self.firm_on.load(Ordering::Relaxed) != today {
             return false;
         }
-        let then = *self.firm_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let then = *self.firm_at.lock();
         let Some(then) = then else { return false };
         let uses = self.claims.kinds();
         now.iter().zip(&then).zip(uses).all(|((now, then), used)| !used || (now.is_some() && now == then))

@@ -17,7 +17,7 @@ async fn server(answers: Vec<(u16, String)>) -> (AskedElsewhere, tokio::task::Jo
         conditions: Vec::new(),
     };
     let clock = Clock::manual(Timestamp(1));
-    let meter = Metrics::new(Timestamp(0)).unwrap().webhook("w");
+    let meter = Metrics::new(Timestamp(0)).unwrap().authorization.webhook("w");
     let policy = AskedElsewhere::new(Service::alone(&access).unwrap(), settings, clock.clone(), meter);
     (policy, asked, clock)
 }

@@ -8,7 +8,7 @@ use pilothouse_actors::object::Object;
 use crate::api::catalog::resource::Resource;
 use crate::api::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
 use crate::api::options::{DeleteOptions, Propagation};
-use crate::api::status::{Result, Status};
+use crate::api::status::{Result, Status, Unless as _};
 use crate::api::value::Value;
 use crate::controllers::client::At;
 use crate::controllers::each;
@@ -201,11 +201,8 @@ impl GarbageCollector {
     async fn delete(&self, item: Item, policy: Propagation) -> Result<Outcome> {
         let options =
             DeleteOptions { uid: Some(item.uid), propagation: Some(policy), ..DeleteOptions::default() };
-        match self.client.delete(&item.resource, item.object, &options).await {
-            Err(status) if status.code == 404 => Ok(Outcome::Done),
-            Err(status) => Err(status),
-            Ok(_) => Ok(Outcome::Done),
-        }
+        self.client.delete(&item.resource, item.object, &options).await.unless_gone()?;
+        Ok(Outcome::Done)
     }
 
     /// Completes a foreground deletion without blocking dependents, or adds tasks for the remaining ones.
@@ -294,10 +291,7 @@ impl GarbageCollector {
             }
             Ok(change(metadata))
         });
-        match changed.await {
-            Err(status) if status.code == 404 => Ok(Outcome::Done),
-            Err(status) => Err(status),
-            Ok(()) => Ok(Outcome::Done),
-        }
+        changed.await.unless_gone()?;
+        Ok(Outcome::Done)
     }
 }

@@ -7,12 +7,10 @@ use std::time::Duration;
 use actix_web::{HttpRequest, HttpResponse};
 use tokio::time::timeout;
 
-use crate::api::connect::WAYS;
 use crate::api::field::quoted;
 use crate::api::path::Request;
 use crate::api::query::{self, Query};
 use crate::api::status::{Result, Status};
-use crate::api::verb::Verb;
 use crate::config::values::go_duration;
 use crate::metrics::requests::Sample;
 
@@ -56,10 +54,8 @@ pub fn limit(most: Duration, request: &HttpRequest) -> Result<Duration> {
 fn has_no_end(request: &HttpRequest, query: &Query<'_>) -> bool {
     let path = query::decode_path(request.uri().path());
     path.is_ok_and(|path| {
-        Request::parse(request.method().as_str(), &path, query).is_ok_and(|parsed| {
-            let leads_out = parsed.resource().is_some_and(|found| WAYS.contains(&found.subresource));
-            parsed.verb == Verb::Watch || leads_out
-        })
+        let parsed = Request::parse(request.method().as_str(), &path, query);
+        parsed.is_ok_and(|parsed| parsed.is_long_running())
     })
 }
 
@@ -86,8 +82,10 @@ mod tests {
             let limit = of(&format!("/api/v1/pods{query}")).unwrap();
             assert_eq!(limit, Duration::from_secs(seconds), "{query}");
         }
-        let proxied = of("/api/v1/namespaces/n/services/s:1/proxy/find?timeout=5000").unwrap();
-        assert_eq!(proxied, most, "the parameter is for the service");
+        for path in ["namespaces/n/services/s:1/proxy/find", "proxy/namespaces/n/services/s:1/find"] {
+            let proxied = of(&format!("/api/v1/{path}?timeout=5000")).unwrap();
+            assert_eq!(proxied, most, "the parameter is for the service");
+        }
         for (query, why) in [("5", "missing unit in duration \"5\""), ("soon", "invalid duration \"soon\"")] {
             let status = of(&format!("/api/v1/pods?timeout={query}")).unwrap_err();
             let wanted = format!("invalid timeout specified in the request URL - time: {why}");

@@ -5,7 +5,7 @@ use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse};
 
 use crate::api::catalog::{Catalog, Group};
-use crate::api::discovery::{Document, Documents, version_document};
+use crate::api::discovery::{Document, Documents};
 use crate::api::media::{self, Agreed, Encoding, Offer};
 use crate::api::status::{Result, Status};
 use crate::api::words::{DISCOVERY_GROUP, JSON};
@@ -32,6 +32,7 @@ pub async fn answer(
     context: &Context,
 ) -> Result<HttpResponse> {
     let served = worker.shared.served.load_full();
+    served.is_written().await;
     let documents = worker.shared.merged.of(&served, &worker.shared.extensions).await;
     if matches!(path, "/" | "/index.html") {
         return Ok(index(worker, &documents));
@@ -42,7 +43,7 @@ pub async fn answer(
     }
     if matches!(path, "/version" | "/version/") {
         media::routed(&context.accept, Offer::JSON_ONLY)?;
-        return render::document(context, Agreed::DEFAULT, 200, &version_document());
+        return render::document(context, Agreed::DEFAULT, 200, &worker.shared.release.document());
     }
     if path.starts_with("/version/") {
         return Err(Status::no_such_resource());

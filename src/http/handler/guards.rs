@@ -13,7 +13,6 @@ use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::permit::Permit;
 
 use crate::api::bearer::bearer;
-use crate::api::connect::WAYS;
 use crate::api::denial::denied;
 use crate::api::path::{Request, Target};
 use crate::api::query::Query;
@@ -163,12 +162,11 @@ pub async fn let_in(
             gate.enter(&flow, asked, limit / WAITS_FOR).await
         }
         Room::Plain(places) => {
-            let is_way = asked.request.resource().is_some_and(|found| WAYS.contains(&found.subresource));
             // A server that is busy is not sick: whoever asks for its health gets an answer.
             let is_health =
                 matches!(asked.request.target, Target::NonResource(path) if health::is_health(path));
-            let lasts = matches!(asked.request.verb, Verb::Watch | Verb::Proxy) || is_way;
-            if lasts || is_health { Ok(Permit::none()) } else { places.enter(asked) }
+            let is_free = asked.request.is_long_running() || is_health;
+            if is_free { Ok(Permit::none()) } else { places.enter(asked) }
         }
     }
 }
@@ -253,8 +251,8 @@ async fn judge(
             (Judged::NoOpinion, Err(denied(&identity.name, &action, &reason)))
         }
     };
-    let took = worker.backend.clock.now().0.saturating_sub(began.0);
-    worker.shared.metrics.count_judged(judged, took as f64 / 1e6);
+    let took = worker.backend.clock.now().since(began);
+    worker.shared.metrics.authorization.count_judged(judged, took.as_secs_f64());
     Ok((result, judgement))
 }
 

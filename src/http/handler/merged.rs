@@ -1,7 +1,9 @@
 //! Discovery documents that include aggregated groups: rebuilt when the catalog, the APIServices or their servers' discovery
 //! change.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use pilothouse_actors::lock::Lock;
 
 use crate::api::aggregation::Registration;
 use crate::api::discovery::{Documents, usual_places};
@@ -11,7 +13,7 @@ use super::worker::Served;
 
 /// The last built documents, and the inputs that they were built from.
 #[derive(Default)]
-pub struct MergedDocuments(Mutex<Option<Written>>);
+pub struct MergedDocuments(Lock<Option<Written>>);
 
 struct Written {
     of: Arc<Served>,
@@ -35,12 +37,12 @@ impl MergedDocuments {
         }
         let documents = Arc::new(served.documents_with(&extensions.all().await.unwrap_or_default()));
         let written = Written { of: served.clone(), state, documents: documents.clone() };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(written);
+        *self.0.lock() = Some(written);
         documents
     }
 
     fn known(&self, served: &Arc<Served>, state: State) -> Option<Arc<Documents>> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.lock();
         let known = known.as_ref().filter(|known| Arc::ptr_eq(&known.of, served) && known.state == state);
         known.map(|known| known.documents.clone())
     }

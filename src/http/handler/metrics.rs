@@ -44,8 +44,8 @@ pub async fn page(worker: &Worker) -> HttpResponse {
             watching.window_events.with_label_values(&labels).set(number(extent.events));
             watching.shelved_events.with_label_values(&labels).set(number(extent.shelved));
             watching.window_bytes.with_label_values(&labels).set(number(extent.bytes));
-            let age = extent.oldest.map_or(0, |oldest| now.0.saturating_sub(oldest.0));
-            watching.window_age.with_label_values(&labels).set(age as f64 / 1e6);
+            let age = extent.oldest.map(|oldest| now.since(oldest)).unwrap_or_default();
+            watching.window_age.with_label_values(&labels).set(age.as_secs_f64());
         }
     }
     written(metrics.text())

@@ -356,7 +356,7 @@ pub fn error(context: &Context, status: &Status) -> HttpResponse {
     if let Some(seconds) = status.retry_after() {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
-    if status.code == 403 {
+    if status.is_forbidden() {
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     }
     response

@@ -11,9 +11,11 @@ use arc_swap::{ArcSwap, Guard};
 use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::clock::Timestamp;
+use tokio::sync::watch;
 
 use crate::api::catalog::Catalog;
 use crate::api::discovery::{Documents, Other};
+use crate::api::release::Release;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
 use crate::flows::Room;
@@ -61,6 +63,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// Connections to kubelets, pods and services.
     pub connecting: Arc<Connecting>,
+    /// Which release this server says it is.
+    pub release: Release,
     /// What others verify tokens of service accounts with.
     pub token_metadata: Option<Metadata>,
     /// Whether /debug/flags may change the log level.
@@ -109,12 +113,29 @@ pub struct Served {
     address: Arc<str>,
     /// The discovery documents, made on first use: during a burst of new definitions most catalogs are never asked for theirs.
     documents: OnceLock<Arc<Documents>>,
+    /// Closed once the definitions of what is served say so, too.
+    written: Option<watch::Receiver<()>>,
 }
 
 impl Served {
     /// Serves a catalog. `address`: host and port for clients outside of the cluster.
     pub fn new(catalog: Catalog, address: Arc<str>, openapi: OpenApi) -> Served {
-        Served { catalog, openapi, address, documents: OnceLock::new() }
+        Served { catalog, openapi, address, documents: OnceLock::new(), written: None }
+    }
+
+    /// The same, while definitions do not say yet that this is served.
+    #[must_use]
+    pub fn pending(self, written: watch::Receiver<()>) -> Served {
+        Served { written: Some(written), ..self }
+    }
+
+    /// Waits until the definitions of what is served say so. Whoever finds a kind in discovery reads and writes its definition next,
+    /// and would be told that somebody else has changed it.
+    pub async fn is_written(&self) {
+        if let Some(mut written) = self.written.clone() {
+            // Nothing is ever sent: this ends with an error when the channel closes.
+            let _closed = written.changed().await;
+        }
     }
 
     /// The discovery documents.

@@ -1,4 +1,5 @@
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
 use tempfile::TempDir;
 

@@ -17,6 +17,7 @@ use crate::api::version::GroupVersion;
 use crate::api::words::NAMESPACES;
 use crate::auth::service_account::claims::account;
 use crate::limits::POLICY_QUESTIONS;
+use crate::verbs::rights;
 
 use super::{Operation, Write};
 
@@ -187,8 +188,7 @@ async fn answer(write: &Write<'_>, question: &Question) -> Result<Answer> {
         action: Arc::new(question.action.clone()),
         selection: Arc::new(selection),
     };
-    let verdict = backend.authorizer.send(asked).await;
-    let verdict = verdict.map_err(|_| Status::unavailable("the authorizer does not answer"))?;
+    let verdict = rights::ask(&backend.authorizer, asked).await?;
     let allowed = verdict.decision == Decision::Allowed;
     Ok(Answer { allowed, reason: verdict.reason(), error: verdict.error })
 }

@@ -1,20 +1,19 @@
 //! Who may approve, sign and attest for which signer, and which subjects no signer may certify.
 
-use std::sync::Arc;
-
 use actix::Addr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use openssl::nid::Nid;
 use openssl::x509::X509Req;
-use pilothouse_actors::authorizer::{Action, Authorize, Authorizer, Decision, Target};
+use pilothouse_actors::authorizer::{Authorizer, Target};
 
 use crate::api::kinds::same;
 use crate::api::meta;
-use crate::api::status::{Result, Status};
+use crate::api::status::Result;
 use crate::api::value::Value;
 use crate::api::words::MASTERS;
 use crate::api::words::signers::CLIENT;
+use crate::verbs::rights;
 
 use super::{Operation, Outcome, Plugin, Write, done};
 
@@ -82,12 +81,8 @@ async fn may(authorizer: &Addr<Authorizer>, write: &Write<'_>, signer: &str, ver
             namespace: String::new(),
             name,
         };
-        let action = Arc::new(Action { verb: verb.to_owned(), target });
-        let identity = Arc::new(write.call.user.clone());
-        match authorizer.send(Authorize { identity, action }).await {
-            Ok(Decision::Allowed) => return Ok(true),
-            Ok(Decision::Denied(_) | Decision::NoOpinion(_)) => {}
-            Err(_) => return Err(Status::unavailable("the authorizer does not answer")),
+        if rights::may(authorizer, write.call.user, verb, target).await? {
+            return Ok(true);
         }
     }
     Ok(false)

@@ -8,6 +8,7 @@ use pilothouse_actors::authorizer::{Action, Decision, Judge, Target};
 use crate::api::denial::denied;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
+use crate::verbs::rights;
 
 use super::{Operation, Outcome, Plugin, Write};
 
@@ -39,8 +40,7 @@ async fn require(write: &Write<'_>) -> Result<()> {
     let action = Arc::new(Action { verb: "create".to_owned(), target });
     let asked =
         Judge { identity: Arc::new(call.user.clone()), action: action.clone(), selection: Arc::default() };
-    let verdict = write.backend.authorizer.send(asked).await;
-    let verdict = verdict.map_err(|_| Status::unavailable("the authorizer does not answer"))?;
+    let verdict = rights::ask(&write.backend.authorizer, asked).await?;
     match (&verdict.decision, verdict.error) {
         (Decision::Allowed, _) => Ok(()),
         (_, Some(error)) => Err(Status::internal(error)),

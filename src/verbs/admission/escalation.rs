@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authorizer::{Action, Authorize, Decision, Target};
+use pilothouse_actors::authorizer::Target;
 
 use crate::api::kinds::same;
 use crate::api::meta;
@@ -15,6 +15,7 @@ use crate::api::rbac::rule::{Rule, rules_of};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::words::{MASTERS, RBAC_GROUP};
+use crate::verbs::rights;
 
 use super::{Operation, Outcome, Plugin, Write};
 
@@ -65,12 +66,7 @@ async fn may(write: &Write<'_>, verb: &str, group: &str, resource: &str, name: &
         namespace: write.call.namespace.to_owned(),
         name: name.to_owned(),
     };
-    let action = Arc::new(Action { verb: verb.to_owned(), target });
-    let identity = Arc::new(write.call.user.clone());
-    match write.backend.authorizer.send(Authorize { identity, action }).await {
-        Ok(decision) => Ok(decision == Decision::Allowed),
-        Err(_) => Err(Status::unavailable("the authorizer does not answer")),
-    }
+    rights::may(&write.backend.authorizer, write.call.user, verb, target).await
 }
 
 async fn check_role(write: &Write<'_>, role: &Value) -> Result<()> {

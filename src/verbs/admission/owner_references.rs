@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use actix::Addr;
-use pilothouse_actors::authorizer::{Action, Authorize, Authorizer, Decision, Target};
+use pilothouse_actors::authorizer::{Authorizer, Decision, Target};
 use pilothouse_actors::identity::Identity;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::meta;
-use crate::api::status::{Result, Status};
+use crate::api::status::Result;
 use crate::api::value::Value;
+use crate::verbs::rights;
 
 use super::{Kinds, Operation, Outcome, Plugin, Write, done};
 
@@ -36,7 +37,6 @@ impl Plugin for OwnerReferences {
         }
         Box::pin(async move {
             let call = write.call;
-            let user = Arc::new(call.user.clone());
             let target = Target::Resource {
                 group: call.resource.gv.group.to_string(),
                 version: call.resource.gv.version.to_string(),
@@ -47,7 +47,7 @@ impl Plugin for OwnerReferences {
             };
             // The creator of an object may set its owners: it need not have created it.
             let target = Some(target).filter(|_| write.operation != Operation::Create);
-            match self.refusal(&user, target, call.namespace, blocking(new, old)).await? {
+            match self.refusal(call.user, target, call.namespace, blocking(new, old)).await? {
                 None => Ok(()),
                 Some(why) => Err(write.forbidden(object, &why)),
             }
@@ -71,7 +71,7 @@ impl OwnerReferences {
     /// deletion it newly blocks.
     async fn refusal(
         &self,
-        user: &Arc<Identity>,
+        user: &Identity,
         changed: Option<Target>,
         namespace: &str,
         blocking: Vec<&Value>,
@@ -135,12 +135,10 @@ impl OwnerReferences {
     }
 
     /// Why a user may not do something; `None`: they may.
-    async fn denied(&self, user: &Arc<Identity>, verb: &str, target: Target) -> Result<Option<String>> {
-        let action = Arc::new(Action { verb: verb.to_owned(), target });
-        match self.authorizer.send(Authorize { identity: user.clone(), action }).await {
-            Ok(Decision::Allowed) => Ok(None),
-            Ok(Decision::Denied(why) | Decision::NoOpinion(why)) => Ok(Some(why)),
-            Err(_) => Err(Status::unavailable("the authorizer does not answer")),
+    async fn denied(&self, user: &Identity, verb: &str, target: Target) -> Result<Option<String>> {
+        match rights::decision(&self.authorizer, user, verb, target).await? {
+            Decision::Allowed => Ok(None),
+            Decision::Denied(why) | Decision::NoOpinion(why) => Ok(Some(why)),
         }
     }
 }
@@ -153,7 +151,7 @@ fn finalizers(group: String, version: String, resource: String, namespace: Strin
 mod tests {
     use actix::Actor as _;
     use pilothouse_actors::answer::Answer;
-    use pilothouse_actors::authorizer::Policy;
+    use pilothouse_actors::authorizer::{Action, Policy};
 
     use super::*;
     use crate::api::catalog::build::Builtin;
@@ -203,7 +201,7 @@ mod tests {
             namespace: "n".to_owned(),
             name: "m".to_owned(),
         };
-        let user = Arc::new(Identity::default());
+        let user = Identity::default();
         plugin.refusal(&user, Some(target).filter(|_| changes), "n", vec![&owner]).await.unwrap()
     }
 

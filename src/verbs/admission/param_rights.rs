@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::authorizer::{Action, Decision, Judge, Target};
+use pilothouse_actors::authorizer::Target;
 use pilothouse_actors::identity::Identity;
 
 use crate::api::catalog::resource::Resource;
@@ -14,6 +14,7 @@ use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::words::{ADMISSION_REGISTRATION_GROUP, MASTERS};
+use crate::verbs::rights;
 
 use super::lookup::POLICIES;
 use super::{Kinds, Operation, Outcome, Plugin, Write};
@@ -136,12 +137,7 @@ async fn may(write: &Write<'_>, verb: &str, params: Params, namespace: &str, nam
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     };
-    let action = Arc::new(Action { verb: verb.to_owned(), target });
-    let identity = Arc::new(write.call.user.clone());
-    let asked = Judge { identity, action, selection: Arc::default() };
-    let verdict = write.backend.authorizer.send(asked).await;
-    let verdict = verdict.map_err(|_| Status::unavailable("the authorizer does not answer"))?;
-    Ok(verdict.decision == Decision::Allowed)
+    rights::may(&write.backend.authorizer, write.call.user, verb, target).await
 }
 
 /// A user in the format in which the reference prints it here.

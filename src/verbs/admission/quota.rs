@@ -90,7 +90,7 @@ impl ResourceQuota {
             change,
             new: object,
             old: write.old.unwrap_or(&Value::Null),
-            now: i64::try_from(write.backend.clock.now().seconds()).unwrap_or(i64::MAX),
+            now: write.backend.clock.now().unix_seconds(),
         };
         if !request.charges(*features) {
             return Ok(());

@@ -209,7 +209,7 @@ impl Webhooks {
         let hook = subject.hook;
         let began = self.settings.clock.now();
         let outcome = self.call(subject, object).await;
-        let seconds = self.settings.clock.now().0.saturating_sub(began.0) as f64 / 1e6;
+        let seconds = self.settings.clock.now().since(began).as_secs_f64();
         let operation = subject.operation;
         let asked = Asked { name: &hook.name, sort: self.phase.word(), operation };
         let metrics = &self.settings.metrics.hooks;

@@ -92,7 +92,7 @@ impl View for Table {
         match json::read(&object.bytes) {
             Ok(read) => self.set(object.key.name(), Some(Registration::read(&read))),
             // What was known of it still counts: to forget it would make its group unknown.
-            Err(_) => tracing::error!(object = ?object.key, "an APIService cannot be read"),
+            Err(error) => tracing::error!(object = ?object.key, %error, "an APIService cannot be read"),
         }
     }
 

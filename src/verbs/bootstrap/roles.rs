@@ -1,7 +1,6 @@
 //! The default RBAC roles and bindings. Unlike other bootstrap objects they are reconciled at every start: control plane
 //! components cannot work without them.
 
-use futures::future::try_join_all;
 use pilothouse_actors::object::{Key, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
@@ -10,12 +9,12 @@ use crate::api::bootstrap::Wanted;
 use crate::api::bootstrap::roles::{self, Repair};
 use crate::api::catalog::Catalog;
 use crate::api::rbac::RESOURCES;
-use crate::api::status::{GroupResource, Result, Status};
+use crate::api::status::{GroupResource, Result, Status, Unless as _};
 use crate::api::version::GroupVersion;
 use crate::api::{codec, meta};
 use crate::verbs::Backend;
 
-use super::{Own, Place, Verb};
+use super::{Own, Place, Verb, all_of};
 
 /// Creates missing roles and bindings and restores missing rules and subjects. `enabled` tells which feature gates are on.
 pub async fn roles(backend: &Backend, catalog: &Catalog, enabled: impl Fn(&str) -> bool) -> Result<()> {
@@ -26,7 +25,7 @@ pub async fn roles(backend: &Backend, catalog: &Catalog, enabled: impl Fn(&str) 
         own.look_after_all(ours)
     };
     // All at once, so that they share a sync of the disk: nobody is served yet who could see a binding before its role.
-    try_join_all(RESOURCES.map(of_resource)).await.map(drop)
+    all_of(RESOURCES.map(of_resource)).await
 }
 
 impl Own<'_> {
@@ -36,7 +35,7 @@ impl Own<'_> {
         let of = GroupResource { group, resource };
         let snapshot = self.backend.stores.snapshot(&TypeName::new(&of.to_string()), &Permit::none()).await;
         let snapshot = snapshot.map_err(|error| Status::from_store(&error, of, ""))?;
-        try_join_all(ours.into_iter().map(|wanted| self.look_after(wanted, &snapshot))).await.map(drop)
+        all_of(ours.into_iter().map(|wanted| self.look_after(wanted, &snapshot))).await
     }
 
     async fn look_after(&self, wanted: &Wanted, snapshot: &Snapshot) -> Result<()> {
@@ -49,26 +48,20 @@ impl Own<'_> {
         };
         let version = GroupVersion::new(wanted.group, "v1");
         let found = self.backend.load_kind(&version, wanted.object.str("kind"), stored)?;
+        // Whoever writes the object in the same moment means it: the next start looks again.
         match roles::repair(&found, &wanted.object) {
             Repair::Nothing => Ok(()),
             Repair::Replace(repaired) => {
                 tracing::info!(resource = place.resource, name, "repaired");
                 let written = self.ask(place, Verb::Update, "", codec::to_json(&repaired).into()).await;
-                settled(written.map(drop))
+                written.unless_overtaken()?;
+                Ok(())
             }
             Repair::Remake => {
                 tracing::info!(resource = place.resource, name, "made anew: it gave another role");
-                settled(self.ask(place, Verb::Delete, "", bytes::Bytes::new()).await.map(drop))?;
+                self.ask(place, Verb::Delete, "", bytes::Bytes::new()).await.unless_overtaken()?;
                 self.make_from(place, "", body.into()).await.map(drop)
             }
         }
-    }
-}
-
-/// Whoever writes the object in the same moment means it: the next start looks again.
-fn settled(written: Result<()>) -> Result<()> {
-    match written {
-        Err(status) if matches!(status.code, 404 | 409) => Ok(()),
-        written => written,
     }
 }

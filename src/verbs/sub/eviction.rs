@@ -52,7 +52,7 @@ async fn evict(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> R
         };
         match tried {
             // A version that the client named will not come back.
-            Err(status) if status.code == 409 && options.resource_version.is_none() => refused = status,
+            Err(status) if status.is_conflict() && options.resource_version.is_none() => refused = status,
             tried => return tried,
         }
     }
@@ -84,7 +84,7 @@ async fn spend(
         exact.resource_version = Some(meta::of(pod).str("resourceVersion").to_owned());
         return match remove(backend, call, &exact).await {
             // It may have become ready: then it counts, and the client has to ask anew.
-            Err(status) if status.code == 409 && options.resource_version.is_none() => {
+            Err(status) if status.is_conflict() && options.resource_version.is_none() => {
                 Err(eviction::not_counted(meta::name(&budget)))
             }
             removed => removed,

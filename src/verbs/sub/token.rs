@@ -26,7 +26,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> A
     }
     let account = backend.load(call, &*backend.read(call).await?)?;
     let now = backend.clock.now();
-    complete(backend, &mut request, &account, &time::format_seconds(seconds_of(now.seconds())));
+    complete(backend, &mut request, &account, &time::format_seconds(now.unix_seconds()));
     token::validate(&request, &mut errors);
     if !errors.is_empty() {
         return Err(call.invalid_body("", &errors));
@@ -53,13 +53,9 @@ pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> A
 
     let status = request.entry("status");
     status.set("token", made);
-    let ends = seconds_of(now.seconds()).saturating_add(asked);
+    let ends = now.unix_seconds().saturating_add(asked);
     status.set("expirationTimestamp", time::format_seconds(ends));
     Ok(Reply::Object(201, backend.show_body(call, &request)?))
-}
-
-fn seconds_of(seconds: u64) -> i64 {
-    i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
 /// Takes out what only the server may say.
@@ -135,7 +131,7 @@ async fn node_of(backend: &Backend, call: &Call<'_>, name: &str) -> Result<Optio
     }
     match get(backend, call, "nodes", "Node", name).await {
         Ok(node) => Ok(Some(reference(&node))),
-        Err(status) if status.code == 404 => {
+        Err(status) if status.is_not_found() => {
             Ok(Some(Reference { name: name.to_owned(), uid: String::new() }))
         }
         Err(status) => Err(Status::internal(status.message)),

@@ -32,9 +32,8 @@ impl Claims {
         else {
             return Age::Unsaid;
         };
-        let ends = u64::try_from(after).unwrap_or_default().saturating_mul(1_000_000);
-        match now.0 > ends {
-            true => Age::Stale(i64::try_from(now.seconds()).unwrap_or(i64::MAX).saturating_sub(after)),
+        match now > Timestamp::from_unix(after) {
+            true => Age::Stale(now.unix_seconds().saturating_sub(after)),
             false => Age::Fresh,
         }
     }

@@ -297,7 +297,7 @@ async fn many_tokens_do_not_grow_the_memory() {
         claims["jti"] = number.to_string().into();
         assert!(house.known(&house.sign(&claims)).await);
     }
-    assert!(house.verifier.0.remembered().len() <= TOKENS_REMEMBERED);
+    assert!(house.verifier.0.remembered.lock().len() <= TOKENS_REMEMBERED);
 }
 
 /// What is at hand.

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_web::http::header;
 use actix_web::{HttpMessage as _, HttpRequest};
@@ -17,12 +18,10 @@ use crate::api::audit::response::Response;
 use crate::api::audit::sources::sources;
 use crate::api::audit::{Level, Stage};
 use crate::api::catalog::resource::Resource;
-use crate::api::connect::WAYS;
 use crate::api::media::Encoding;
 use crate::api::path::{Request, Target};
 use crate::api::schema::Registry;
 use crate::api::status::Status;
-use crate::api::verb::Verb;
 use crate::http::peer::Peer;
 use crate::ledger::Ledger;
 use crate::limits::{AUDIT_AGENT_BYTES, AUDIT_BODY_BYTES};
@@ -34,7 +33,7 @@ use super::super::worker::Worker;
 use super::Audit;
 
 /// Requests that take longer than this say so.
-const SLOW_MICROS: u64 = 500_000;
+const SLOW: Duration = Duration::from_millis(500);
 
 /// The response as far as it was recorded.
 #[derive(Default)]
@@ -93,7 +92,6 @@ impl Trail {
             agent: cut_agent(agent),
             received: context.began,
         };
-        let leads_out = parsed.resource().is_some_and(|found| WAYS.contains(&found.subresource));
         Trail {
             ledger: audit.ledger.clone(),
             clock: worker.backend.clock.clone(),
@@ -101,7 +99,7 @@ impl Trail {
             head: Arc::new(head),
             decision,
             object: RefCell::new(object(parsed)),
-            is_long_running: leads_out || matches!(parsed.verb, Verb::Watch | Verb::Proxy),
+            is_long_running: parsed.is_long_running(),
             is_refused: user.is_none(),
             acts_as: RefCell::default(),
             answered: RefCell::default(),
@@ -183,8 +181,8 @@ impl Trail {
         let mut notes = self.notes.borrow().clone();
         if stage == Stage::ResponseComplete {
             notes.append(&mut self.late.borrow().clone());
-            let took = at.0.saturating_sub(self.head.received.0);
-            if took > SLOW_MICROS && !self.is_long_running {
+            let took = at.since(self.head.received);
+            if took > SLOW && !self.is_long_running {
                 notes.insert("apiserver.latency.k8s.io/total".to_owned(), span(took));
             }
         }
@@ -311,7 +309,6 @@ fn object(parsed: &Request<'_>) -> Option<ObjectRef> {
 #[cfg(test)]
 mod tests {
     use std::panic::AssertUnwindSafe;
-    use std::time::Duration;
 
     use futures::FutureExt as _;
     use pilothouse_actors::clock::Timestamp;

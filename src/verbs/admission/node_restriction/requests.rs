@@ -10,10 +10,11 @@ use pilothouse_actors::authorizer::{Action, Decision, Judge, Target};
 
 use super::{Allowances, Looked, PODS, find, is_on};
 use crate::api::meta;
-use crate::api::status::{Result, Status};
+use crate::api::status::Result;
 use crate::api::value::Value;
 use crate::api::words::signers;
 use crate::verbs::admission::Write;
+use crate::verbs::rights;
 
 /// The signers of the certificates that identify nodes.
 const NODE_SIGNERS: [&str; 2] = [signers::SERVING, signers::KUBELET];
@@ -104,8 +105,7 @@ async fn audience(write: &Write<'_>, request: &Value, pod: &Value) -> Result<Opt
     let action = Arc::new(Action { verb: ANY_AUDIENCE.to_owned(), target });
     let identity = Arc::new(write.call.user.clone());
     let asked = Judge { identity, action, selection: Arc::default() };
-    let verdict = write.backend.authorizer.send(asked).await;
-    let verdict = verdict.map_err(|_| Status::unavailable("the authorizer does not answer"))?;
+    let verdict = rights::ask(&write.backend.authorizer, asked).await?;
     Ok(match (verdict.decision, verdict.error) {
         (Decision::Allowed, _) => None,
         (_, Some(error)) => {

@@ -9,7 +9,6 @@ use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures::future::join_all;
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::error::StoreError;
@@ -256,7 +255,7 @@ impl Ledger {
         for (name, amount) in used {
             value.entry("status").entry("used").set(name, amount.to_string());
         }
-        let now = time::format_seconds(i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX));
+        let now = time::format_seconds(self.clock.now().unix_seconds());
         let reset = ownership::reset_fields("", KIND, "status", true);
         let write = ownership::Write {
             manager: SERVER_NAME,
@@ -270,14 +269,8 @@ impl Ledger {
         let ty =
             self.registry.kind("", "v1", KIND).ok_or_else(|| Status::internal("no schema for quotas"))?;
         let encoded = codec::encode_draft(&self.registry, ty, &value);
-        Ok(Draft {
-            key: page.object.key.clone(),
-            bytes: Bytes::from(encoded.bytes),
-            revision_at: encoded.revision_at,
-            item_at: encoded.item_at,
-            labels: page.object.labels.clone(),
-            fields: select::fields_of("", KIND, &value),
-        })
+        let (key, labels) = (page.object.key.clone(), page.object.labels.clone());
+        Ok(encoded.into_draft(key, labels, select::fields_of("", KIND, &value)))
     }
 }
 

@@ -100,7 +100,7 @@ impl<'a> Subject<'a> {
         let who = format!("webhook {}", crate::api::field::quoted(&hook.name));
         let evaluate = || conditioned(&[], &hook.conditions, inputs, !hook.ignores_failures).ok();
         let Conditioned { hold, errors } = until_answered(self.write, &rights, &who, evaluate).await?;
-        let seconds = plugin.settings.clock.now().0.saturating_sub(began.0) as f64 / 1e6;
+        let seconds = plugin.settings.clock.now().since(began).as_secs_f64();
         let of = Conditions {
             name: &hook.name,
             kind: "webhook",

@@ -99,7 +99,9 @@ impl View for Table {
                 list.configurations.insert(name, hooks);
             }
             // What was known of it still counts: to forget it would let pass what it refuses.
-            Err(_) => tracing::error!(object = ?object.key, "a configuration of webhooks cannot be read"),
+            Err(error) => {
+                tracing::error!(object = ?object.key, %error, "a configuration of webhooks cannot be read");
+            }
         }
         list.changed();
     }

@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 
-use bytes::Bytes;
-use pilothouse_actors::object::{Draft, Pairs};
+use pilothouse_actors::object::Pairs;
 use pilothouse_actors::ports::Look;
 
 use super::super::testing::running;
@@ -18,14 +17,7 @@ async fn store(services: &Services, owner: &Key, address: &str, port: u16) {
     let value = codec::json::read(text.as_bytes()).unwrap();
     let ty = services.registry.kind("", "v1", "Service").unwrap();
     let encoded = codec::encode_draft(&services.registry, ty, &value);
-    let draft = Draft {
-        key: owner.clone(),
-        bytes: Bytes::from(encoded.bytes),
-        revision_at: encoded.revision_at,
-        item_at: encoded.item_at,
-        labels: Pairs::default(),
-        fields: Pairs::default(),
-    };
+    let draft = encoded.into_draft(owner.clone(), Pairs::default(), Pairs::default());
     services.stores.create(&TypeName::new(SERVICES), draft, &Permit::none()).await.unwrap();
 }
 

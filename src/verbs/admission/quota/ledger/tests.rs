@@ -62,14 +62,7 @@ impl Scene {
         ));
         let registry = &self.ledger.registry;
         let encoded = codec::encode_draft(registry, registry.kind("", "v1", KIND).unwrap(), &value);
-        Draft {
-            key: key(),
-            bytes: Bytes::from(encoded.bytes),
-            revision_at: encoded.revision_at,
-            item_at: encoded.item_at,
-            labels: Pairs::default(),
-            fields: Pairs::default(),
-        }
+        encoded.into_draft(key(), Pairs::default(), Pairs::default())
     }
 
     async fn stored(&self) -> (Arc<Object>, Value) {
