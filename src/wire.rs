@@ -186,6 +186,7 @@ fn worker(parts: &Parts) -> Worker {
 }
 
 fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
+    let shared = parts.shared.clone();
     Backend {
         registry: parts.registry.clone(),
         terms: Terms::new(|name| parts.gates.enabled(name), parts.boot.config.api.allow_privileged),
@@ -208,6 +209,7 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
             parts.boot.pool.clone(),
         )),
         judges_selectors: parts.gates.enabled("AuthorizeWithSelectors"),
+        served_now: Rc::new(move |resource| custom::served_now(&shared, resource)),
     }
 }
 

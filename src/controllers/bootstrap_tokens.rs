@@ -13,6 +13,7 @@ use openssl::hash::MessageDigest;
 use openssl::pkey::PKey;
 use openssl::sign::Signer;
 use pilothouse_actors::object::{Key, Object, TypeName};
+use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
@@ -152,6 +153,11 @@ impl Loop for BootstrapSigner {
         if is_info || is_token(news) {
             queue.add(());
         }
+    }
+
+    fn hear_all(&self, _: &TypeName, _: &Snapshot, queue: &mut Queue<()>) {
+        // A token may have gone unheard, and its signature must not stay.
+        queue.add(());
     }
 
     fn work(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {

@@ -113,9 +113,9 @@ impl Client {
         self.catalogs.now()
     }
 
-    /// The schemas of all built-in kinds.
-    pub fn registry(&self) -> &Registry {
-        &self.backend.registry
+    /// The schemas of all kinds that are built in.
+    pub fn registry(&self) -> Arc<Registry> {
+        self.backend.registry.clone()
     }
 
     /// The resource of a store, if it is served.

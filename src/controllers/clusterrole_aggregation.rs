@@ -93,9 +93,7 @@ impl Loop for GatheredRoles {
     fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<String>) {
         // Roles that were deleted unnoticed must not count any more. All aggregated roles are checked again.
         *self.roles.borrow_mut() = Gatherers::default();
-        for object in snapshot.iter().filter(|object| object.is_readable()) {
-            self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
-        }
+        self.hear_each(of, snapshot, queue);
     }
 
     fn work(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {

@@ -1,8 +1,9 @@
 //! The actor that tells all loops of changes: one bell for the thread, one cursor per type, no HTTP.
 //!
-//! It reads windows like a watch session and passes events on, type by type. After each round it announces that it has caught up.
-//! A type is followed from its first write on, so unused types cost nothing. A loop that joins is told all objects. A type whose
-//! store does not answer is tried again soon. If the informer panics, [`Hearing`] starts another one and the loops join that.
+//! It reads the windows as watch sessions do and passes the events on, type by type; after each round it says that it has
+//! caught up. If it falls behind what memory holds, it reads the log; if it falls behind that too, everyone is told all there is. A type begins to be followed when it is first written to, so types that nobody uses cost nothing. Loops join
+//! and leave it; a loop that joins is told all there is. A type whose store does not answer is asked again soon. If it ends,
+//! which it does only in a panic, [`Hearing`] begins another one and the loops join that.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -14,7 +15,7 @@ use futures::future::join_all;
 use pilothouse_actors::bell::{Bell, Bells, Published};
 use pilothouse_actors::object::{Revision, TypeName};
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::window::{Read, Window};
+use pilothouse_actors::window::{Event, Read, Window};
 use tokio::sync::watch;
 
 use crate::limits::{CONTROLLER_EVENTS_PER_TURN, INFORMER_MAILBOX};
@@ -56,7 +57,22 @@ struct Followed {
     cursor: Revision,
 }
 
-/// The followed types and the loops. It moves into each round and back.
+impl Followed {
+    /// What comes after the cursor, also if only the log still has it: a list would say nothing of what has gone meanwhile, and
+    /// some loops act on just that. `None` if nobody has it any more.
+    async fn next(&self) -> Option<Vec<Arc<Event>>> {
+        match self.window.read(self.cursor, CONTROLLER_EVENTS_PER_TURN) {
+            Read::Events(events) => Some(events),
+            Read::Shelved(shelf, through) => {
+                let read = shelf.read(self.cursor, through, CONTROLLER_EVENTS_PER_TURN).await;
+                read.inspect_err(|error| tracing::warn!(%error, "loops have missed something")).ok()
+            }
+            Read::Expired(_) => None,
+        }
+    }
+}
+
+/// What is followed and who hears of it. It moves into each round and back.
 #[derive(Default)]
 struct Ear {
     followed: HashMap<TypeName, Followed>,
@@ -225,10 +241,7 @@ impl Ear {
         // Events that come meanwhile ring again.
         let head = followed.window.head();
         while followed.cursor < head {
-            let Read::Events(events) = followed.window.read(followed.cursor, CONTROLLER_EVENTS_PER_TURN)
-            else {
-                return self.list(of, stores).await;
-            };
+            let Some(events) = followed.next().await else { return self.list(of, stores).await };
             let Some(last) = events.last() else { break };
             followed.cursor = last.revision();
             let heard = Heard { of: of.clone(), events: events.into() };
@@ -279,3 +292,6 @@ impl Handler<Break> for Informer {
         panic!("an informer that fails on purpose");
     }
 }
+
+#[cfg(test)]
+mod tests;

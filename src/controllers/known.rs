@@ -10,6 +10,7 @@ use pilothouse_actors::object::TypeName;
 use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
 use crate::api::verb::Verb;
+use crate::api::version::GroupVersion;
 
 /// A published catalog.
 pub type Published = Arc<dyn AsRef<Catalog> + Send + Sync>;
@@ -90,7 +91,13 @@ impl Known {
         self.by_kind.values().any(|resource| is_custom(&resource))
     }
 
-    /// Whether this version has built-in resources.
+    /// The versions that somebody has defined.
+    pub fn defined(&self) -> impl Iterator<Item = &GroupVersion> {
+        let custom = self.by_kind.values().filter(|resource| resource.custom.is_some());
+        custom.map(|resource| &resource.gv)
+    }
+
+    /// Whether something of this version is built in.
     pub fn has_builtin(&self, group: &str, version: &str) -> bool {
         let is_builtin =
             |resource: &&Arc<Resource>| resource.custom.is_none() && resource.gv.is(group, version);

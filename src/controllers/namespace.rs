@@ -413,7 +413,9 @@ impl Loop for NamespaceController {
             }
             return;
         }
-        // Each namespace once: keys are sorted.
+        // What they wait for may have gone unheard.
+        self.waiting.borrow().iter().for_each(|namespace| queue.add(namespace.clone()));
+        // Each namespace once: keys stand in order.
         let mut last = "";
         for namespace in snapshot.iter().map(|object| object.key.namespace()) {
             if namespace != last {

@@ -1,10 +1,13 @@
 //! serviceaccount-controller and root-ca-certificate-publisher-controller: objects that every namespace has, and that are created
 //! again when deleted.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_actors::object::TypeName;
+use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::meta;
 use crate::api::status::Result;
@@ -78,16 +81,34 @@ impl Made {
     }
 }
 
-/// Creates an object in every namespace.
+/// What is looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// One namespace.
+    One(String),
+    /// All of them: what they should have may have gone unheard.
+    Every,
+}
+
+/// The loop.
 pub struct PerNamespace {
     client: Client,
     made: Rc<Made>,
+    /// What the work so far makes worth looking at.
+    more: RefCell<Vec<Work>>,
 }
 
 impl PerNamespace {
     /// Creates this object in every namespace, acting as `client`.
     pub fn new(client: Client, made: Rc<Made>) -> PerNamespace {
-        PerNamespace { client, made }
+        PerNamespace { client, made, more: RefCell::default() }
+    }
+
+    async fn every(&self) -> Result<Outcome> {
+        let snapshot = self.client.snapshot(&TypeName::new(NAMESPACES)).await?;
+        let names = snapshot.iter().map(|namespace| Work::One(namespace.key.name().to_owned()));
+        self.more.borrow_mut().extend(names);
+        Ok(Outcome::Done)
     }
 
     async fn sync(&self, namespace: &str) -> Result<Outcome> {
@@ -111,29 +132,43 @@ impl PerNamespace {
 }
 
 impl Loop for PerNamespace {
-    type Key = String;
+    type Key = Work;
 
     fn follows(&self) -> Follows {
         Follows::These(self.made.follows)
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<String>) {
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Work>) {
         let key = &news.object.key;
         if news.of.as_str() == NAMESPACES {
             if !news.gone && news.object.fields.get("status.phase") == Some("Active") {
-                queue.add(key.name().to_owned());
+                queue.add(Work::One(key.name().to_owned()));
             }
-        } else if key.name() == self.made.object_name
-            && news.at.is_some()
-            && (news.gone || self.made.content.is_some())
-        {
-            queue.add(key.namespace().to_owned());
+        } else if key.name() == self.made.object_name && (news.gone || self.made.content.is_some()) {
+            queue.add(Work::One(key.namespace().to_owned()));
         }
     }
 
-    fn work(self: Rc<Self>, namespace: String) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&namespace).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
-            .boxed_local()
+    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
+        if of.as_str() != NAMESPACES {
+            return queue.add(Work::Every);
+        }
+        self.hear_each(of, snapshot, queue);
+    }
+
+    fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+        async move {
+            let done = match &work {
+                Work::One(namespace) => self.sync(namespace).await,
+                Work::Every => self.every().await,
+            };
+            done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
+        }
+        .boxed_local()
+    }
+
+    fn more(&self) -> Vec<Work> {
+        self.more.take()
     }
 }
 

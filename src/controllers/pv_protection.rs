@@ -10,6 +10,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::object::{Key, Object, TypeName};
+use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::meta;
@@ -178,6 +179,14 @@ impl Loop for Protection {
         if !news.gone && head.is_terminating() == head.has_finalizer(self.what.finalizer()) {
             queue.add(news.object.key.clone());
         }
+    }
+
+    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Key>) {
+        if of.as_str() == PODS {
+            // The last pod that used a claim may have gone unheard, wherever the others are.
+            return self.waiting.borrow().iter().for_each(|claim| queue.add(claim.clone()));
+        }
+        self.hear_each(of, snapshot, queue);
     }
 
     fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {

@@ -6,6 +6,8 @@ use std::rc::Rc;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_actors::object::TypeName;
+use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::aggregation::STORE;
 use crate::api::bootstrap::api_services::{DEFINED, MANAGED, ON_START, defined};
@@ -57,6 +59,14 @@ impl Loop for Registrations {
 
     fn hear(&self, news: &News<'_>, queue: &mut Queue<String>) {
         queue.add(news.object.key.name().to_owned());
+    }
+
+    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<String>) {
+        // What says of a defined version that it is there may have gone unheard.
+        for GroupVersion { group, version } in self.client.known().defined() {
+            queue.add(format!("{version}.{group}"));
+        }
+        self.hear_each(of, snapshot, queue);
     }
 
     fn work(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {

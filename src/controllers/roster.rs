@@ -1,5 +1,6 @@
 //! The loops that `--controllers` enables: their names, service accounts and constructors.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use pilothouse_actors::clock::Clock;
@@ -169,6 +170,7 @@ fn serviceaccount_token(Making { house, name, client, .. }: Making<'_>) {
         client: client.clone(),
         authorities,
         sign: sign.clone(),
+        more: RefCell::default(),
     });
 }
 

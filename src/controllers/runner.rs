@@ -85,8 +85,14 @@ pub trait Loop: 'static {
     /// Handles one event.
     fn hear(&self, news: &News<'_>, queue: &mut Queue<Self::Key>);
 
-    /// Handles all objects of a type, at the start or after missed events.
+    /// Hears of all objects of a type, when it begins or when it has missed something. Nothing says what has gone unheard: a loop
+    /// that acts on what goes looks at all that this may concern.
     fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
+        self.hear_each(of, snapshot, queue);
+    }
+
+    /// Hears of the objects of a type one by one.
+    fn hear_each(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
         for object in snapshot.iter().filter(|object| object.is_readable()) {
             self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
         }

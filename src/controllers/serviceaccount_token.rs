@@ -1,5 +1,6 @@
 //! serviceaccount-token-controller: fills token Secrets, and deletes them with their service account.
 
+use std::cell::RefCell;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::object::{Key, TypeName};
+use pilothouse_actors::object::{Key, Object, TypeName};
+use pilothouse_actors::snapshot::Snapshot;
 use serde_json::json;
 
 use crate::api::meta;
@@ -39,6 +41,8 @@ pub enum Work {
     Account(Key),
     /// A removed Secret, and the service account that may still list it.
     Gone(Key, String),
+    /// All Secrets that ask for tokens: accounts may have gone unheard.
+    Every,
 }
 
 /// Maintains token Secrets.
@@ -49,10 +53,16 @@ pub struct AccountTokens {
     pub authorities: Arc<Authorities>,
     /// Signs tokens.
     pub sign: SignToken,
+    /// What the work so far makes worth looking at.
+    pub more: RefCell<Vec<Work>>,
 }
 
 fn annotation<'a>(secret: &'a Value, name: &str) -> &'a str {
     meta::of(secret).get("annotations").map(|all| all.str(name)).unwrap_or_default()
+}
+
+fn asks_for_token(secret: &Object) -> bool {
+    secret.fields.get("type") == Some(ACCOUNT_TOKEN_TYPE)
 }
 
 impl AccountTokens {
@@ -103,7 +113,7 @@ impl AccountTokens {
         let secrets = self.client.resource(SECRETS)?;
         let snapshot = self.client.snapshot(&TypeName::new(SECRETS)).await?;
         let in_place = snapshot.scan(Some(key.namespace()), Bound::Unbounded);
-        let tokens = in_place.filter(|object| object.fields.get("type") == Some(ACCOUNT_TOKEN_TYPE));
+        let tokens = in_place.filter(|object| asks_for_token(object));
         let looks = tokens.map(|object| async {
             let secret = self.client.load(&secrets, object)?;
             if annotation(&secret, ACCOUNT_NAME) == key.name() {
@@ -115,7 +125,14 @@ impl AccountTokens {
         each::all(looks, 1).await.map(|()| Outcome::Done)
     }
 
-    /// Removes a deleted Secret from its service account.
+    async fn every(&self) -> Result<Outcome> {
+        let snapshot = self.client.snapshot(&TypeName::new(SECRETS)).await?;
+        let tokens = snapshot.iter().filter(|object| asks_for_token(object));
+        self.more.borrow_mut().extend(tokens.map(|object| Work::Secret(object.key.clone())));
+        Ok(Outcome::Done)
+    }
+
+    /// Makes an account forget a Secret that is gone.
     async fn forget(&self, secret: &Key, account: &str) -> Result<Outcome> {
         let (secrets, accounts) = (self.client.resource(SECRETS)?, self.client.resource(ACCOUNTS)?);
         if self.client.get(At::of(&secrets, secret)).await?.is_some() {
@@ -171,10 +188,8 @@ impl Loop for AccountTokens {
     fn hear(&self, news: &News<'_>, queue: &mut Queue<Work>) {
         let key = news.object.key.clone();
         match (news.of.as_str(), news.gone) {
-            (SECRETS, false) if news.object.fields.get("type") == Some(ACCOUNT_TOKEN_TYPE) => {
-                queue.add(Work::Secret(key));
-            }
-            (SECRETS, true) if news.object.fields.get("type") == Some(ACCOUNT_TOKEN_TYPE) => {
+            (SECRETS, false) if asks_for_token(news.object) => queue.add(Work::Secret(key)),
+            (SECRETS, true) if asks_for_token(news.object) => {
                 let secrets = self.client.resource(SECRETS);
                 let last = secrets.and_then(|secrets| self.client.load(&secrets, news.object));
                 let account =
@@ -188,16 +203,28 @@ impl Loop for AccountTokens {
         }
     }
 
+    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
+        if of.as_str() == ACCOUNTS {
+            return queue.add(Work::Every);
+        }
+        self.hear_each(of, snapshot, queue);
+    }
+
     fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
         async move {
             let done = match &work {
                 Work::Secret(key) => self.secret(key).await,
                 Work::Account(key) => self.account(key).await,
                 Work::Gone(key, account) => self.forget(key, account).await,
+                Work::Every => self.every().await,
             };
             done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
         }
         .boxed_local()
+    }
+
+    fn more(&self) -> Vec<Work> {
+        self.more.take()
     }
 }
 

@@ -152,7 +152,12 @@ impl Tools {
                 // Whoever was about to look at it may start it once more.
                 Ok(Released::Done) => drop(book.released.insert(store)),
                 // Somebody let a definition go without its objects. They stay, in case it comes back.
-                Ok(Released::HasObjects | Released::Absent) => {}
+                Ok(Released::HasObjects) => {
+                    let left = self.backend.stores.snapshot(&store, &Permit::none()).await;
+                    let objects = left.map_or(0, |snapshot| snapshot.objects.len());
+                    tracing::warn!(%store, objects, "a definition is gone and has left objects");
+                }
+                Ok(Released::Absent) => {}
                 Err(error) => tracing::debug!(%store, %error, "a store is not released"),
             }
         }

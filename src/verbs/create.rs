@@ -71,6 +71,7 @@ async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Op
     if filled {
         draft.fields = draft.fields.iter().chain([(FILLED_IN, "")]).collect();
     }
+    check_served(backend, call)?;
     match backend.stores.create(&call.stored.store, draft, &call.permit).await {
         Ok(object) => Ok(Some(Reply::Object(201, backend.tell(call, &object).await?))),
         Err(StoreError::Exists) => Ok(None),
@@ -78,8 +79,21 @@ async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Op
     }
 }
 
-/// Why a name is taken: if the object is being deleted, the client may wait for that. With generateName set, the message says
-/// that no unique name was found, even if a name was given.
+/// Whether a custom kind is still there: admission may have taken long. An object that is stored when its definition has gone would be
+/// found by the next definition of that name, whatever that means by it, and until then by nobody.
+fn check_served(backend: &Backend, call: &Call<'_>) -> Result<()> {
+    let now = (backend.served_now)(call.resource);
+    match now.filter(|now| now.namespaced == call.resource.namespaced) {
+        None => Err(Status::no_such_resource()),
+        Some(now) if now.custom.as_ref().is_some_and(|custom| custom.is_going) => {
+            Err(Status::definition_is_going(call.of()))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Why a name cannot be had: an object that is going still has it, which the client may wait for. Who gave a prefix is told
+/// that no name could be made of it, even if the name was given, too.
 async fn taken(backend: &Backend, call: &Call<'_>, name: &str, has_prefix: bool) -> Box<Status> {
     let present = backend.stores.get(&call.stored.store, call.key(name), &call.permit).await;
     let going = present

@@ -114,10 +114,13 @@ pub struct Backend {
     pub conversions: Rc<Conversions>,
     /// Whether access reviews take selectors into account.
     pub judges_selectors: bool,
+    /// What is served under the name of a resource by now: those of custom kinds are replaced when their definition changes, and go
+    /// with it.
+    pub served_now: ServedNow,
 }
 
-/// Tells whether a resource is still the one served under its name.
-pub type IsServed = Rc<dyn Fn(&Arc<Resource>) -> bool>;
+/// Says what is served under the name of a resource now.
+pub type ServedNow = Rc<dyn Fn(&Arc<Resource>) -> Option<Arc<Resource>>>;
 
 /// Additional dependencies of watches. One per HTTP worker.
 pub struct Watching {
@@ -131,8 +134,6 @@ pub struct Watching {
     pub initial_events: bool,
     /// Counts watches and their events.
     pub metrics: Arc<Metrics>,
-    /// Tells whether a resource is still served: custom ones are replaced when their definition changes.
-    pub is_served: IsServed,
 }
 
 impl Backend {

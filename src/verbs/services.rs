@@ -48,7 +48,8 @@ use super::{Backend, Call};
 
 const SERVICES: &str = "services";
 const ENDPOINTS: &str = "endpoints";
-const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
+/// The store of what says which addresses are taken.
+pub const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
 const RANGES: &str = "servicecidrs.networking.k8s.io";
 /// The ServiceCIDR of the flags; it is always used, whatever its object says.
 const DEFAULT_RANGE: &str = "kubernetes";
@@ -67,6 +68,16 @@ pub struct Services {
     ranges: Arc<[AddressRange]>,
     /// The node port range as messages print it.
     port_range: String,
+}
+
+/// What a stored service says that it holds.
+enum Told {
+    /// There is none.
+    Absent,
+    /// This.
+    Holds(Holdings),
+    /// It cannot be read.
+    Unknown,
 }
 
 impl Services {
@@ -189,22 +200,36 @@ impl Services {
         Ok(())
     }
 
-    /// The addresses and ports of the stored service, after all pending writes of it.
-    async fn held(&self, owner: &Key, permit: &Permit) -> std::result::Result<Option<Holdings>, StoreError> {
+    /// What a stored service holds, after every write of it that is under way.
+    async fn held(&self, owner: &Key, permit: &Permit) -> std::result::Result<Told, StoreError> {
         let found = self.stores.settled(&TypeName::new(SERVICES), owner.clone(), permit).await?;
-        Ok(found.map(|object| {
-            self.decode(&object, "", "Service")
-                .map_or_else(Holdings::default, |service| Holdings::of(&service))
-        }))
+        Ok(match found {
+            None => Told::Absent,
+            Some(object) => self
+                .decode(&object, "", "Service")
+                .map_or(Told::Unknown, |service| Told::Holds(Holdings::of(&service))),
+        })
     }
 
     /// Releases what is not needed. An item that cannot be released now does not stop the others: it stays in the doubt, and the
     /// error tells whether to retry.
     async fn let_go(&self, doubt: &mut Doubt) -> std::result::Result<(), StoreError> {
         let owner = doubt.owner.clone();
-        let held = self.held(&owner, &doubt.permit).await?;
-        doubt.endpoints &= held.is_none();
-        doubt.held = doubt.held.without(&held.unwrap_or_default());
+        match self.held(&owner, &doubt.permit).await? {
+            Told::Absent => {}
+            Told::Holds(held) => {
+                doubt.endpoints = false;
+                doubt.held = doubt.held.without(&held);
+            }
+            // All of it may be in use.
+            Told::Unknown => {
+                tracing::warn!(
+                    service = owner.as_str(),
+                    "the service cannot be read: nothing of it is given back"
+                );
+                (doubt.held, doubt.endpoints) = (Holdings::default(), false);
+            }
+        }
         let ports = std::mem::take(&mut doubt.held.ports);
         if !ports.is_empty() {
             let back = Return { owner: owner.clone(), ports: ports.into_iter().collect() };

@@ -89,8 +89,8 @@ pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) 
         initial_end_bookmark: options.is_streaming_list(),
         live: watching.live_sessions.clone(),
         is_current: {
-            let (is_served, resource) = (watching.is_served.clone(), call.resource.clone());
-            Box::new(move || is_served(&resource))
+            let (served_now, resource) = (backend.served_now.clone(), call.resource.clone());
+            Box::new(move || served_now(&resource).is_some_and(|now| Arc::ptr_eq(&now, &resource)))
         },
     });
     Ok(Reply::Watch(feed))

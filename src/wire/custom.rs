@@ -65,13 +65,12 @@ pub(super) async fn follow(parts: &Arc<Parts>) -> Result<(), StartError> {
     done.map_err(|error| broken(&error))?.map_err(|why| broken(&why))
 }
 
-/// Whether this very resource is served under its name now. Built-in resources are never replaced.
-pub(super) fn is_served(shared: &Shared, resource: &Arc<Resource>) -> bool {
-    let found = |served: &Served| {
-        let found = served.catalog.find(&resource.gv.group, &resource.gv.version, &resource.plural);
-        found.is_some_and(|found| Arc::ptr_eq(found, resource))
-    };
-    resource.custom.is_none() || found(&shared.served.load())
+/// What is served under the name of a resource now. Those that are built in are never replaced.
+pub(super) fn served_now(shared: &Shared, resource: &Arc<Resource>) -> Option<Arc<Resource>> {
+    if resource.custom.is_none() {
+        return Some(resource.clone());
+    }
+    shared.served.load().catalog.find(&resource.gv.group, &resource.gv.version, &resource.plural).cloned()
 }
 
 /// Publishes the defined resources, then ends watches of resources that changed.

@@ -1,6 +1,5 @@
 //! Assembles watches: the state that the watches of all workers share.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use actix::Addr;
@@ -11,7 +10,7 @@ use pilothouse_actors::session::LiveSessions;
 use crate::config::Config;
 use crate::verbs::Watching;
 
-use super::{Parts, custom};
+use super::Parts;
 
 /// The shared settings and the live watches of all workers.
 pub(super) struct Watches {
@@ -44,13 +43,11 @@ pub(super) fn watching(parts: &Parts) -> Watching {
     let broadcaster = Broadcaster::begin(&parts.storage.bells, &parts.storage.fatal);
     let watches = &parts.watches;
     watches.broadcasters.lock().push(broadcaster.clone());
-    let shared = parts.shared.clone();
     Watching {
         broadcaster,
         live_sessions: watches.live_sessions.clone(),
         min_request_timeout: watches.min_request_timeout,
         initial_events: watches.initial_events,
         metrics: parts.shared.metrics.clone(),
-        is_served: Rc::new(move |resource| custom::is_served(&shared, resource)),
     }
 }

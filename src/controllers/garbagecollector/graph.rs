@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use pilothouse_actors::object::Key;
 
-/// Cached UIDs of removed owners, so that a thousand dependents need not look for their owner one by one.
-const GONE_REMEMBERED: usize = 500;
+/// Uids that are remembered as gone though nobody had named them as owners by then. Types are told one after the other: a
+/// dependent may be heard of after its owner has gone, and the kind of the owner with it.
+const GONE_REMEMBERED: usize = 4_096;
 
 /// A UID in sixteen bytes. Texts that are no canonical UUID, which only references can contain, become a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,6 +82,9 @@ pub enum Going {
     Foreground,
     /// It waits until dependents are orphaned.
     Orphaning,
+    /// It has gone. The node stays until the last of them no longer names it: they need not ask for their owner one by one,
+    /// and the kind of the owner, which could say that it is not there, may itself be gone when their turn comes.
+    Gone,
 }
 
 /// A work item.
@@ -145,7 +149,7 @@ impl Node {
     fn is_idle(&self) -> bool {
         matches!(self.owners, Owners::None)
             && self.dependents.is_none()
-            && matches!(self.going, Going::No | Going::Plainly)
+            && matches!(self.going, Going::No | Going::Plainly | Going::Gone)
     }
 }
 
@@ -153,7 +157,7 @@ impl Node {
 #[derive(Debug, Default)]
 pub struct Graph {
     nodes: BTreeMap<Uid, Node>,
-    /// The last removed UIDs that had dependents; also in order of removal.
+    /// The last uids that went without a node to remember it; in order of their going, too.
     gone: BTreeSet<Uid>,
     gone_in_order: VecDeque<Uid>,
 }
@@ -207,7 +211,11 @@ impl Graph {
 
     /// Attaches a dependent to its owner. Answers whether the owner was observed as the reference says.
     fn attach(&mut self, uid: Uid, owner: &Owner) -> bool {
+        let went = self.gone.contains(&owner.uid);
         let node = self.nodes.entry(owner.uid).or_default();
+        if went {
+            node.going = Going::Gone;
+        }
         node.dependents.get_or_insert_default().insert(uid);
         node.place.is_some() && owner.fits
     }
@@ -231,16 +239,18 @@ impl Graph {
 
     /// An object was removed. Adds tasks for its dependents, and for owners that waited for it.
     pub fn remove(&mut self, uid: Uid, tasks: &mut Vec<Task>) {
-        let Some(node) = self.nodes.remove(&uid) else { return };
-        for (owner, _) in node.owners.all() {
+        let Some(node) = self.nodes.get_mut(&uid) else { return self.remember_gone(uid) };
+        (node.place, node.going) = (None, Going::Gone);
+        for (owner, _) in std::mem::take(&mut node.owners).all() {
             if self.going(owner) == Going::Foreground {
                 tasks.push(Task::Attempt(owner));
             }
             self.detach(uid, owner);
         }
-        if let Some(dependents) = node.dependents {
+        tasks.extend(self.dependents(uid).into_iter().map(Task::Attempt));
+        self.prune(uid);
+        if !self.nodes.contains_key(&uid) {
             self.remember_gone(uid);
-            tasks.extend(dependents.iter().copied().map(Task::Attempt));
         }
     }
 
@@ -255,14 +265,15 @@ impl Graph {
         }
     }
 
-    /// Whether an object of this UID is known to be removed.
+    /// Whether an object of this uid was there and is no more. Nobody serves its kind any more, perhaps: it is gone all the same.
     pub fn is_gone(&self, uid: Uid) -> bool {
-        self.gone.contains(&uid)
+        self.going(uid) == Going::Gone || self.gone.contains(&uid)
     }
 
     /// A lookup has found an owner here.
     pub fn confirm(&mut self, uid: Uid, place: Place) {
-        if let Some(node) = self.nodes.get_mut(&uid) {
+        // What was found may have been heard to go meanwhile.
+        if let Some(node) = self.nodes.get_mut(&uid).filter(|node| node.going != Going::Gone) {
             node.place.get_or_insert(place);
         }
     }

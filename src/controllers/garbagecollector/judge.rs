@@ -58,7 +58,7 @@ impl GarbageCollector {
     /// Deletes the object if all its owners are gone; removes references to missing owners if some are.
     pub(super) async fn attempt(&self, uid: Uid) -> Result<Outcome> {
         let going = self.state.borrow().graph.going(uid);
-        if matches!(going, Going::Plainly | Going::Orphaning) {
+        if matches!(going, Going::Plainly | Going::Orphaning | Going::Gone) {
             return Ok(Outcome::Done);
         }
         let Some(item) = self.find(uid).await? else { return Ok(Outcome::Done) };

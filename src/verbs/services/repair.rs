@@ -9,12 +9,12 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{Owners, Return, Take, Want};
 use pilothouse_actors::snapshot::Snapshot;
 
-use super::{ADDRESSES, MANAGED_BY, MANAGER, SERVICES, Services, parent};
+use super::{ADDRESSES, MANAGED_BY, MANAGER, SERVICES, Services, Told, parent};
 use crate::api::codec;
 use crate::api::names;
 use crate::api::schema::Registry;
 use crate::api::services::Holdings;
-use crate::api::status::Result;
+use crate::api::status::{GroupResource, Result, Status};
 use crate::api::words::NETWORKING_GROUP;
 use crate::verbs::stores::Stores;
 
@@ -88,8 +88,8 @@ impl Services {
         let (mut findings, mut taken) = (BTreeSet::new(), BTreeSet::new());
         for object in addresses.iter() {
             let name = object.key.name();
-            let owner = self.decode(object, NETWORKING_GROUP, "IPAddress").as_ref().and_then(parent);
-            // The addresses of a corrupt service may be in use.
+            let owner = self.owner_of(object);
+            // The addresses of a service that cannot be read may be in use.
             let says = |owner: &Key| match held.get(owner) {
                 Some(Some(held)) => held.addresses.contains(name),
                 Some(None) => true,
@@ -113,7 +113,28 @@ impl Services {
         findings
     }
 
-    /// Repairs one finding.
+    /// The service that an address is taken for.
+    pub fn owner_of(&self, address: &Object) -> Option<Key> {
+        self.decode(address, NETWORKING_GROUP, "IPAddress").as_ref().and_then(parent)
+    }
+
+    /// Takes an address again that was taken from this service, if it still says it: another one could get it.
+    pub async fn keep(&self, name: &str, owner: &Key) -> Result<()> {
+        let of = GroupResource { group: "", resource: SERVICES };
+        let held = self.held(owner, &Permit::none()).await;
+        let held = held.map_err(|error| Status::from_store(&error, of, owner.name()))?;
+        if matches!(held, Told::Holds(held) if held.addresses.contains(name)) {
+            tracing::warn!(
+                address = name,
+                service = owner.as_str(),
+                "the address of a service was taken from it"
+            );
+            self.mend(&Finding::Missing(name.to_owned(), owner.clone())).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts right what was found.
     pub async fn mend(&self, finding: &Finding) -> Result<()> {
         match finding {
             Finding::Leaked(address, owner, _) => {
