@@ -16,8 +16,8 @@ use bytes::Bytes;
 use crate::archive::Shelf;
 use crate::checkpoints::Checkpoints;
 use crate::clock::Timestamp;
-use crate::lock::{Lock, SharedLock};
 use crate::limits::{FRAMES_KEPT, SET_BACK, SHELVED_EVENTS};
+use crate::lock::{Lock, SharedLock};
 use crate::object::{Object, Revision, Variant};
 
 /// What happened to an object.
