@@ -21,7 +21,7 @@ pub struct Published;
 pub struct Bell {
     /// A std mutex: it is held for one insertion or one swap, never across a wait.
     dirty: Lock<HashSet<TypeName>>,
-    /// Whether a `Published` is on its way that will still see what is marked now.
+    /// Whether a `Published` is on its way that will see everything marked by now.
     rung: AtomicBool,
     broadcaster: Recipient<Published>,
 }

@@ -10,7 +10,7 @@ use crate::snapshot::Snapshot;
 use crate::store::Position;
 use crate::window::{Event, Read};
 
-/// Why a state cannot be had.
+/// Why an older state is not available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoState {
     /// The revision is outside of the history.

@@ -35,7 +35,7 @@ pub struct Errands {
 /// The note and the ways to call the session. Shared by the session, its broadcaster and its feed.
 pub struct Summons {
     session: Recipient<Wake>,
-    /// A plain lock, because all who take it run on the thread of the session: it is never contended.
+    /// A plain lock: everybody who takes it runs on the session's thread, so it is never contended.
     note: Lock<Note>,
 }
 

@@ -20,7 +20,7 @@ use super::words::MASTERS;
 pub const STORE: &str = "apiservices.apiregistration.k8s.io";
 /// As whom this server asks others what they serve.
 const ASKS_AS: &str = "system:kube-aggregator";
-/// The same where it asks for descriptions of their API.
+/// The user of its requests for OpenAPI documents.
 pub const READS_AS: &str = "system:aggregator";
 /// The default port of an APIService's service.
 const USUAL_PORT: u16 = 443;
@@ -30,7 +30,7 @@ pub fn asker() -> Identity {
     Identity { name: ASKS_AS.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() }
 }
 
-/// What an APIService says.
+/// The contents of an APIService.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// Its name: version, dot, group.

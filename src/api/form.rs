@@ -190,7 +190,7 @@ pub fn agree<'a>(accept: &'a str, offer: Offer, verb: Verb, rows: bool) -> Resul
 /// object it gets the error of the form. So an object is deleted by then, as in the reference. All other requests are refused
 /// before anything is stored.
 pub fn misfit(form: Result<Form>, verb: Verb, encoding: Encoding) -> Result<(Form, Option<Box<Status>>)> {
-    // What no event can be shows when there is one.
+    // A form that events cannot have matters only when there is an event.
     let of_events = |status: &Status| verb == Verb::Watch && status.is_not_acceptable();
     match form {
         Ok(form) => Ok((form, None)),

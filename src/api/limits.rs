@@ -124,7 +124,7 @@ pub const TYPE_CHECK_COST: usize = 2 << 20;
 pub const TYPE_CHECK_EACH: usize = 1_024;
 /// Bytes of what is told of the expressions of one policy that do not fit.
 pub const TYPE_WARNINGS_BYTES: usize = 256 << 10;
-/// Variables of a policy that expressions can also ask for all at once, to know whether there is one.
+/// Variables of a policy that are available in one map, for expressions that test their presence.
 pub const VARIABLES_AS_ONE: usize = 1_000;
 /// The CEL cost of all match conditions of a policy or webhook for one request.
 pub const CONDITIONS_COST: u64 = 2_500_000;

@@ -89,7 +89,7 @@ impl<'a> Request<'a> {
             || self.resource().is_some_and(|found| WAYS.contains(&found.subresource))
     }
 
-    /// Reads a request. `path` is decoded already: see [`super::query::decode_path`].
+    /// Parses a request. `path` is unescaped already: see [`super::query::decode_path`].
     pub fn parse(method: &str, path: &'a str, query: &Query<'_>) -> status::Result<Request<'a>> {
         let mut segments = Segments::of(path);
         let Some((group, version)) = group_and_version(&mut segments) else {

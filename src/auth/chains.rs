@@ -72,7 +72,7 @@ impl<T: Clone> Chains<T> {
 
     fn remember(&self, leaf: &[u8], read: &T, by: &Arc<X509Store>, valid_until: Timestamp) {
         let mut remembered = self.remembered.lock();
-        // Whoever was verified by authorities that are trusted no more is not remembered after all were forgotten.
+        // A result under replaced CAs must not enter the cache after that was cleared.
         if !Arc::ptr_eq(&self.authorities.load(), by) {
             return;
         }

@@ -44,7 +44,7 @@ struct Source {
 pub struct Followed<V> {
     directory: Addr<Directory>,
     sources: Vec<Source>,
-    /// A std lock: it is held for one look or one change, never across a wait.
+    /// A std lock: it is held for one lookup or one change, never across a wait.
     view: SharedLock<V>,
 }
 
@@ -148,7 +148,7 @@ impl<V: View> Followed<V> {
             for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_behind()) {
                 let position = open(&self.directory, &source.type_name).await?;
                 let mut view = self.view.write();
-                // Somebody else may have been quicker: then what is new since is read in as always.
+                // Another reader may have done it: then only newer events are applied.
                 if !source.catch_up(of, &mut *view)
                     && position.snapshot.revision.0 > source.at.load(Ordering::Acquire)
                 {

@@ -8,7 +8,7 @@ use pilothouse_actors::lock::Lock;
 
 use crate::limits::WEBHOOK_ANSWERS_KEPT;
 
-/// Answers by question, and until when each counts. A std mutex: held for one look or one change.
+/// Answers by question, with their expiry. A std mutex: held for one lookup or one change.
 pub struct Kept<K, V>(Lock<HashMap<K, (Timestamp, V)>>);
 
 impl<K, V> Default for Kept<K, V> {

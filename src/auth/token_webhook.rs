@@ -47,7 +47,7 @@ struct Inner {
     metrics: Arc<Metrics>,
     clock: Clock,
     kept: Kept<Digest, Verdict>,
-    /// Questions that are under way. No more than there are requests.
+    /// Calls in progress. At most one per request.
     open: Lock<HashMap<Digest, Arc<OnceCell<Said>>>>,
 }
 
@@ -97,7 +97,7 @@ fn digest(token: &str, audiences: &[String]) -> Digest {
 }
 
 impl Inner {
-    /// Asks, or waits for whoever asks the same.
+    /// Makes the call, or waits for one with the same token.
     async fn find_out(self: Arc<Inner>, token: String, wanted: Arc<[String]>, key: Digest) -> Verdict {
         let cell = Arc::clone(self.open.lock().entry(key).or_default());
         let waiting = Waiting { inner: &self, key, cell };
@@ -182,7 +182,8 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut open = self.inner.open.lock();
-        // What is answered is asked anew by whoever comes later, and of the others only the map knows.
+        // An answered entry is removed, so that later requests call again. A count of two means that only the map and this waiter
+        // hold it.
         let is_ours = open.get(&self.key).is_some_and(|known| Arc::ptr_eq(known, &self.cell));
         if is_ours && (self.cell.initialized() || Arc::strong_count(&self.cell) == 2) {
             open.remove(&self.key);

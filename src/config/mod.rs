@@ -355,7 +355,7 @@ fn command() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .disable_version_flag(true)
         .arg(version::argument())
-        // The reference server takes the last of several; so must scripts that append their own flags.
+        // The last of several equal flags counts, as in the reference: scripts append their own flags.
         .args_override_self(true);
     let command = Config::augment_args(command)
         .about("A control-plane API server that speaks the Kubernetes 1.33 API")

@@ -113,7 +113,7 @@ impl Client {
         self.catalogs.now()
     }
 
-    /// The schemas of all kinds that are built in.
+    /// The schemas of all built-in kinds.
     pub fn registry(&self) -> Arc<Registry> {
         self.backend.registry.clone()
     }
@@ -210,8 +210,7 @@ impl Client {
         self.edit(at, subresource, |object| Ok(version(object) == read && change(object)?)).await
     }
 
-    /// Says what some fields of an object, or of the part of it that `subresource` names, shall be, and owns them from now on,
-    /// whoever owned them before.
+    /// Applies fields of an object or subresource with server-side apply, and takes their ownership by force.
     pub async fn apply(&self, at: At<'_>, subresource: &str, manager: &str, object: &Value) -> Result<()> {
         let query = format!("fieldManager={manager}&force=true");
         let (query, warnings) = (Query::parse(&query), Warnings::default());

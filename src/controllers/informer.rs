@@ -72,7 +72,7 @@ impl Followed {
     }
 }
 
-/// What is followed and who hears of it. It moves into each round and back.
+/// The followed types and the loops. It moves into each round and back.
 #[derive(Default)]
 struct Ear {
     followed: HashMap<TypeName, Followed>,
@@ -182,7 +182,7 @@ impl Handler<Published> for Informer {
     type Result = ();
 
     fn handle(&mut self, _: Published, context: &mut Self::Context) {
-        // Nothing else is handled meanwhile: what rings is found by the next round.
+        // No other message is handled meanwhile: rings are found by the next round.
         context.wait(Informer::hear().map(|_, _, _| ()));
     }
 }

@@ -97,7 +97,7 @@ impl Known {
         custom.map(|resource| &resource.gv)
     }
 
-    /// Whether something of this version is built in.
+    /// Whether this version has built-in resources.
     pub fn has_builtin(&self, group: &str, version: &str) -> bool {
         let is_builtin =
             |resource: &&Arc<Resource>| resource.custom.is_none() && resource.gv.is(group, version);

@@ -415,7 +415,7 @@ impl Loop for NamespaceController {
         }
         // What they wait for may have gone unheard.
         self.waiting.borrow().iter().for_each(|namespace| queue.add(namespace.clone()));
-        // Each namespace once: keys stand in order.
+        // Each namespace once: keys are sorted.
         let mut last = "";
         for namespace in snapshot.iter().map(|object| object.key.namespace()) {
             if namespace != last {

@@ -90,7 +90,7 @@ pub enum Work {
     Every,
 }
 
-/// The loop.
+/// Creates an object in every namespace.
 pub struct PerNamespace {
     client: Client,
     made: Rc<Made>,

@@ -124,7 +124,7 @@ impl PodCollector {
             tracing::debug!(%status, "the pods of some nodes are looked at again");
         }
         let next = self.state.borrow().doubted.values().min().copied();
-        // Nodes that are doubted soon after each other share the look at all pods.
+        // Nodes that become doubtful shortly after each other share one scan.
         let left = |at: Timestamp| at.since(self.clock.now());
         Ok(next.map_or(Outcome::Done, |at| Outcome::After(left(at).max(GATHERED))))
     }

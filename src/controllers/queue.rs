@@ -125,7 +125,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// The next key to work on. Whoever takes it says [`Queue::done`] afterwards.
+    /// Takes the next key. The caller must call [`Queue::done`] afterwards.
     pub fn next(&mut self, now: Timestamp) -> Option<K> {
         self.note_time(now);
         while self.later.first_key_value().is_some_and(|((at, _), _)| *at <= now) {

@@ -33,7 +33,7 @@ pub enum Work {
     Gone(String, Key),
 }
 
-/// The loop.
+/// Repairs allocations.
 pub struct ServiceRepair {
     client: Client,
     /// The interval of the checks.

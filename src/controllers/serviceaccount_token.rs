@@ -132,7 +132,7 @@ impl AccountTokens {
         Ok(Outcome::Done)
     }
 
-    /// Makes an account forget a Secret that is gone.
+    /// Removes a deleted Secret from its service account.
     async fn forget(&self, secret: &Key, account: &str) -> Result<Outcome> {
         let (secrets, accounts) = (self.client.resource(SECRETS)?, self.client.resource(ACCOUNTS)?);
         if self.client.get(At::of(&secrets, secret)).await?.is_some() {

@@ -203,7 +203,7 @@ fn tidied(path: &Path, keeping: &Keeping, now: Timestamp) -> io::Result<()> {
     }
     old.sort_unstable_by(|one, other| other.cmp(one));
     let oldest = now.minus(Duration::from_secs(keeping.days.saturating_mul(DAY_SECONDS)));
-    // A file and what was made of it when the server ended in the middle of that are one.
+    // A file and its compressed copy, if the server ended in between, count as one.
     let mut moments: Vec<Timestamp> = old.iter().map(|(at, _)| *at).collect();
     moments.dedup();
     let kept = if keeping.files == 0 { moments.len() } else { keeping.files.min(moments.len()) };

@@ -12,7 +12,7 @@ use crate::limits::CONNECTIONS_OF_ONE;
 #[derive(Clone)]
 pub(super) struct Places {
     all: Arc<Semaphore>,
-    /// How many each user has. A std lock: it is held for one look or one change.
+    /// The connections per user. A std lock: it is held for one lookup or one change.
     taken: Arc<Lock<HashMap<String, usize>>>,
 }
 

@@ -170,7 +170,7 @@ pub struct Pool {
     clock: Clock,
     /// How long a connection is kept.
     kept_for: Duration,
-    /// A std lock: it is held for one look or one change.
+    /// A std lock: it is held for one lookup or one change.
     shelves: Lock<Shelves>,
 }
 

@@ -61,7 +61,7 @@ pub(super) struct Way {
 
 /// One context per way of verification.
 pub(super) struct Contexts {
-    /// A std lock: it is held for one look.
+    /// A std lock: it is held for one lookup.
     kubelets: Lock<Kubelets>,
     nobody: SslContext,
     extensions: Lock<Extensions>,

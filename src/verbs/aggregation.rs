@@ -99,9 +99,9 @@ impl Eq for Description {}
 /// The group versions that extension API servers serve. Shared by all workers and loops.
 pub struct Extensions {
     registrations: Arc<Followed<Table>>,
-    /// By the name of the registration. A std lock: it is held for one look or one change.
+    /// By the name of the APIService. A std lock, because it is held only for one lookup or change.
     told: SharedLock<BTreeMap<String, Arc<Told>>>,
-    /// How often that has changed.
+    /// Counts the changes of `told`.
     changes: AtomicU64,
     upstream: Arc<Upstream>,
     /// Whether a service is called at one of its endpoints instead of its cluster IP.

@@ -42,7 +42,7 @@ pub fn own_identity() -> Identity {
     Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() }
 }
 
-/// Makes the system namespaces that are not there.
+/// Creates missing system namespaces.
 pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
     make_namespaces(backend, catalog, &SYSTEM_NAMESPACES).await
 }

@@ -36,7 +36,7 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answer
     page.check(call.of())?;
     let deletions = page.items.iter().map(async |object| {
         match delete_object(backend, call, object.clone(), &options).await {
-            // Somebody else was faster: what should be gone is gone.
+            // A concurrent deletion came first, with the same result.
             Err(status) if status.code != 404 => Err(status),
             _ => Ok(()),
         }

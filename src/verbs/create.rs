@@ -92,8 +92,8 @@ fn check_served(backend: &Backend, call: &Call<'_>) -> Result<()> {
     }
 }
 
-/// Why a name cannot be had: an object that is going still has it, which the client may wait for. Who gave a prefix is told
-/// that no name could be made of it, even if the name was given, too.
+/// Why a name is taken: if the object is being deleted, the client may wait for that. With generateName set, the message says
+/// that no unique name was found, even if a name was given.
 async fn taken(backend: &Backend, call: &Call<'_>, name: &str, has_prefix: bool) -> Box<Status> {
     let present = backend.stores.get(&call.stored.store, call.key(name), &call.permit).await;
     let going = present

@@ -371,7 +371,7 @@ async fn newer(
     }
 }
 
-/// The state at an older version; `None` if that is gone. What it takes is counted among the lists in flight.
+/// The state at an older version; `None` if it is compacted. Its memory counts against the list budget.
 async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<Option<Chosen>> {
     let mut held: Vec<Held> = Vec::new();
     let mut refused = None;

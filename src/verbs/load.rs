@@ -12,9 +12,9 @@ use pilothouse_actors::object::TypeName;
 /// The statistics of one server.
 #[derive(Debug, Default)]
 pub struct Load {
-    /// How many objects each type had when it was last listed.
+    /// The number of objects of each type at its last list.
     objects: SharedLock<HashMap<TypeName, usize>>,
-    /// How many watch the same, by the hash of what that is: texts come from clients.
+    /// The number of watches with the same scope, by a keyed hash of the scope, because clients choose its text.
     watchers: Lock<HashMap<u64, usize>>,
     secret: RandomState,
     /// The number of all watches.

@@ -54,8 +54,8 @@ impl Continue {
         Continue { revision: None, since: None, expired: self.revision, from: self.from }
     }
 
-    /// Whether the list was begun longer ago than its version is kept. Clients count on that: some wait for it to happen, though
-    /// nothing was written since and the version could still be shown.
+    /// Whether the list began longer ago than versions are kept. Clients rely on that: some wait for the expiry, even if nothing
+    /// was written and the version could still be served.
     pub fn is_over(&self, now: Timestamp, history: Duration) -> bool {
         let age = self.since.map(|since| Duration::from_millis(millis(now).saturating_sub(since)));
         age.is_some_and(|age| age > history)

@@ -400,7 +400,7 @@ impl Backend {
     }
 }
 
-/// The metadata of an object as an object of its own.
+/// The PartialObjectMetadata of an object.
 fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
     let metadata = inner::metadata(kept.bytes, kept.metadata()?);
     let mut json = BytesMut::with_capacity(metadata.len() + 80);

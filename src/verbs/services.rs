@@ -200,7 +200,7 @@ impl Services {
         Ok(())
     }
 
-    /// What a stored service holds, after every write of it that is under way.
+    /// The addresses and ports of the stored service, after all pending writes of it.
     async fn held(&self, owner: &Key, permit: &Permit) -> std::result::Result<Told, StoreError> {
         let found = self.stores.settled(&TypeName::new(SERVICES), owner.clone(), permit).await?;
         Ok(match found {

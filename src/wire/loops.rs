@@ -53,7 +53,7 @@ async fn count_flows(parts: Arc<Parts>) -> crate::api::status::Result<()> {
 pub(super) struct Loops {
     /// The CA and the signers that the loops publish and sign with.
     authorities: Arc<watch::Sender<Arc<Authorities>>>,
-    /// What they begin with, until they have begun.
+    /// The settings of the loops, until they have started.
     begin: Lock<Option<(Settings, UsesHeard, Vec<Guest>)>>,
     uses: Uses,
     is_on: bool,

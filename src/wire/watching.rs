@@ -18,7 +18,7 @@ pub(super) struct Watches {
     min_request_timeout: Duration,
     /// Whether clients may ask for `sendInitialEvents` (feature gate WatchList).
     initial_events: bool,
-    /// One for each worker.
+    /// The broadcaster of each worker.
     broadcasters: Lock<Vec<Addr<Broadcaster>>>,
 }
 

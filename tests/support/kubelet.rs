@@ -128,7 +128,7 @@ pub struct Kubelet {
 struct Lines {
     /// Whether connections are kept alive.
     kept: AtomicBool,
-    /// Each, until it is over.
+    /// The open connections.
     all: Lock<Vec<Option<TcpStream>>>,
 }
 
@@ -230,7 +230,7 @@ fn serve(
     }
 }
 
-/// Answers one request. `false`: there is none.
+/// Answers one request; `false` if there is none.
 fn answer(wire: &mut Wire, remembered: &Lock<Vec<Seen>>, deed: &Deed, connection: usize) -> bool {
     let Ok(lines) = wire.head() else { return false };
     let mut words = lines[0].split(' ').map(str::to_owned);

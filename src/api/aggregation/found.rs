@@ -38,7 +38,7 @@ pub struct FoundResource {
     pub scope: String,
     /// Its singular.
     pub singular_resource: String,
-    /// What can be done with it.
+    /// The verbs it supports.
     pub verbs: Option<Vec<String>>,
     /// Its short names.
     #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]

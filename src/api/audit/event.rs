@@ -241,7 +241,7 @@ fn moment(at: Timestamp) -> String {
     time::format_micros(at.unix_seconds(), at.subsec_micros())
 }
 
-/// A time of some milliseconds or more, as the reference writes it.
+/// A duration of milliseconds or more, in Go's format.
 pub fn span(took: Duration) -> String {
     let (seconds, micros) = (took.as_secs(), took.subsec_micros());
     let digits = |whole: u64, rest: String| {

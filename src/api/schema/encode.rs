@@ -26,7 +26,7 @@ impl Encoded {
     }
 }
 
-/// Whether an empty list is told from none where a field shows both.
+/// Whether an empty list differs from an absent one where a field shows both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// No: the reference stores objects in Protobuf, which does not tell them apart.

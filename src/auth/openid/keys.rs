@@ -22,7 +22,7 @@ pub struct Keys {
     /// `None` until the first successful fetch.
     ring: ArcSwapOption<Ring>,
     turn: Lock<Turn>,
-    /// Wakes the task that fetches.
+    /// Wakes the fetching task.
     wanted: Notify,
     /// The number of finished attempts, successful or not.
     ended: watch::Sender<u64>,
@@ -115,7 +115,7 @@ impl Keys {
         let wanted = async {
             loop {
                 self.wanted.notified().await;
-                // A wake may be left over from an attempt that began by itself.
+                // The wake may be left over from an attempt that began by itself.
                 let turn = self.turn.lock();
                 if turn.wanted > turn.begun {
                     return;

@@ -36,7 +36,7 @@ struct Shared {
     clock: Clock,
     /// Measures how long a verification takes that is not cached.
     latency: Option<Latency>,
-    /// By the digest of the token: memory shall not hold what opens doors. A std mutex: held for one look or one change.
+    /// By the digest of the token, so that memory holds no tokens. A std mutex: held for one lookup or one change.
     remembered: Lock<HashMap<[u8; 32], Remembered>>,
 }
 
@@ -78,7 +78,7 @@ impl OpenIdTokens {
 }
 
 impl Shared {
-    /// The bearer of a token that was good a moment ago.
+    /// The bearer of a cached token.
     fn recall(&self, digest: &[u8; 32]) -> Option<Arc<Identity>> {
         let now = self.clock.now();
         self.remembered

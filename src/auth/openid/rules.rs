@@ -201,7 +201,7 @@ impl Rules {
                 several => format!("oidc: expected audience in {} got {got}", listed(several)),
             });
         }
-        // A token that does not say when it ends has ended.
+        // A token without expiry counts as expired.
         let expires = Timestamp::from_unix(expires.unwrap_or_default());
         if expires < now {
             return Err("oidc: token is expired".to_owned());

@@ -45,9 +45,9 @@ struct Shared {
     objects: Arc<Objects>,
     clock: Clock,
     metrics: Arc<Metrics>,
-    /// By the digest of the token: memory shall not hold what opens doors.
+    /// By the digest of the token, so that memory holds no tokens.
     remembered: Lock<HashMap<[u8; 32], Arc<Signed>>>,
-    /// Who wants to know which tokens of secrets are used.
+    /// Where the use of legacy tokens is reported.
     uses: OnceLock<Uses>,
 }
 
@@ -55,9 +55,9 @@ struct Shared {
 struct Signed {
     claims: Claims,
     identity: Arc<Identity>,
-    /// How far the types had come when everything it hangs on was last found in place.
+    /// The newest revisions when all its objects were last found to exist.
     firm_at: Lock<Option<Heads>>,
-    /// The day of that, since the epoch: a token of a secret is looked at on each day on which it is used.
+    /// The day of that check since the epoch: the Secret of a legacy token is checked on each day of use.
     firm_on: AtomicU64,
     /// Whether the account listed the Secret of a legacy token then.
     listed: AtomicBool,

@@ -162,7 +162,7 @@ pub async fn let_in(
             gate.enter(&flow, asked, limit / WAITS_FOR).await
         }
         Room::Plain(places) => {
-            // A server that is busy is not sick: whoever asks for its health gets an answer.
+            // A busy server is healthy: health checks take no place.
             let is_health =
                 matches!(asked.request.target, Target::NonResource(path) if health::is_health(path));
             let is_free = asked.request.is_long_running() || is_health;

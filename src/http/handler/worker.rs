@@ -65,7 +65,7 @@ pub struct Shared {
     pub connecting: Arc<Connecting>,
     /// Which release this server says it is.
     pub release: Release,
-    /// What others verify tokens of service accounts with.
+    /// The issuer's metadata and public keys, if this server publishes them.
     pub token_metadata: Option<Metadata>,
     /// Whether /debug/flags may change the log level.
     pub changes_flags: bool,

@@ -134,7 +134,7 @@ impl OwnerReferences {
         Ok(found)
     }
 
-    /// Why a user may not do something; `None`: they may.
+    /// Why the authorizer denies an action; `None` if it allows it.
     async fn denied(&self, user: &Identity, verb: &str, target: Target) -> Result<Option<String>> {
         match rights::decision(&self.authorizer, user, verb, target).await? {
             Decision::Allowed => Ok(None),

@@ -91,7 +91,7 @@ impl View for Table {
     fn put(&mut self, _: usize, object: &Object) {
         match json::read(&object.bytes) {
             Ok(read) => self.set(object.key.name(), Some(Registration::read(&read))),
-            // What was known of it still counts: to forget it would make its group unknown.
+            // The last readable version stays in force: dropping it would make its group unknown.
             Err(error) => tracing::error!(object = ?object.key, %error, "an APIService cannot be read"),
         }
     }

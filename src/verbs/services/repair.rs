@@ -89,7 +89,7 @@ impl Services {
         for object in addresses.iter() {
             let name = object.key.name();
             let owner = self.owner_of(object);
-            // The addresses of a service that cannot be read may be in use.
+            // The addresses of a corrupt service may be in use.
             let says = |owner: &Key| match held.get(owner) {
                 Some(Some(held)) => held.addresses.contains(name),
                 Some(None) => true,
@@ -134,7 +134,7 @@ impl Services {
         Ok(())
     }
 
-    /// Puts right what was found.
+    /// Repairs one finding.
     pub async fn mend(&self, finding: &Finding) -> Result<()> {
         match finding {
             Finding::Leaked(address, owner, _) => {

@@ -51,7 +51,7 @@ async fn evict(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> R
             }
         };
         match tried {
-            // A version that the client named will not come back.
+            // A conflict with a version that the client named is final.
             Err(status) if status.is_conflict() && options.resource_version.is_none() => refused = status,
             tried => return tried,
         }
@@ -83,7 +83,7 @@ async fn spend(
         let mut exact = options.clone();
         exact.resource_version = Some(meta::of(pod).str("resourceVersion").to_owned());
         return match remove(backend, call, &exact).await {
-            // It may have become ready: then it counts, and the client has to ask anew.
+            // The pod may have become ready: then the budget counts it, and the client has to retry.
             Err(status) if status.is_conflict() && options.resource_version.is_none() => {
                 Err(eviction::not_counted(meta::name(&budget)))
             }

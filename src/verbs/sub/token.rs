@@ -58,7 +58,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> A
     Ok(Reply::Object(201, backend.show_body(call, &request)?))
 }
 
-/// Takes out what only the server may say.
+/// Removes fields that only the server sets.
 pub fn wipe(request: &mut Value) {
     let meta = request.entry("metadata");
     for field in ["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid"] {

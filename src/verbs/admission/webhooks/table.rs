@@ -98,7 +98,7 @@ impl View for Table {
                 let hooks = Configuration::of(Hook::read_all(&configuration), &self.pool);
                 list.configurations.insert(name, hooks);
             }
-            // What was known of it still counts: to forget it would let pass what it refuses.
+            // The last readable version stays in force: dropping it would admit requests that it refuses.
             Err(error) => {
                 tracing::error!(object = ?object.key, %error, "a configuration of webhooks cannot be read");
             }
