@@ -117,12 +117,12 @@ pub const RULES_COST: u64 = 10_000_000;
 pub const DEFAULT_RULES: usize = 10_000;
 /// Kinds that the expressions of a policy are type-checked against; the reference's value.
 pub const TYPES_CHECKED: usize = 10;
-/// What holding the expressions of one policy against kinds may cost: the bytes of each, and what any costs, once for each kind.
-/// Some seconds at most. What comes after that is not looked at; nothing depends on it.
+/// The cost of type-checking the expressions of one policy: bytes plus [`TYPE_CHECK_EACH`] of every expression, per kind. Some
+/// seconds at most. Later expressions are not checked; nothing depends on these warnings.
 pub const TYPE_CHECK_COST: usize = 2 << 20;
-/// What any expression costs there besides its bytes.
+/// The fixed cost of type-checking one expression, besides its bytes.
 pub const TYPE_CHECK_EACH: usize = 1_024;
-/// Bytes of what is told of the expressions of one policy that do not fit.
+/// Bytes of the type-checking warnings of one policy.
 pub const TYPE_WARNINGS_BYTES: usize = 256 << 10;
 /// Variables of a policy that are available in one map, for expressions that test their presence.
 pub const VARIABLES_AS_ONE: usize = 1_000;

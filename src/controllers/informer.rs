@@ -1,9 +1,9 @@
 //! The actor that tells all loops of changes: one bell for the thread, one cursor per type, no HTTP.
 //!
-//! It reads the windows as watch sessions do and passes the events on, type by type; after each round it says that it has
-//! caught up. If it falls behind what memory holds, it reads the log; if it falls behind that too, everyone is told all there is. A type begins to be followed when it is first written to, so types that nobody uses cost nothing. Loops join
-//! and leave it; a loop that joins is told all there is. A type whose store does not answer is asked again soon. If it ends,
-//! which it does only in a panic, [`Hearing`] begins another one and the loops join that.
+//! It reads windows like a watch session and passes events on, type by type. After each round it announces that it has caught up.
+//! If it falls behind the events in memory, it reads the log; if it falls behind the log too, every loop is told all objects. A
+//! type is followed from its first write on, so unused types cost nothing. A loop that joins is told all objects. A type whose
+//! store does not answer is tried again soon. If the informer panics, [`Hearing`] starts another one and the loops join that.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};

@@ -41,7 +41,7 @@ pub enum Work {
     Account(Key),
     /// A removed Secret, and the service account that may still list it.
     Gone(Key, String),
-    /// All Secrets that ask for tokens: accounts may have gone unheard.
+    /// All token Secrets: the loop may have missed the removal of service accounts.
     Every,
 }
 
@@ -53,7 +53,7 @@ pub struct AccountTokens {
     pub authorities: Arc<Authorities>,
     /// Signs tokens.
     pub sign: SignToken,
-    /// What the work so far makes worth looking at.
+    /// Keys that earlier work found.
     pub more: RefCell<Vec<Work>>,
 }
 

@@ -1,6 +1,7 @@
-//! What exists from the first start. What is there already is left alone: whoever changed it meant it.
+//! Creates the objects of a fresh cluster. Existing ones are left alone: changes to them were intended.
 //!
-//! An object that cannot be made, because a policy or a quota forbids it or its record is damaged, does not keep the others.
+//! An object that cannot be created, because a policy or a quota forbids it or its stored data is corrupt, does not stop the
+//! others.
 
 pub mod home;
 mod roles;

@@ -79,8 +79,8 @@ async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Op
     }
 }
 
-/// Whether a custom kind is still there: admission may have taken long. An object that is stored when its definition has gone would be
-/// found by the next definition of that name, whatever that means by it, and until then by nobody.
+/// Refuses a custom object whose definition was deleted or changed scope during admission. Stored without a definition, the
+/// object would be invisible, and would appear under the next definition of that name.
 fn check_served(backend: &Backend, call: &Call<'_>) -> Result<()> {
     let now = (backend.served_now)(call.resource);
     match now.filter(|now| now.namespaced == call.resource.namespaced) {

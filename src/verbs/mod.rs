@@ -114,12 +114,12 @@ pub struct Backend {
     pub conversions: Rc<Conversions>,
     /// Whether access reviews take selectors into account.
     pub judges_selectors: bool,
-    /// What is served under the name of a resource by now: those of custom kinds are replaced when their definition changes, and go
+    /// The resource that is served under a name now: custom resources are replaced when their definition changes, and removed
     /// with it.
     pub served_now: ServedNow,
 }
 
-/// Says what is served under the name of a resource now.
+/// Finds the resource that is served under the name of another one now.
 pub type ServedNow = Rc<dyn Fn(&Arc<Resource>) -> Option<Arc<Resource>>>;
 
 /// Additional dependencies of watches. One per HTTP worker.

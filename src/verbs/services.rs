@@ -48,7 +48,7 @@ use super::{Backend, Call};
 
 const SERVICES: &str = "services";
 const ENDPOINTS: &str = "endpoints";
-/// The store of what says which addresses are taken.
+/// The store of IPAddresses.
 pub const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
 const RANGES: &str = "servicecidrs.networking.k8s.io";
 /// The ServiceCIDR of the flags; it is always used, whatever its object says.
@@ -70,13 +70,13 @@ pub struct Services {
     port_range: String,
 }
 
-/// What a stored service says that it holds.
+/// The addresses and ports of a stored Service.
 enum Told {
-    /// There is none.
+    /// The Service does not exist.
     Absent,
-    /// This.
+    /// The Service has these.
     Holds(Holdings),
-    /// It cannot be read.
+    /// The Service cannot be decoded, so anything may be in use.
     Unknown,
 }
 

@@ -65,7 +65,7 @@ pub(super) async fn follow(parts: &Arc<Parts>) -> Result<(), StartError> {
     done.map_err(|error| broken(&error))?.map_err(|why| broken(&why))
 }
 
-/// What is served under the name of a resource now. Those that are built in are never replaced.
+/// The resource that is served under this name now. Built-in resources are never replaced.
 pub(super) fn served_now(shared: &Shared, resource: &Arc<Resource>) -> Option<Arc<Resource>> {
     if resource.custom.is_none() {
         return Some(resource.clone());

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use pilothouse_actors::object::Key;
 
-/// Uids that are remembered as gone though nobody had named them as owners by then. Types are told one after the other: a
-/// dependent may be heard of after its owner has gone, and the kind of the owner with it.
+/// Cached UIDs of removed objects without known dependents. Types are told one after the other: a dependent may be seen after the
+/// removal of its owner, and of the owner's kind.
 const GONE_REMEMBERED: usize = 4_096;
 
 /// A UID in sixteen bytes. Texts that are no canonical UUID, which only references can contain, become a digest.

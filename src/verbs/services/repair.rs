@@ -118,7 +118,7 @@ impl Services {
         self.decode(address, NETWORKING_GROUP, "IPAddress").as_ref().and_then(parent)
     }
 
-    /// Takes an address again that was taken from this service, if it still says it: another one could get it.
+    /// Recreates a deleted IPAddress if the Service still has the address: another Service could get it.
     pub async fn keep(&self, name: &str, owner: &Key) -> Result<()> {
         let of = GroupResource { group: "", resource: SERVICES };
         let held = self.held(owner, &Permit::none()).await;
