@@ -1,8 +1,8 @@
-//! The one place of wiring: which actors run where, and what stands behind the edge.
+//! Assembles the server: the only place that decides which actors run on which thread.
 //!
-//! On threads of their own: the committer, the stores with their directory, and the control loops (`loops.rs`). On the thread of each worker: its
-//! broadcaster, authenticator and authorizer, so that guards and wakes cross no thread. Watch sessions run on the worker
-//! of their connection. Each group of parts is made in a file of its own.
+//! The committer, the stores with their directory, and the control loops (`loops.rs`) run on threads of their own. Each worker
+//! thread runs its own broadcaster, authenticator and authorizer, so that checks and wakes cross no thread. Watch sessions run on
+//! the worker of their connection. Each group of parts is assembled in a file of its own.
 
 mod admitting;
 mod audit;
@@ -66,39 +66,37 @@ use crate::verbs::load::Load;
 use crate::verbs::stores::Stores;
 use crate::wiring::{Application, Boot, StartError, Wired, Wiring};
 
-/// As errors name what this server is built with.
+/// How error messages name the built-in kinds.
 const BUILTIN: &str = "the kinds that are built in";
 
-/// The wiring of the product.
+/// The production wiring, for [`crate::Server::start_with`].
 #[derive(Default)]
 pub struct Wires {
-    /// Control loops that run beside those of the product.
+    /// Control loops of an embedder, which run beside the built-in ones.
     pub guests: Vec<Guest>,
 }
 
-/// What every worker is made from.
+/// The parts from which every worker is made.
 struct Parts {
-    /// What the server was started with.
+    /// The input of the start: configuration, certificates, address.
     boot: Boot,
-    /// Which features are on.
     gates: FeatureGates,
     registry: Arc<Registry>,
     storage: Storage,
-    /// What services get.
+    /// The cluster IPs and node ports for Services.
     addresses: Addresses,
     guards: Guards,
     admission: admission::Settings,
     shared: Arc<Shared>,
     watches: Watches,
-    /// How much the lists in flight hold.
+    /// The memory budget of list responses in flight.
     lists: Budget,
-    /// What is known of what requests will cost.
+    /// Counts of objects and watches, from which API Priority and Fairness estimates the cost of a request.
     load: Arc<Load>,
-    /// The control loops.
     loops: Loops,
-    /// The certificates that are used now, of which extensions are told.
+    /// The certificates in use, from which extension-apiserver-authentication is written.
     trusted: Arc<ArcSwap<Pki>>,
-    /// What is built in, to which definitions add.
+    /// The built-in resources, to which CustomResourceDefinitions add.
     builtin: Builtins,
     /// The webhooks that turn objects of what is defined into other versions.
     converters: Lock<Vec<Wanted>>,
@@ -162,7 +160,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     Ok(parts)
 }
 
-/// Which engine of validation decides. Without the first gate the second means nothing.
+/// Whether declarative or handwritten validation decides. The second gate has no effect without the first.
 fn authority(config: &Config) -> Authority {
     let gates = config.gates();
     match (gates.enabled("DeclarativeValidation"), gates.enabled("DeclarativeValidationTakeover")) {
@@ -172,7 +170,7 @@ fn authority(config: &Config) -> Authority {
     }
 }
 
-/// Starts the actors of the calling worker thread.
+/// Starts the actors of the calling worker thread, and gives it the shared state.
 fn worker(parts: &Parts) -> Worker {
     let authorizer = Authorizer::asking(parts.guards.deciding.panel()).start();
     let backend = Rc::new(backend(parts, &authorizer));
@@ -280,12 +278,12 @@ impl Application for Running {
 
     fn give_up(&self) -> LocalBoxFuture<'_, ()> {
         self.0.loops.stop();
-        // What was asked last may be why it came to this.
+        // The last audit events may explain the failure.
         close_ledger(&self.0).boxed_local()
     }
 }
 
-/// Lets the last records of requests be written, for a while.
+/// Waits a bounded time for the last audit events to be written.
 async fn close_ledger(parts: &Parts) {
     if let Some(audit) = &parts.shared.audit {
         audit.ledger.close().await;

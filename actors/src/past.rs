@@ -1,4 +1,4 @@
-//! The state of a type as it was at an older revision, worked out of a newer one and what happened in between.
+//! The state of a type at an older revision, computed from a newer one and the events in between.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use crate::snapshot::Snapshot;
 use crate::store::Position;
 use crate::window::{Event, Read};
 
-/// Why a state cannot be had.
+/// Why an older state is not available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoState {
-    /// The history no longer reaches back that far, or not yet that far.
+    /// The revision is outside of the history.
     Gone,
-    /// It differs too much from what is in memory.
+    /// It differs too much from the states in memory.
     TooLarge,
     /// The log cannot be read.
     Broken(String),
@@ -30,10 +30,10 @@ impl From<ArchiveError> for NoState {
     }
 }
 
-/// The state at `revision`. `room` is asked before each part of it that comes from disk is kept, with its bytes.
+/// The state at `revision`. `room` is called with the size of each part from disk before it is kept.
 ///
-/// What an object was at a revision is what the first event after it has superseded. So one walk forward from there to
-/// the nearest known state finds everything that differs.
+/// The state of an object at a revision is the one that its first later event superseded. So one walk forward to the nearest
+/// known state finds all differences.
 pub async fn state_at(
     position: &Position,
     revision: Revision,
@@ -90,7 +90,7 @@ pub async fn state_at(
     Ok(state)
 }
 
-/// What an entry of the old state takes: that something was not there yet is one too.
+/// The memory of an entry of the old state: the absence of an object is an entry, too.
 fn weight(event: &Event) -> usize {
     const OVERHEAD: usize = 256;
     let previous = event.previous.as_ref().map_or(0, |previous| previous.bytes.len());

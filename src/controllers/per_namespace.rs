@@ -1,5 +1,5 @@
-//! serviceaccount-controller and root-ca-certificate-publisher-controller: what every namespace has from its beginning, and
-//! gets again when somebody takes it away.
+//! serviceaccount-controller and root-ca-certificate-publisher-controller: objects that every namespace has, and that are created
+//! again when deleted.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,24 +19,24 @@ use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
 const DESCRIPTION: &str = "kubernetes.io/description";
-/// What the annotation says; clients may show it.
+/// The text of the description annotation; clients may show it.
 const ABOUT: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such \
                      as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions \
                      of Kubernetes clusters.";
 
-/// What one of these loops makes.
+/// The object that such a loop creates.
 pub struct Made {
-    /// The store of what it makes, and what it follows.
+    /// The store of the object, and the types to follow.
     pub store: &'static str,
     follows: &'static [&'static str],
-    /// The name of what it makes.
+    /// The name of the object.
     object_name: &'static str,
-    /// Whether what is there must say something.
+    /// Its required data.
     content: Option<Value>,
 }
 
 impl Made {
-    /// The account that pods of a namespace act as if they say nothing.
+    /// The default service account of pods.
     pub fn default_account() -> Made {
         Made {
             store: "serviceaccounts",
@@ -46,7 +46,7 @@ impl Made {
         }
     }
 
-    /// The certificate by which pods know this server.
+    /// The CA bundle by which pods verify this server.
     pub fn root_certificate(authority_pem: &str) -> Made {
         let mut data = Value::object();
         data.set("ca.crt", authority_pem);
@@ -58,7 +58,7 @@ impl Made {
         }
     }
 
-    /// Makes an object say what it must; whether that changed it.
+    /// Sets the required data; answers whether the object changed.
     fn fill(&self, object: &mut Value) -> bool {
         let Some(data) = &self.content else { return false };
         let described =
@@ -90,7 +90,7 @@ pub enum Work {
     Every,
 }
 
-/// The loop.
+/// Creates an object in every namespace.
 pub struct PerNamespace {
     client: Client,
     made: Rc<Made>,
@@ -99,7 +99,7 @@ pub struct PerNamespace {
 }
 
 impl PerNamespace {
-    /// A loop that makes this in every namespace, acting as `client`.
+    /// Creates this object in every namespace, acting as `client`.
     pub fn new(client: Client, made: Rc<Made>) -> PerNamespace {
         PerNamespace { client, made, more: RefCell::default() }
     }

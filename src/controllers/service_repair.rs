@@ -1,6 +1,6 @@
-//! Looks every few minutes whether services and the addresses and ports that are taken for them agree. What is wrong twice in a
-//! row is put right; what is wrong once may be a write under way. An address that somebody takes from a service which still says it
-//! is taken again at once, before another service gets it. The server does this itself, whichever loops run.
+//! Compares Services with the allocated cluster IPs and node ports every few minutes. A disagreement that is found twice in a row
+//! is repaired; one that is found once may be a write in progress. A deleted IPAddress of an existing Service is recreated at
+//! once, before another Service gets the address. Runs in every server, whichever loops are enabled.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ use super::each;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-/// The name of the loop.
+/// The name in health checks and metrics.
 pub const NAME: &str = "service-repair";
 
 /// What is looked at.
@@ -33,17 +33,17 @@ pub enum Work {
     Gone(String, Key),
 }
 
-/// The loop.
+/// Repairs allocations.
 pub struct ServiceRepair {
     client: Client,
-    /// How often it looks.
+    /// The interval of the checks.
     every: Duration,
-    /// What was wrong at the last look.
+    /// The disagreements of the last check.
     doubted: RefCell<BTreeSet<Finding>>,
 }
 
 impl ServiceRepair {
-    /// The loop, which looks every so often.
+    /// A loop with this interval.
     pub fn new(client: Client, every: Duration) -> ServiceRepair {
         ServiceRepair { client, every, doubted: RefCell::default() }
     }

@@ -1,4 +1,4 @@
-//! serviceaccount-token-controller: Secrets that ask for the token of a service account get it, and go with the account.
+//! serviceaccount-token-controller: fills token Secrets, and deletes them with their service account.
 
 use std::cell::RefCell;
 use std::ops::Bound;
@@ -29,31 +29,31 @@ use super::start::Authorities;
 
 const ACCOUNTS: &str = "serviceaccounts";
 
-/// Makes a signed token of claims in JSON.
+/// Signs a token with claims in JSON.
 pub type SignToken = Rc<dyn Fn(&[u8]) -> Option<String>>;
 
-/// What is looked at.
+/// A work item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// A Secret that asks for a token.
+    /// A token Secret.
     Secret(Key),
-    /// An account that is gone.
+    /// A removed service account.
     Account(Key),
-    /// A Secret that is gone, and the account that may still name it.
+    /// A removed Secret, and the service account that may still list it.
     Gone(Key, String),
-    /// All Secrets that ask for tokens: accounts may have gone unheard.
+    /// All token Secrets: the loop may have missed the removal of service accounts.
     Every,
 }
 
-/// The loop.
+/// Maintains token Secrets.
 pub struct AccountTokens {
-    /// As whom it writes.
+    /// Reads and writes objects.
     pub client: Client,
-    /// By which the bearer knows this server. When that changes, this loop is made anew.
+    /// The CA for the bearers of tokens. When it changes, the loop is restarted.
     pub authorities: Arc<Authorities>,
-    /// Who makes tokens.
+    /// Signs tokens.
     pub sign: SignToken,
-    /// What the work so far makes worth looking at.
+    /// Keys that earlier work found.
     pub more: RefCell<Vec<Work>>,
 }
 
@@ -85,7 +85,7 @@ impl AccountTokens {
         Ok(Outcome::Done)
     }
 
-    /// Puts into a Secret what is missing; whether anything was.
+    /// Adds missing data to a Secret; answers whether any was missing.
     fn fill(&self, secret: &mut Value, key: &Key, account: &str, uid: &str) -> bool {
         let before = secret.clone();
         let missing =
@@ -108,7 +108,7 @@ impl AccountTokens {
         *secret != before
     }
 
-    /// Removes the tokens of an account that is gone, or is another one now.
+    /// Deletes the token Secrets of a service account that was removed or recreated.
     async fn account(&self, key: &Key) -> Result<Outcome> {
         let secrets = self.client.resource(SECRETS)?;
         let snapshot = self.client.snapshot(&TypeName::new(SECRETS)).await?;
@@ -117,7 +117,7 @@ impl AccountTokens {
         let looks = tokens.map(|object| async {
             let secret = self.client.load(&secrets, object)?;
             if annotation(&secret, ACCOUNT_NAME) == key.name() {
-                // Decides again by what is there then.
+                // Decides again by the present state.
                 self.secret(&object.key).await?;
             }
             Ok(())
@@ -132,7 +132,7 @@ impl AccountTokens {
         Ok(Outcome::Done)
     }
 
-    /// Makes an account forget a Secret that is gone.
+    /// Removes a deleted Secret from its service account.
     async fn forget(&self, secret: &Key, account: &str) -> Result<Outcome> {
         let (secrets, accounts) = (self.client.resource(SECRETS)?, self.client.resource(ACCOUNTS)?);
         if self.client.get(At::of(&secrets, secret)).await?.is_some() {
@@ -164,7 +164,7 @@ impl AccountTokens {
     }
 }
 
-/// What a token of this kind says: it does not expire, and is good while its Secret is.
+/// The claims of a legacy token: it does not expire, and is valid while its Secret exists.
 fn claims(secret: &Key, account: &str, uid: &str) -> String {
     let namespace = secret.namespace();
     json!({

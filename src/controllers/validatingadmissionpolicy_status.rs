@@ -1,5 +1,4 @@
-//! validatingadmissionpolicy-status-controller: tells those who write policies where an expression does not fit the objects
-//! that the policy is about.
+//! validatingadmissionpolicy-status-controller: reports expressions of policies that do not fit the types of the matched objects.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -20,9 +19,9 @@ use super::queue::Outcome;
 
 const STORE: &str = "validatingadmissionpolicies.admissionregistration.k8s.io";
 
-/// The loop.
+/// Type-checks policies.
 pub struct PolicyTypes {
-    /// What it reads and writes with.
+    /// Reads and writes objects.
     pub client: Client,
 }
 
@@ -55,7 +54,7 @@ fn is_observed(policy: &Value) -> bool {
     meta::generation(policy) <= observed
 }
 
-/// Writes down what does not fit.
+/// Writes the warnings into the status.
 fn tell(policy: &mut Value, generation: i64, found: &[Mismatch]) {
     let warning = |mismatch: &Mismatch| {
         let mut warning = Value::object();

@@ -181,7 +181,7 @@ impl Meter {
                 removed.removed.map(|(major, minor)| format!("{major}.{minor}")).unwrap_or_default();
             self.metrics.deprecated.with_label_values(&[group, version, plural, part, &removed]).set(1);
         }
-        // Of those who ask for its health the reference does not say which of its parts they asked.
+        // The reference sets no component label for health checks.
         let component = if ["/healthz", "/livez", "/readyz"].contains(&part) { "" } else { COMPONENT };
         let labels = [verb.as_str(), dry_run, group, version, plural, part, class.scope, component];
         let code = class.code.to_string();

@@ -1,6 +1,7 @@
-//! What exists from the first start. What is there already is left alone: whoever changed it meant it.
+//! Creates the objects of a fresh cluster. Existing ones are left alone: changes to them were intended.
 //!
-//! An object that cannot be made, because a policy or a quota forbids it or its record is damaged, does not keep the others.
+//! An object that cannot be created, because a policy or a quota forbids it or its stored data is corrupt, does not stop the
+//! others.
 
 pub mod home;
 mod roles;
@@ -34,7 +35,7 @@ use crate::api::{codec, meta};
 
 use super::{Answered, Backend, Call, Reply, Warnings, apply, create, delete, get, update};
 
-/// The name of the server where it is a client of itself.
+/// The user name of the server for its own requests.
 pub const OWN_NAME: &str = "system:apiserver";
 
 /// Who the server is where it is a client of itself: nobody may forbid it anything.
@@ -42,12 +43,12 @@ pub fn own_identity() -> Identity {
     Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() }
 }
 
-/// Makes the system namespaces that are not there.
+/// Creates missing system namespaces.
 pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
     make_namespaces(backend, catalog, &SYSTEM_NAMESPACES).await
 }
 
-/// Makes those of these namespaces that are not there.
+/// Creates those of these namespaces that are missing.
 pub async fn make_namespaces(backend: &Backend, catalog: &Catalog, names: &[&str]) -> Result<()> {
     let namespace = |name: &&str| {
         let mut object = Value::object();
@@ -60,12 +61,12 @@ pub async fn make_namespaces(backend: &Backend, catalog: &Catalog, names: &[&str
     Own::new(backend, catalog).make_all(all, "").await.1
 }
 
-/// Makes the classes of the cluster's own pods that are not there.
+/// Creates missing system PriorityClasses.
 pub async fn priority_classes(backend: &Backend, catalog: &Catalog) -> Result<()> {
     Own::new(backend, catalog).make_all(priority_classes::all(), "").await.1
 }
 
-/// Makes the objects that say which groups and versions this server serves.
+/// Creates the APIServices of the group versions that this server serves.
 pub async fn api_services(backend: &Backend, catalog: &Catalog) -> Result<()> {
     let own = Own::new(backend, catalog);
     let versions = catalog.resources().map(|resource| &resource.gv);
@@ -76,8 +77,8 @@ pub async fn api_services(backend: &Backend, catalog: &Catalog) -> Result<()> {
     settled.and(done).and(told)
 }
 
-/// Makes the objects that say which groups and versions were defined, and removes those of versions that no longer are. `before`:
-/// the versions for which that has been done; then only what differs is looked at.
+/// Creates the APIServices of custom group versions, and removes those of versions that no longer exist. `before`: the versions
+/// of the last call, so that only differences are checked.
 pub async fn defined_api_services(
     backend: &Backend,
     catalog: &Catalog,
@@ -104,13 +105,12 @@ pub async fn defined_api_services(
     Ok(())
 }
 
-/// Where the object of this name stands that says who serves a version.
+/// The place of an APIService.
 fn registered(name: &str) -> Place<'_> {
     Place { group: "apiregistration.k8s.io", resource: "apiservices", namespace: "", name }
 }
 
-/// Makes the configuration of flow control that is not there, and brings what is there up to date unless somebody wants it
-/// otherwise.
+/// Creates missing flow schemas and priority levels, and updates existing ones unless their auto-update annotation forbids it.
 pub async fn flow_control(backend: &Backend, catalog: &Catalog) -> Result<()> {
     let own = Own::new(backend, catalog);
     let mut all = flow_control::levels();
@@ -136,7 +136,7 @@ struct Own<'a> {
     user: Identity,
 }
 
-/// One object of a resource.
+/// The place of an object.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     group: &'a str,
@@ -167,7 +167,7 @@ impl<'a> Own<'a> {
         Own { backend, catalog, user: own_identity() }
     }
 
-    /// The objects that say who serves a version and that are looked after like this.
+    /// The APIServices with this automanage label.
     async fn api_services(&self, managed: &str) -> Result<Vec<Arc<Object>>> {
         let resource = self.catalog.find("apiregistration.k8s.io", "v1", "apiservices");
         let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else {
@@ -180,7 +180,7 @@ impl<'a> Own<'a> {
         Ok(all.iter().filter(is_so).cloned().collect())
     }
 
-    /// Makes what an earlier start has left say what is wanted now, and takes away what is not wanted any more.
+    /// Updates APIServices from an earlier start, and removes those that are no longer wanted.
     async fn settle_api_services(&self, wanted: &[Wanted]) -> Result<()> {
         let found = self.api_services(api_services::ON_START).await?;
         for object in found {
@@ -197,7 +197,7 @@ impl<'a> Own<'a> {
         Ok(())
     }
 
-    /// Brings what is stored of one resource of flow control up to date.
+    /// Updates the stored flow schemas or priority levels.
     async fn revise_flow_control(&self, resource: &str, wanted: &[Wanted]) -> Result<()> {
         let group = flow_control::GROUP;
         let Some(known) = self.catalog.find(group, "v1", resource) else { return Ok(()) };
@@ -229,13 +229,13 @@ impl<'a> Own<'a> {
         Ok(())
     }
 
-    /// Removes an object, if it is there.
+    /// Deletes an object if it exists.
     async fn remove(&self, place: Place<'_>) -> Result<()> {
         self.call(place, Verb::Delete, &Json::Null).await.unless_gone()?;
         Ok(())
     }
 
-    /// Whether the resource is served: flags can turn it off.
+    /// Whether the resource is served: `--runtime-config` can turn it off.
     fn serves(&self, place: Place<'_>) -> bool {
         self.catalog.find(place.group, "v1", place.resource).is_some()
     }
@@ -277,7 +277,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// The object, if it is there.
+    /// Reads an object if it exists.
     async fn find(&self, place: Place<'_>) -> Result<Option<Json>> {
         match self.call(place, Verb::Get, &Json::Null).await.unless_gone()? {
             Some(Reply::Object(_, bytes)) => Ok(serde_json::from_slice(&bytes).ok()),
@@ -285,7 +285,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Makes the object unless it is there. Answers whether it was made.
+    /// Creates an object unless it exists. Answers whether it did.
     async fn make(&self, place: Place<'_>, body: &Json) -> Result<bool> {
         self.make_from(place, "", body.to_string().into()).await
     }
@@ -301,7 +301,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Makes the object, or gives its `field` the value that it should have.
+    /// Creates an object, or restores the value of its `field`.
     async fn keep(&self, place: Place<'_>, body: &Json, field: &str) -> Result<()> {
         let Some(mut found) = self.find(place).await? else { return self.make(place, body).await.map(drop) };
         if found[field] == body[field] {
@@ -316,7 +316,7 @@ impl<'a> Own<'a> {
     async fn make_all(&self, all: Vec<Wanted>, query: &str) -> (Vec<Wanted>, Result<()>) {
         let make = |wanted: Wanted| async move {
             let place = Place::of(&wanted);
-            // Looking first spares every later start the work of preparing what is there already.
+            // Checking first saves every later start the work of preparing existing objects.
             if !self.serves(place) || self.exists(place).await {
                 return Ok(None);
             }
@@ -340,7 +340,7 @@ impl<'a> Own<'a> {
         matches!(found, Ok(_) | Err(StoreError::Unreadable(_)))
     }
 
-    /// Applies their status to objects that were just made: whoever says so later owns it too.
+    /// Applies the status of new objects with server-side apply, so that later appliers can share ownership.
     async fn state_all(
         &self,
         made: Vec<Wanted>,
@@ -360,7 +360,7 @@ impl<'a> Own<'a> {
         all_of(stated).await
     }
 
-    /// Gives objects that were just made their status, which is not taken at creation: together, in one more sync.
+    /// Sets the status of new objects, which create does not accept: concurrently, in one more disk sync.
     async fn tell_all(
         &self,
         made: Vec<Wanted>,
@@ -372,7 +372,7 @@ impl<'a> Own<'a> {
             let status = codec::to_json(&status(&wanted.object, &now));
             async move {
                 let place = Place::of(wanted);
-                // Some kinds take no write that does not name the version it is about.
+                // Some kinds require a resourceVersion in updates.
                 let Some(mut object) = self.find(place).await? else { return Ok(()) };
                 object["status"] = serde_json::from_slice(&status).unwrap_or_default();
                 let body = object.to_string().into();

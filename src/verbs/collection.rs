@@ -12,10 +12,10 @@ use super::list::{Chosen, Listing, at_version, filter, open, page_limit};
 use super::paging::select_page;
 use super::{Answered, Backend, Call, Reply};
 
-/// How many objects the reference reads at a time, whoever asks for no number.
+/// The page size of the reference if the client gives none.
 const PAGE: i64 = 10_000;
 
-/// Deletes what matches and answers the list of what it was.
+/// Deletes the matching objects and answers their list.
 pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     let list = ListOptions::parse(call.query)?;
     list.validate(false)?;
@@ -26,7 +26,7 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answer
     let filter = filter(call, &list)?;
     warn_of_dependents(call, &options);
     let position = open(backend, call).await?;
-    // The reference always reads in pages, so a version that is asked for is meant exactly.
+    // The reference always reads in pages, so a given resourceVersion is matched exactly.
     let mut paged = list.clone();
     if paged.limit == 0 {
         paged.limit = PAGE;
@@ -36,7 +36,7 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answer
     page.check(call.of())?;
     let deletions = page.items.iter().map(async |object| {
         match delete_object(backend, call, object.clone(), &options).await {
-            // Somebody else was faster: what should be gone is gone.
+            // A concurrent deletion came first, with the same result.
             Err(status) if status.code != 404 => Err(status),
             _ => Ok(()),
         }

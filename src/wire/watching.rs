@@ -1,4 +1,4 @@
-//! What watches of all workers are made from, and how they are ended.
+//! Assembles watches: the state that the watches of all workers share.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::verbs::Watching;
 
 use super::Parts;
 
-/// What watches share.
+/// The shared settings and the live watches of all workers.
 pub(super) struct Watches {
     live_sessions: LiveSessions,
     min_request_timeout: Duration,
-    /// Whether watches may begin with what is there.
+    /// Whether clients may ask for `sendInitialEvents` (feature gate WatchList).
     initial_events: bool,
-    /// One for each worker.
+    /// The broadcaster of each worker.
     broadcasters: Lock<Vec<Addr<Broadcaster>>>,
 }
 

@@ -1,4 +1,4 @@
-//! All levels of a server: how many seats each has, and when that changes.
+//! All priority levels of a server: the division of seats among them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use super::shares::{Bounds, Party, Share, divide, lend};
 use crate::clock::{Clock, Timestamp};
 use crate::lock::Lock;
 
-/// How often seats are lent anew; the reference server's value.
+/// How often seats are lent anew; the reference's value.
 const LENT_EVERY: Duration = Duration::from_secs(10);
-/// The most seats of one request, and of those the part of its level that it shall not go beyond; the reference server's values.
+/// The maximum seats of one request, absolutely and as a part of its level; the reference's values.
 const WIDEST: u32 = 10;
 const WIDEST_PART: f64 = 0.15;
 
-/// What a level shall be.
+/// The configuration of a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Its name.
+    /// The name of the PriorityLevelConfiguration.
     pub name: String,
-    /// What it may have.
+    /// Its share of the seats.
     pub share: Share,
-    /// What it does with requests for which it has no seat.
+    /// What happens to requests without a seat.
     pub shape: Shape,
 }
 
@@ -40,22 +40,22 @@ struct Standing {
     observed: Observed,
     target: f64,
     seats: u32,
-    /// Whether it is still meant to be there; if not, it goes when nobody uses it any more.
+    /// Whether it is still configured; if not, it is dropped once unused.
     is_wanted: bool,
 }
 
-/// What is told of a level.
+/// The state of a level, for metrics.
 #[derive(Clone, Debug)]
 pub struct Told {
-    /// Its name.
+    /// The name of the level.
     pub name: String,
-    /// Its seats.
+    /// Its nominal, lower and upper number of seats.
     pub bounds: Bounds,
-    /// Its seats now.
+    /// Its current number of seats.
     pub seats: u32,
-    /// What it wanted lately.
+    /// Its recent demand.
     pub observed: Observed,
-    /// What it was aimed at.
+    /// The target of the last lending.
     pub target: f64,
 }
 
@@ -102,12 +102,12 @@ impl Levels {
         wanted.map(|(name, standing)| (name.clone(), standing.level.clone())).collect()
     }
 
-    /// Lends seats anew, by what was wanted since the last time.
+    /// Lends seats anew, based on the demand since the last time.
     pub fn adjust(&self) {
         self.known.lock().divide(self.total);
     }
 
-    /// What each level has.
+    /// The state of each level.
     pub fn told(&self) -> Vec<Told> {
         let known = self.known.lock();
         let told = known.standing.iter().map(|(name, standing)| Told {
@@ -129,14 +129,14 @@ impl Levels {
         self.known.lock().standing.values().map(|standing| standing.level.clone()).collect()
     }
 
-    /// Frees seats whose time has come. Answers when the next are free that somebody waits for.
+    /// Frees lingering seats whose time is over. Answers when the next ones become free that requests wait for.
     fn release(&self) -> Option<Timestamp> {
         let all = self.all();
         all.iter().for_each(|level| level.release());
         all.iter().filter_map(|level| level.next_release()).min()
     }
 
-    /// Lends seats from time to time, and frees those that nobody gives back. Never ends.
+    /// Lends seats periodically, and frees lingering ones. Never ends.
     pub async fn keep(&self) {
         let mut turns = interval(LENT_EVERY);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -160,7 +160,7 @@ impl Levels {
 impl Known {
     /// Gives every level its seats. Those that are not wanted have some until they are empty.
     fn divide(&mut self, total: u32) {
-        // A request that is about to enter holds its level: it must not wait in one that nobody looks after.
+        // A request that is about to enter holds its level: it must not wait in one that was dropped.
         let is_held =
             |standing: &Standing| !standing.level.is_idle() || Arc::strong_count(&standing.level) > 1;
         self.standing.retain(|_, standing| standing.is_wanted || is_held(standing));
@@ -184,7 +184,7 @@ impl Known {
     }
 }
 
-/// The most seats that one request of a level shall ask for.
+/// The maximum number of seats of one request of a level.
 fn widest(shape: Shape, nominal: u32) -> u32 {
     match shape {
         Shape::Queue { hand, .. } => {

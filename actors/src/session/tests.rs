@@ -1,4 +1,4 @@
-//! The course of a watch without its session: most tests call its turns and read its feed.
+//! Tests of a watch's course without its session actor: most run turns and read the feed.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::session::Session;
 use crate::summons::tests::Counter;
 use crate::window::Change;
 
-/// Writes a word per frame, and pads the frames of events.
+/// Encodes each frame as a word, and pads the frames of events.
 struct Words {
     padding: usize,
     encoded: Cell<usize>,
@@ -102,7 +102,7 @@ fn watch(window: &Arc<Window>, frames: &Rc<Words>) -> Watch {
     }
 }
 
-/// A watch whose body takes no turns.
+/// A watch whose body runs no turns.
 fn session(watch: Watch) -> (Course, Feed) {
     Course::new(watch, Summons::new(Counter(Rc::new(Cell::new(0))).start().recipient()))
 }
@@ -113,7 +113,7 @@ async fn settle() {
     }
 }
 
-/// All that can be read now, without the padding; `END` where the stream has ended.
+/// Everything that can be read now, without the padding; `END` if the stream has ended.
 fn read(feed: &mut Feed) -> String {
     let mut text = String::new();
     loop {
@@ -156,7 +156,7 @@ async fn a_watch_ends_at_what_cannot_be_shown() {
     assert_eq!(first.turn(), Next::Stop);
     assert_eq!(read(&mut feed), "Added:a@1 Unreadable:b END");
 
-    // Whoever is told of the removal cannot have asked for its labels in vain: nobody knows them.
+    // The labels of a corrupt object are unknown, so its removal is told to every label selector.
     let window = window();
     append(&window, "n", 2);
     let gone = Arc::new(damaged("n").at(Revision(3)));
@@ -330,7 +330,7 @@ async fn a_body_that_waits_takes_the_turn_and_the_session_sleeps() {
     tokio::task::yield_now().await;
     assert_eq!(woken.get(), 0);
 
-    // What fills the queue more than once is fetched as it is read.
+    // More than one queue full is fetched while it is read.
     for revision in 5..9 {
         append(&window, "n", revision);
     }
@@ -421,7 +421,7 @@ async fn what_stands_on_the_note_is_read_also_where_something_is_owed() {
     feed.follow(Rc::downgrade(&course));
     summons.resume();
     assert!(feed.next().now_or_never().flatten().is_some(), "a turn of the body that owes the rest");
-    // The body does not come back, and more happens: the session is called.
+    // The body does not return, and there is another event: the session is called.
     summons.announce(Revision(9));
     course.borrow_mut().turn_of_session();
     settle().await;

@@ -1,7 +1,7 @@
-//! The application behind the listeners: one handler that takes every request through the same chain.
+//! The application behind the listeners: one handler takes every request through the same chain.
 //!
-//! parse, authenticate, take a place, authorize, route, answer. The order is the reference's, because it decides which of
-//! several errors a client sees.
+//! Parse, authenticate, queue, authorize, route, answer. The order is the reference's, because it decides which of several errors
+//! a client sees.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ use super::render::{self, Context};
 use super::worker::Worker;
 use super::{audit, body, connect, deadline, documents, flags, guards, health, metrics, openapi};
 
-/// How the types begin of patches that apply.
+/// Media type prefix of server-side apply patches.
 const APPLY_PATCH: &str = "application/apply-patch+";
 
 /// The handler and the state of its worker as an actix-web application.
@@ -173,7 +173,7 @@ async fn serve_resource(
     context.arrive();
     resource.deprecation().into_iter().for_each(|warning| warnings.add(warning));
     context.trail().into_iter().for_each(|trail| trail.deprecated(&resource));
-    // What is only asked and never kept has no rows.
+    // Resources that are not stored (reviews) cannot be shown as a table.
     let kept = !found.subresource.is_empty() || resource.verbs.contains(Verb::Get);
     let rows = kept && (verb != Verb::Watch || !streams_list(worker, query));
     let is_custom = resource.custom.is_some() && found.subresource != "scale";
@@ -205,7 +205,7 @@ async fn serve_resource(
     }
 }
 
-/// Whether a watch is a list as well, which has no rows.
+/// Whether a watch begins with the list (`sendInitialEvents`); such a watch cannot be shown as a table.
 fn streams_list(worker: &Worker, query: &Query<'_>) -> bool {
     worker.watching.initial_events
         && ListOptions::parse(query).is_ok_and(|mut options| {
@@ -214,7 +214,7 @@ fn streams_list(worker: &Worker, query: &Query<'_>) -> bool {
         })
 }
 
-/// The form in which the answer shows objects.
+/// The form of the objects in the response: full, table or metadata only.
 fn asked_form(
     worker: &Worker,
     agreed: &Agreed<'_>,
@@ -237,7 +237,7 @@ fn asked_form(
     Form::agreed(agreed, extent, query.get(form::INCLUDE_OBJECT).unwrap_or_default(), name)
 }
 
-/// What a call is made of, before it is known where its objects are.
+/// The parts of a call, before its store is known.
 struct Part<'a> {
     found: &'a ResourcePath<'a>,
     query: &'a Query<'a>,
@@ -265,7 +265,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         None => verbs::sub::target(&served.catalog, resource, part.found.subresource),
     };
     let Some((resource, stored, subresource)) = target else {
-        // docs/compat.md lists what is not served yet.
+        // docs/compat.md lists resources that are not served yet.
         return Err(Status::no_such_resource());
     };
     let call = Call {

@@ -1,8 +1,7 @@
-//! How much pods may do: the standards that the labels of their namespace ask for.
+//! PodSecurity: the Pod Security Standards that the labels of a namespace ask for.
 //!
-//! A pod that does not meet the enforced standard is refused. The writer of a pod, or of what makes pods, is warned of what
-//! does not meet the standard of warnings. Whoever raises the enforced standard of a namespace is told which of the pods
-//! that are there do not meet it; they stay.
+//! A pod that violates the enforced standard is refused. Pods and workloads that violate the warn standard cause warnings. A
+//! change that raises the enforced standard of a namespace warns about existing pods that violate it; they keep running.
 
 mod baseline;
 mod checks;
@@ -31,11 +30,11 @@ use self::levels::{Level, Policy};
 use self::pod::Pod;
 use super::{Operation, Outcome, Plugin, Write, done};
 
-/// Parts of pods that say nothing of what the pod may do.
+/// Subresources of pods that cannot change a pod's privileges.
 const OTHER_PARTS: [&str; 8] =
     ["exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status"];
 
-/// What makes pods, by group and resource, and where it says which.
+/// Workload resources by group and name, and the path of their pod template.
 const CONTROLLERS: [(&str, &str, &[&str]); 8] = [
     ("", "replicationcontrollers", &["spec", "template"]),
     ("", "podtemplates", &["template"]),
@@ -50,11 +49,11 @@ const CONTROLLERS: [(&str, &str, &[&str]); 8] = [
 /// Holds pods to the standards of their namespace.
 pub struct PodSecurity(pub Arc<Configuration>);
 
-/// What a write is about.
+/// The kind of object that a write is about.
 enum About {
     Namespace,
     Pod,
-    /// What makes pods, and where it says which.
+    /// A workload resource, with the path of its pod template.
     Controller(&'static [&'static str]),
 }
 
@@ -153,7 +152,7 @@ impl PodSecurity {
         let (policy, errors) = self.0.asked(|label| new.get(label)?.as_str());
         let (before, known) = self.0.asked(|label| old.get(label)?.as_str());
         let is_new = write.operation == Operation::Create;
-        // What was wrong before may stay: it must not keep others from changing something else.
+        // Invalid labels from before may stay: they must not block other changes.
         if !errors.is_empty() && (is_new || errors != known) {
             return Err(write.call.invalid(write.name(object), &errors));
         }
@@ -175,12 +174,12 @@ impl PodSecurity {
         Ok(())
     }
 
-    /// What the labels of a namespace ask for, and what is wrong with them.
+    /// The standards that the labels ask for, and the errors in the labels.
     fn asked_of(&self, namespace: &Object) -> (Policy, Vec<FieldError>) {
         self.0.asked(|label| namespace.labels.get(label))
     }
 
-    /// Whether a write is no concern of the plug-in for where it is done and by whom; that is noted.
+    /// Whether the namespace or user is exempt; recorded as an audit annotation.
     fn is_exempt(&self, write: &Write<'_>) -> bool {
         let why = self.0.exempts(write.call.namespace, &write.call.user.name);
         why.into_iter().for_each(|why| note(write, "exempt", &why));
@@ -197,7 +196,7 @@ impl PodSecurity {
     }
 }
 
-/// Notes something for the record of the request, if there is one.
+/// Adds an audit annotation if the request is audited.
 fn note(write: &Write<'_>, key: &str, text: &dyn std::fmt::Display) {
     if is_recorded(write) {
         write.call.warnings.note(&format!("pod-security.kubernetes.io/{key}"), text.to_string());

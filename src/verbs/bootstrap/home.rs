@@ -1,4 +1,4 @@
-//! Where the cluster finds this server: the range of service addresses, and the service under which it is reached.
+//! How the cluster finds this server: the default ServiceCIDR, and the `kubernetes` service.
 
 use std::net::IpAddr;
 
@@ -12,19 +12,19 @@ use crate::api::status::Result;
 use crate::api::words::NETWORKING_GROUP;
 use crate::verbs::Backend;
 
-/// Who says that the range is ready.
+/// The field manager of the ServiceCIDR's Ready condition.
 const RANGE_KEEPER: &str = "kubernetes-service-cidr-controller";
-/// The name of the service of this server and of everything that belongs to it.
+/// The name of this server's service, endpoints and ServiceCIDR.
 pub const KUBERNETES: &str = "kubernetes";
 
-/// Where the cluster finds this server.
+/// The addresses of this server for the cluster.
 #[derive(Clone, Debug)]
 pub struct Home {
-    /// The addresses that services get.
+    /// The ranges of cluster IPs.
     pub ranges: Vec<AddressRange>,
-    /// Where others reach this server, if they can.
+    /// The address that others can reach, if there is one.
     pub address: Option<IpAddr>,
-    /// The port it serves.
+    /// The port that the server listens on.
     pub port: u16,
 }
 

@@ -1,5 +1,5 @@
-//! The roles and bindings that every cluster has. Unlike the other objects of a fresh cluster they are looked after at every
-//! start: without them the parts of the control plane cannot work.
+//! The default RBAC roles and bindings. Unlike other bootstrap objects they are reconciled at every start: control plane
+//! components cannot work without them.
 
 use pilothouse_actors::object::{Key, TypeName};
 use pilothouse_actors::permit::Permit;
@@ -16,7 +16,7 @@ use crate::verbs::Backend;
 
 use super::{Own, Place, Verb, all_of};
 
-/// Makes what is missing and repairs what lacks something. `enabled` says which features are on.
+/// Creates missing roles and bindings and restores missing rules and subjects. `enabled` tells which feature gates are on.
 pub async fn roles(backend: &Backend, catalog: &Catalog, enabled: impl Fn(&str) -> bool) -> Result<()> {
     let own = Own::new(backend, catalog);
     let all = roles::all(enabled);

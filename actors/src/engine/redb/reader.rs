@@ -1,4 +1,4 @@
-//! Events that only the log holds, read again while the engine goes on writing.
+//! Reads events back from the log while the engine keeps writing.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -12,10 +12,10 @@ use crate::object::{Object, Revision, TypeName};
 use crate::record::{Operation, Record};
 use crate::window::{Change, Event};
 
-/// Reads the log beside the engine, each time in a transaction of its own.
+/// Reads the log, each time in a transaction of its own.
 pub(super) struct Reader {
     path: PathBuf,
-    /// Gone when the engine is closed.
+    /// Dangling once the engine is closed.
     database: Weak<Database>,
 }
 
@@ -40,7 +40,7 @@ impl Archive for Reader {
 }
 
 impl Reader {
-    /// Whether every event that was come across is whole and follows the one before.
+    /// Collects the events of a span. Answers whether every event is intact and follows the one before.
     fn collect(
         &self,
         database: &Database,
