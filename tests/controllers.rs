@@ -162,6 +162,21 @@ fn a_start_waits_for_no_lease() {
     second.stop();
 }
 
+/// A loop may remove a pod between the mark and the removal of the call that deletes it.
+#[test]
+fn who_deletes_a_pod_is_not_told_that_it_is_not_there() {
+    let server = Server::with(&["--controllers=*", "--disable-admission-plugins=ServiceAccount"]);
+    let mut client = server.admin();
+    let pods = "/api/v1/namespaces/default/pods";
+    for number in 0..300 {
+        let name = format!("p{number}");
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        client.post(pods, &pod).ok();
+        client.delete(&format!("{pods}/{name}")).ok();
+    }
+}
+
 #[test]
 fn loops_show_in_health_metrics_and_a_lease() {
     let server = server(&[]);

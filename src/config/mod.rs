@@ -22,9 +22,9 @@ pub mod values;
 mod version;
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::ValueParser;
 use clap::{Args, Command, FromArgMatches};
@@ -140,11 +140,19 @@ impl Config {
         I: IntoIterator<Item = T>,
         T: Into<OsString>,
     {
-        let arguments = arguments.into_iter().map(|argument| dashed(argument.into()));
+        let arguments: Vec<OsString> =
+            arguments.into_iter().map(|argument| dashed(argument.into())).collect();
+        let stands_in = arguments.first().is_some_and(|name| stands_in_for_the_reference(name));
         let mut command = command();
+        if stands_in {
+            command = command.mut_arg("controllers", |controllers| controllers.default_value("-*"));
+        }
         let matches = command.try_get_matches_from_mut(arguments)?;
         let mut config = Config::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         config.api.release = version::asked(&matches)?;
+        if stands_in && matches.value_source("data_dir") == Some(clap::parser::ValueSource::DefaultValue) {
+            config.storage.data_dir = data_dir_of_stand_in(config.serving.cert_dir.as_deref());
+        }
         config.authentication.anonymous_auth_given =
             matches.value_source("anonymous_auth") == Some(clap::parser::ValueSource::CommandLine);
         config.remarks = compat::given(&matches);
@@ -372,6 +380,17 @@ fn command() -> Command {
             .value_name("BOOL")
             .value_parser(ValueParser::new(values::go_bool))
     })
+}
+
+/// Whether the program was started as `kube-apiserver`, by a test harness for instance. Then two defaults are the reference's: it
+/// runs no controllers, because the harness checks what its own controllers do, and keeps nothing in the working directory.
+fn stands_in_for_the_reference(program: &OsStr) -> bool {
+    Path::new(program).file_name().is_some_and(|name| name == "kube-apiserver")
+}
+
+/// Below the directory that the harness has made for this server, which it removes afterwards.
+fn data_dir_of_stand_in(cert_dir: Option<&Path>) -> Option<PathBuf> {
+    Some(cert_dir.unwrap_or(Path::new(".")).join("pilothouse-data"))
 }
 
 /// Replaces underscores in flag names, as the reference does.

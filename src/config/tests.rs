@@ -212,3 +212,21 @@ fn the_version_is_printed_or_set() {
     assert!(refused("--version=v1.32.0").contains("must match major/minor/patch"));
     assert_ne!(parse("--version=nonsense").unwrap_err().exit_code(), 0);
 }
+
+#[test]
+fn under_the_name_of_the_reference_two_defaults_are_its_own() {
+    let started = |line: &str| Config::parse(line.split_whitespace()).unwrap();
+    let stand_in =
+        started("/assets/kube-apiserver --cert-dir=/tmp/harness --etcd-servers=http://127.0.0.1:2379");
+    assert_eq!(stand_in.storage.data_dir, Some("/tmp/harness/pilothouse-data".into()));
+    assert_eq!(stand_in.api.controllers, ["-*"]);
+    let told = started("kube-apiserver --cert-dir=/tmp/harness --data-dir=/data --controllers=namespace");
+    assert_eq!(told.storage.data_dir, Some("/data".into()));
+    assert_eq!(told.api.controllers, ["namespace"]);
+    assert_eq!(started("kube-apiserver").storage.data_dir, Some("./pilothouse-data".into()));
+    let own = started("/usr/bin/pilothouse --cert-dir=/tmp/harness");
+    assert_eq!(
+        (own.storage.data_dir, own.api.controllers),
+        (Some("./pilothouse-data".into()), vec!["*".to_owned()])
+    );
+}

@@ -75,6 +75,8 @@ pub async fn delete_object(
     options: &DeleteOptions,
 ) -> Result<Outcome> {
     let mut turn = None;
+    // The object as this call has marked it. If another one removes it then, this call has deleted it all the same.
+    let mut marked = None;
     for _ in 0..CONFLICT_ATTEMPTS {
         let mut value = backend.read_in_version(call, &object).await?;
         deletion::check_preconditions(options, &value, &call.stored.version.group)?;
@@ -90,19 +92,28 @@ pub async fn delete_object(
             Deletion::Mark | Deletion::MarkThenGo => {
                 let goes = decision == Deletion::MarkThenGo;
                 let draft = backend.stored_draft(call, object.key.clone(), &value).await?;
-                mark(backend, call, &object, draft, goes, options.dry_run).await?
+                mark(backend, call, &object, draft, (goes, options.dry_run), &mut marked).await?
             }
         };
-        match done {
+        let failed = match done {
             Ok(outcome) => return Ok(outcome),
             Err(StoreError::Conflict(_)) => {
                 drop(turn.take());
-                let alone = backend.stores.alone(&call.stored.store, object.key.clone(), &call.permit).await;
-                (object, turn) =
-                    alone.map_err(|error| Status::from_store(&error, call.of(), object.key.name()))?;
+                let key = object.key.clone();
+                match backend.stores.alone(&call.stored.store, key, &call.permit).await {
+                    Ok(alone) => {
+                        (object, turn) = alone;
+                        continue;
+                    }
+                    Err(error) => error,
+                }
             }
-            Err(error) => return Err(Status::from_store(&error, call.of(), object.key.name())),
-        }
+            Err(error) => error,
+        };
+        return match (failed, marked) {
+            (StoreError::NotFound, Some(last)) => Ok(Outcome::Gone(last)),
+            (error, _) => Err(Status::from_store(&error, call.of(), object.key.name())),
+        };
     }
     Err(Status::stale(call.of(), object.key.name()))
 }
@@ -123,8 +134,8 @@ async fn mark(
     call: &Call<'_>,
     object: &Arc<Object>,
     draft: Draft,
-    goes: bool,
-    dry_run: bool,
+    (goes, dry_run): (bool, bool),
+    by_this_call: &mut Option<Arc<Object>>,
 ) -> Result<Tried> {
     let marked = if unchanged(backend, call, object, &draft).await? {
         object.clone()
@@ -132,7 +143,7 @@ async fn mark(
         Arc::new(Object::new(draft, object.revision))
     } else {
         match backend.stores.replace(&call.stored.store, draft, object.revision, &call.permit).await {
-            Ok(marked) => marked,
+            Ok(marked) => by_this_call.insert(marked).clone(),
             Err(error) => return Ok(Err(error)),
         }
     };

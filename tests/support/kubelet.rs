@@ -264,7 +264,17 @@ pub struct Papers {
 }
 
 impl Papers {
+    /// Self-signed, and a CA.
     pub fn new(name: &str, addresses: &[&str]) -> Papers {
+        Papers::made(name, addresses, None)
+    }
+
+    /// Signed by a CA that nobody knows.
+    pub fn issued(name: &str, addresses: &[&str]) -> Papers {
+        Papers::made(name, addresses, Some(&Papers::new("issuer", &[])))
+    }
+
+    fn made(name: &str, addresses: &[&str], issuer: Option<&Papers>) -> Papers {
         let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).expect("a curve");
         let key = PKey::from_ec_key(EcKey::generate(&group).expect("a key")).expect("a key");
         let mut subject = X509Name::builder().expect("a name");
@@ -275,12 +285,15 @@ impl Papers {
         let serial = BigNum::from_u32(1).and_then(|one| one.to_asn1_integer()).expect("a number");
         builder.set_serial_number(&serial).expect("a number");
         builder.set_subject_name(&subject).expect("a name");
-        builder.set_issuer_name(&subject).expect("a name");
+        let issuer_name = issuer.map_or(&*subject, |issuer| issuer.certificate.subject_name());
+        builder.set_issuer_name(issuer_name).expect("a name");
         builder.set_pubkey(&key).expect("a key");
         builder.set_not_before(&Asn1Time::days_from_now(0).expect("a day")).expect("a day");
         builder.set_not_after(&Asn1Time::days_from_now(2).expect("a day")).expect("a day");
-        let authority = BasicConstraints::new().ca().build().expect("an extension");
-        builder.append_extension(authority).expect("an extension");
+        if issuer.is_none() {
+            let authority = BasicConstraints::new().ca().build().expect("an extension");
+            builder.append_extension(authority).expect("an extension");
+        }
         let mut names = SubjectAlternativeName::new();
         names.dns(name);
         for address in addresses {
@@ -288,7 +301,8 @@ impl Papers {
         }
         let names = names.build(&builder.x509v3_context(None, None)).expect("an extension");
         builder.append_extension(names).expect("an extension");
-        builder.sign(&key, MessageDigest::sha256()).expect("a signature");
+        let signer = issuer.map_or(&key, |issuer| &issuer.key);
+        builder.sign(signer, MessageDigest::sha256()).expect("a signature");
         Papers { certificate: builder.build(), key }
     }
 
