@@ -9,8 +9,10 @@
 //! All but [`level`] is pure: whoever asks says what time it is. A level is that behind a lock, which is held for a few
 //! steps, and never across a wait.
 
+pub mod alarm;
 pub mod demand;
 pub mod drops;
+pub mod guests;
 pub mod hand;
 pub mod level;
 pub mod levels;
