@@ -3,6 +3,7 @@
 //! A chain of plug-ins in the reference's order. All that change the object come first; then the rules of its kind
 //! check it; then all plug-ins that only check have their say, about what would really be stored.
 
+mod admin_access;
 mod always_deny;
 mod anti_affinity;
 mod asked;
@@ -194,6 +195,7 @@ impl Chain {
     pub fn new(settings: &Settings, authorizer: &Addr<Authorizer>) -> Chain {
         let mut chain: Vec<Box<dyn Plugin>> = vec![Box::new(create_rights::CreateRights)];
         chain.extend(settings.enabled.iter().filter_map(|name| make(name, settings, authorizer)));
+        chain.push(Box::new(admin_access::AdminAccess));
         chain.push(Box::new(escalation::Escalation));
         chain.push(Box::new(param_rights::ParamRights(settings.kinds.clone())));
         Chain(chain)
