@@ -9,6 +9,7 @@ pub mod conversion;
 pub mod features;
 pub mod flows;
 pub mod hooks;
+pub mod pod_security;
 pub mod policies;
 pub mod requests;
 pub mod slis;
@@ -31,6 +32,7 @@ use self::conditions::Counts;
 use self::conversion::Conversions;
 use self::flows::Flows;
 use self::hooks::Hooks;
+use self::pod_security::PodSecurity;
 use self::policies::Policies;
 use self::slis::Slis;
 use self::tokens::Tokens;
@@ -85,6 +87,8 @@ pub struct Metrics {
     pub hooks: Hooks,
     /// What admission policies found.
     pub policies: Policies,
+    /// How pods were judged.
+    pub pod_security: PodSecurity,
     /// How custom objects are converted.
     pub conversions: Conversions,
     /// Which versions that others serve can be reached.
@@ -203,6 +207,7 @@ impl Metrics {
             tokens: Tokens::new()?,
             hooks: Hooks::new()?,
             policies: Policies::new()?,
+            pod_security: PodSecurity::new()?,
             conversions: Conversions::new()?,
             aggregation: Aggregation::new()?,
             flows: Flows::new()?,
@@ -268,6 +273,7 @@ impl Metrics {
         self.tokens.register(registry)?;
         self.hooks.register(registry)?;
         self.policies.register(registry)?;
+        self.pod_security.register(registry)?;
         self.conversions.register(registry)?;
         self.aggregation.register(registry)?;
         self.flows.register(registry)?;

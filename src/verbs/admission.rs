@@ -266,7 +266,10 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
         "TaintNodesByCondition" => Box::new(node_taint::TaintNodesByCondition),
         "NodeRestriction" => Box::new(node_restriction::NodeRestriction(configured.of_nodes)),
         "AlwaysPullImages" => Box::new(pull_images::AlwaysPullImages),
-        "PodSecurity" => Box::new(pod_security::PodSecurity(configured.pod_security.clone())),
+        "PodSecurity" => Box::new(pod_security::PodSecurity {
+            config: configured.pod_security.clone(),
+            metrics: settings.metrics.clone(),
+        }),
         "PodNodeSelector" => Box::new(node_selector::PodNodeSelector(configured.node_selectors.clone())),
         "Priority" => Box::new(priority::Priority::default()),
         "DefaultTolerationSeconds" => Box::new(toleration_seconds::DefaultTolerationSeconds {
