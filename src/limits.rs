@@ -23,6 +23,10 @@ pub const TURN: Duration = Duration::from_millis(500);
 pub const LONGEST_HISTORY: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// The longest wait for a seat, if a quarter of the request's timeout is not shorter; the reference's value.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Queues of a priority level up to which also those are shown that are empty, to whoever asks what is in them.
+pub const EMPTY_QUEUES_TOLD: u32 = 1_024;
+/// Characters of what a client chose (paths, names) in a table of the requests that are in the priority levels.
+pub const VISIT_CHARS: usize = 256;
 /// Bytes that all lists in flight may hold together before they are sent.
 pub const LIST_BYTES: usize = 256 << 20;
 /// Warning headers of one response.

@@ -12,6 +12,7 @@ pub mod features;
 pub mod flows;
 pub mod hooks;
 pub mod loops;
+pub mod pod_security;
 pub mod policies;
 mod process;
 pub mod requests;
@@ -34,6 +35,7 @@ use self::declare::{Page, Result};
 use self::flows::Flows;
 use self::hooks::Hooks;
 use self::loops::Loops;
+use self::pod_security::PodSecurity;
 use self::policies::Policies;
 use self::process::Process;
 use self::slis::Slis;
@@ -79,6 +81,8 @@ pub struct Metrics {
     pub hooks: Hooks,
     /// What admission policies found.
     pub policies: Policies,
+    /// How pods were judged.
+    pub pod_security: PodSecurity,
     /// How custom objects are converted.
     pub conversions: Conversions,
     /// Which versions that others serve can be reached.
@@ -166,6 +170,7 @@ impl Metrics {
             tokens: Tokens::new(&page)?,
             hooks: Hooks::new(&page)?,
             policies: Policies::new(&page)?,
+            pod_security: PodSecurity::new(&page)?,
             conversions: Conversions::new(&page)?,
             aggregation: Aggregation::new(&page)?,
             flows: Flows::new(&page)?,

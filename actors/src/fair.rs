@@ -9,8 +9,10 @@
 //! Everything but [`level`] is pure: the caller passes the time. A level wraps that in a lock, which is held for a few steps and
 //! never across a wait.
 
+pub mod alarm;
 pub mod demand;
 pub mod drops;
+pub mod guests;
 pub mod hand;
 pub mod level;
 pub mod levels;

@@ -3,6 +3,7 @@
 //! A chain of plug-ins in the reference's order. All mutating plug-ins run first. Then the object is validated by the rules of
 //! its kind. Then all validating plug-ins check the object as it would be stored.
 
+mod admin_access;
 mod always_deny;
 mod anti_affinity;
 mod asked;
@@ -193,6 +194,7 @@ impl Chain {
     pub fn new(settings: &Settings, authorizer: &Addr<Authorizer>) -> Chain {
         let mut chain: Vec<Box<dyn Plugin>> = vec![Box::new(create_rights::CreateRights)];
         chain.extend(settings.enabled.iter().filter_map(|name| make(name, settings, authorizer)));
+        chain.push(Box::new(admin_access::AdminAccess));
         chain.push(Box::new(escalation::Escalation));
         chain.push(Box::new(param_rights::ParamRights(settings.kinds.clone())));
         Chain(chain)
@@ -263,7 +265,10 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
         "TaintNodesByCondition" => Box::new(node_taint::TaintNodesByCondition),
         "NodeRestriction" => Box::new(node_restriction::NodeRestriction(configured.of_nodes)),
         "AlwaysPullImages" => Box::new(pull_images::AlwaysPullImages),
-        "PodSecurity" => Box::new(pod_security::PodSecurity(configured.pod_security.clone())),
+        "PodSecurity" => Box::new(pod_security::PodSecurity {
+            config: configured.pod_security.clone(),
+            metrics: settings.metrics.clone(),
+        }),
         "PodNodeSelector" => Box::new(node_selector::PodNodeSelector(configured.node_selectors.clone())),
         "Priority" => Box::new(priority::Priority::default()),
         "DefaultTolerationSeconds" => Box::new(toleration_seconds::DefaultTolerationSeconds {

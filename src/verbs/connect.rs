@@ -6,6 +6,7 @@ use pilothouse_actors::permit::Permit;
 use crate::api::connect::options::{LogOptions, PortForwardOptions, StreamOptions};
 use crate::api::connect::place::{self, Candidate, KubeletRules, Target};
 use crate::api::connect::{Destination, Location, Reach, Trust, Way};
+use crate::api::features::Feature;
 use crate::api::query::Query;
 use crate::api::status::{GroupResource, Result, Status, Unless as _};
 use crate::api::value::Value;
@@ -160,8 +161,9 @@ fn anybody(location: Location) -> Destination {
 }
 
 async fn log(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Led> {
-    let options = LogOptions::parse(asked.query)?;
-    options.validate(asked.name)?;
+    let splits = backend.terms.has(Feature::PodLogsQuerySplitStreams);
+    let options = LogOptions::parse(asked.query, splits)?;
+    options.validate(asked.name, splits)?;
     let pod = PODS.get(backend, asked, asked.name).await?;
     let container = place::container(&pod, &options.container)?;
     let Some(node) = place::node_name(&pod) else { return Ok(Led::Nowhere) };

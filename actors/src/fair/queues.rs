@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use super::demand::{Demand, Observed};
+use super::guests::QueueTold;
 use super::hand::Hand;
 use crate::clock::Timestamp;
 use crate::limits::{REQUESTS_WAITING_PER_LEVEL, SET_BACK};
@@ -101,6 +102,13 @@ pub struct Seated {
     began: Timestamp,
 }
 
+impl Seated {
+    /// The queue that it came out of, if there are any.
+    pub fn queue(&self) -> Option<u32> {
+        self.queue
+    }
+}
+
 /// The place of a request that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
@@ -112,6 +120,11 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// The queue that it waits in.
+    pub fn queue(&self) -> u32 {
+        self.queue
+    }
+
     /// The place of this request once it was called.
     pub fn seated(self, began: Timestamp) -> Seated {
         Seated { queue: Some(self.queue), work: self.work, began }
@@ -208,6 +221,37 @@ impl<T> Queues<T> {
     /// The number of seats.
     pub fn limit(&self) -> u32 {
         self.limit
+    }
+
+    /// How many queues there are.
+    pub fn many(&self) -> u32 {
+        match self.shape {
+            Shape::Queue { queues, .. } => queues,
+            Shape::Exempt | Shape::Reject => 0,
+        }
+    }
+
+    /// The queues that somebody is in, or came out of and is not done.
+    pub fn told(&self) -> impl Iterator<Item = QueueTold> {
+        self.queues.iter().map(|(index, queue)| {
+            let sum = |of: fn(&Work) -> u32| queue.waiting.iter().map(|waiting| of(&waiting.work)).sum();
+            QueueTold {
+                index: *index,
+                waiting: queue.waiting.len(),
+                executing: queue.executing,
+                seats: queue.seats,
+                next: queue.next,
+                wanted: [sum(|work| work.seats), sum(Work::width)],
+                amount: queue.amount,
+            }
+        })
+    }
+
+    /// Those who wait, each with its place in its queue.
+    pub fn waiting(&self) -> impl Iterator<Item = (usize, &T)> {
+        self.queues.values().flat_map(|queue| {
+            queue.waiting.iter().enumerate().map(|(place, waiting)| (place, &waiting.token))
+        })
     }
 
     /// Whether nobody is here.

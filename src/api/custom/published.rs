@@ -141,8 +141,8 @@ fn object(schema: &Value, kind: &GroupVersionKind, keeps_all: bool, dialect: Dia
         if dialect == Dialect::Second {
             simplify(&mut made);
         }
-        embedded(&mut made, dialect);
         add_own(&mut made, OBJECT, "ObjectMeta", dialect);
+        embedded(&mut made, dialect);
     }
     add_kind(&mut made, kind);
     made
@@ -160,7 +160,7 @@ fn each_below(schema: &mut Value, act: &mut dyn FnMut(&mut Value)) {
     }
 }
 
-/// Objects within objects have a kind and metadata too.
+/// Objects within objects have a kind and metadata too. No path says what they are, so they must, and clients cannot infer it.
 fn embedded(schema: &mut Value, dialect: Dialect) {
     each_below(schema, &mut |below| embedded(below, dialect));
     let flag = |name: &str| schema.get(name).and_then(Value::as_bool) == Some(true);
@@ -170,6 +170,13 @@ fn embedded(schema: &mut Value, dialect: Dialect) {
         return;
     }
     add_own(schema, OBJECT, "ObjectMeta", dialect);
+    for (field, about, anchor) in [
+        ("apiVersion", "The group and version that this object is written in", "resources"),
+        ("kind", "What this object is, in CamelCase", "types-kinds"),
+    ] {
+        let text = format!("{about}. More info: {CONVENTIONS}#{anchor}");
+        schema.entry("properties").entry(field).set("description", text);
+    }
     let mut required = schema.get("required").map(Value::items).unwrap_or_default().to_vec();
     for field in ["kind", "apiVersion"] {
         if !required.iter().any(|one| one.as_str() == Some(field)) {
@@ -331,6 +338,16 @@ mod tests {
         assert!(field(&third, "p").contains(r#""q":{"type":"string"}"#));
         for schema in [&third, &second] {
             assert_eq!(part(schema, &["properties", "e", "required"]).unwrap(), r#"["kind","apiVersion"]"#);
+            let inner = part(schema, &["properties", "e", "properties", "kind"]).unwrap();
+            let own = String::from_utf8(json::to_json(schema.at(&["properties", "kind"]).unwrap())).unwrap();
+            assert!(
+                inner.contains("in CamelCase. More info:") && inner.contains(r#""type":"string""#),
+                "{inner}"
+            );
+            assert!(
+                own.contains("Servers may infer this"),
+                "nobody infers it for objects within others: {own}"
+            );
             let said = schema.get("x-kubernetes-selectable-fields").map(json::to_json).unwrap();
             assert_eq!(String::from_utf8(said).unwrap(), r#"[{"fieldPath":"spec.a"}]"#);
         }

@@ -12,6 +12,7 @@ pub mod decode;
 pub mod default;
 pub mod encode;
 mod free;
+pub(in crate::api) mod meanings;
 mod notes;
 pub mod quantity;
 pub mod registry;

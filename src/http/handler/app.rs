@@ -26,7 +26,7 @@ use crate::api::query::{self, Query};
 use crate::api::routes;
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
-use crate::flows::Asked;
+use crate::flows::{Asked, Room};
 use crate::http::websocket::Upgrade;
 use crate::metrics::requests::Sample;
 use crate::verbs::component_status::Question;
@@ -35,7 +35,7 @@ use crate::verbs::{self, Answered, Call, Reply, Warnings};
 use super::body::Body;
 use super::connect::Out;
 use super::connect::extension::{self, Passed};
-use super::render::{self, Context};
+use super::render::{self, Context, PLAIN_TEXT};
 use super::worker::Worker;
 use super::{audit, body, connect, deadline, documents, flags, guards, health, metrics, openapi};
 
@@ -108,7 +108,7 @@ async fn serve(
     let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
     let applies = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
     sample.note(&parsed, known.as_ref(), (query.get("dryRun") == Some("All"), applies));
-    let asked = Asked { user: &identity, request: &parsed, resource: known.as_deref(), query: &query };
+    let asked = Asked { user: &identity, path, request: &parsed, resource: known.as_deref(), query: &query };
     let permit = match guards::let_in(worker, &asked, context, limit).await {
         Ok(permit) => permit,
         Err(refused) => return Ok(render::too_many_requests(refused.seconds)),
@@ -127,13 +127,20 @@ async fn serve(
         Target::NonResource(path) if worker.shared.changes_flags && flags::is_flag(path) => {
             Ok(flags::answer(request, payload, path).await)
         }
-        Target::NonResource(path) => match health::answer(worker, path, &query).await {
-            Some(response) => Ok(response),
-            None => match openapi::answer(worker, request, path, context).await {
+        Target::NonResource(path) => {
+            if let Room::Fair(gate) = &worker.shared.room
+                && let Some(table) = gate.dump(path, &query)
+            {
+                return Ok(HttpResponse::Ok().content_type(PLAIN_TEXT).body(table));
+            }
+            match health::answer(worker, path, &query).await {
                 Some(response) => Ok(response),
-                None => documents::answer(worker, request, path, context).await,
-            },
-        },
+                None => match openapi::answer(worker, request, path, context).await {
+                    Some(response) => Ok(response),
+                    None => documents::answer(worker, request, path, context).await,
+                },
+            }
+        }
         // Nothing is mounted there, though authorization knows what it would be about.
         Target::Resource(_) if path.starts_with("//") => Ok(render::page_not_found()),
         Target::Resource(found) => {

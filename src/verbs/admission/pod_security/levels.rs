@@ -18,7 +18,8 @@ pub enum Level {
 impl Level {
     const ALL: [Level; 3] = [Level::Privileged, Level::Baseline, Level::Restricted];
 
-    fn name(self) -> &'static str {
+    /// Its name.
+    pub fn name(self) -> &'static str {
         match self {
             Level::Privileged => "privileged",
             Level::Baseline => "baseline",
@@ -32,6 +33,9 @@ impl Level {
         found.ok_or("must be one of privileged, baseline, restricted")
     }
 }
+
+/// The release of this server: 1 and this.
+const OWN_MINOR: i64 = 33;
 
 /// The release whose idea of a level is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,6 +81,18 @@ pub struct Standard {
 impl Standard {
     /// No restrictions.
     pub const PRIVILEGED: Standard = Standard { level: Level::Privileged, version: Version::Latest };
+
+    /// Whose idea it is, in the words of metrics, which shall be few.
+    pub fn told_version(self) -> String {
+        match self.version {
+            Version::Minor(minor) if self.level != Level::Privileged && minor > OWN_MINOR => {
+                "future".to_owned()
+            }
+            Version::Minor(_) if self.level != Level::Privileged => self.version.to_string(),
+            // Nobody ever thought otherwise of what allows everything.
+            Version::Minor(_) | Version::Latest => "latest".to_owned(),
+        }
+    }
 
     /// Whether both ask for the same. Of those that allow everything the version says nothing.
     fn means(self, other: Standard) -> bool {
