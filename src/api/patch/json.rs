@@ -85,10 +85,10 @@ pub fn apply<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Applied
 /// The same; the error is told in the words that authors of webhooks and policies know, and says whether it is a test that fails.
 pub fn apply_told<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Result<(), (bool, String)> {
     let mut work = Work { target, copied: 0, shifted: 0, deepened: 0 };
-    let mut one = |operation: &Operation<'a>| {
+    let one = |operation: &Operation<'a>| {
         work.apply(operation).map_err(|fault| (fault.why == Why::Test, operation.told(fault)))
     };
-    operations.iter().try_for_each(&mut one)
+    operations.iter().try_for_each(one)
 }
 
 impl Operation<'_> {

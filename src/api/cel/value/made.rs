@@ -113,7 +113,7 @@ fn find_misplaced(
     };
     match value {
         Val::Made(made) => made.find_misplaced(expected, wrong, room),
-        Val::List(List::Made(items)) => items.iter().try_for_each(&mut within),
+        Val::List(List::Made(items)) => items.iter().try_for_each(within),
         Val::Map(Map::Made(entries)) => entries.values().try_for_each(|(_, value)| within(value)),
         _ => Ok(()),
     }
