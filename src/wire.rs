@@ -56,7 +56,6 @@ use crate::metrics::requests::Meter;
 use crate::pki::Pki;
 use crate::upstream::pool::Wanted;
 use crate::verbs::Backend;
-use crate::verbs::admission::policies::table;
 use crate::verbs::admission::{self, Chain};
 use crate::verbs::budget::Budget;
 use crate::verbs::conversion::Conversions;
@@ -135,9 +134,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     };
     let shared = Arc::new(serving::shared(boot, catalog, told).await?);
     let (addresses, held) = Addresses::open(boot, &storage, &registry).await?;
-    let policies = table::open(storage.directory.clone()).await.map_err(|error| StartError::store(&error))?;
-    let admission =
-        admitting::settings(boot, &storage, &registry, shared.clone(), Arc::new(policies)).await?;
+    let admission = admitting::settings(boot, &storage, &registry, shared.clone()).await?;
     let parts = Parts {
         boot: boot.clone(),
         gates,

@@ -6,6 +6,8 @@
 mod quota;
 mod support;
 
+#[path = "admission/changing_policies.rs"]
+mod changing_policies;
 #[path = "admission/hook_server.rs"]
 mod hook_server;
 #[path = "admission/operator.rs"]

@@ -23,6 +23,7 @@ mod library;
 mod literal;
 mod literals;
 mod macros;
+mod made;
 mod parser;
 mod plan;
 mod source;
@@ -37,15 +38,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use ast::{Expr, Kind};
-use checker::Checked;
+use checker::{Checked, Names};
 use eval::Run;
 use functions::Functions;
 pub use functions::Library;
 pub use library::semver::Semver;
+pub use made::{JSON_PATCH, OBJECT};
 use plan::Node;
 use source::{Issues, Source};
 use types::Type;
-pub use value::{Fault, Foreign, List, Map, Outcome, Text, Val};
+pub use value::{Fault, Foreign, List, Made, Map, Outcome, Room, Text, Unplain, Val};
 
 use super::custom::pattern::Patterns;
 
@@ -59,18 +61,20 @@ pub struct Environment {
     variables: BTreeMap<String, Type>,
     /// Whether expressions may give values names (`cel.bind`).
     binds: bool,
+    /// Whether they may make objects (`Object{}`).
+    makes: bool,
 }
 
 impl Environment {
     /// With the functions that new expressions may use, and no variables.
     pub fn standard() -> Environment {
-        Environment { functions: NEW.clone(), variables: BTreeMap::new(), binds: false }
+        Environment { functions: NEW.clone(), variables: BTreeMap::new(), binds: false, makes: false }
     }
 
     /// With the functions of some libraries, and no variables.
     pub fn with_libraries(libraries: &[Library]) -> Environment {
         let functions = Arc::new(Functions::of(libraries));
-        Environment { functions, variables: BTreeMap::new(), binds: false }
+        Environment { functions, variables: BTreeMap::new(), binds: false, makes: false }
     }
 
     /// The same with one more variable. Its name may have dots.
@@ -84,6 +88,11 @@ impl Environment {
         Environment { binds: true, ..self }
     }
 
+    /// The same where expressions may make parts of objects and the operations of a JSON Patch.
+    pub fn making(self) -> Environment {
+        Environment { makes: true, ..self }
+    }
+
     /// Makes a program of a text, or tells what is wrong with it. The patterns in it count towards those of `patterns`.
     pub fn compile(&self, text: &str, patterns: &mut Patterns) -> Result<Program, String> {
         let source = Source::new(text);
@@ -92,7 +101,8 @@ impl Environment {
             return Err(issues.told(&source));
         };
         let (mut root, places) = (parsed.root, parsed.places);
-        let checked = checker::check(&mut root, &places, &self.functions, &self.variables, &mut issues);
+        let names = Names { functions: &self.functions, variables: &self.variables, makes: self.makes };
+        let checked = checker::check(&mut root, &places, names, &mut issues);
         if issues.is_empty() {
             literals::check(&root, &places, &checked, patterns, &mut issues);
         }
@@ -152,6 +162,20 @@ impl Program {
             };
             return matches!(self.checked.types.get(holder.id), Some(Type::Map(..)));
         }
+    }
+
+    /// The type of objects that expressions make which it names without making one. There is no such value.
+    pub fn named_type(&self) -> Option<&str> {
+        let mut rest = vec![&self.root];
+        while let Some(part) = rest.pop() {
+            match &part.kind {
+                Kind::Ident(name) if !self.uses(name) && made::type_named(name).is_some() => {
+                    return Some(name);
+                }
+                _ => rest.extend(part.parts()),
+            }
+        }
+        None
     }
 
     /// Whether it uses a variable.

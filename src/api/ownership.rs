@@ -4,12 +4,14 @@
 //! of fields, and reports conflicts with other owners.
 //!
 //! [`set`] holds sets of fields and [`fields_v1`] their form in objects; [`mod@compare`] tells what differs between two states;
-//! [`managers`] are the entries of an object; [`mod@apply`] merges a partial object into a whole one; [`view`]
+//! [`managers`] are the entries of an object; [`mod@apply`] merges a partial object into a whole one; [`mod@configure`] does
+//! so for those who own nothing; [`view`]
 //! is about fields that can be written through another kind.
 
 pub mod apply;
 mod check;
 pub mod compare;
+pub mod configure;
 mod elsewhere;
 mod field_set;
 pub mod fields_v1;

@@ -62,22 +62,44 @@ pub fn apply(
     }
 }
 
-/// Applies a JSON Patch of a webhook to the text of an object; `None` if it has no operations. The error says why it cannot be
-/// applied, in the words that authors of webhooks know.
-pub fn apply_operations(bytes: &[u8], original: &str) -> std::result::Result<Option<String>, String> {
-    let body = read_operations(bytes, FieldValidation::Ignore).map_err(|status| status.message)?;
+/// Why a JSON Patch of a webhook or policy cannot be applied, in the words that their authors know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unapplied {
+    /// It finds that it shall not be.
+    Test(String),
+    /// It does not fit.
+    Other(String),
+}
+
+impl Unapplied {
+    /// In words.
+    pub fn told(self) -> String {
+        match self {
+            Unapplied::Test(why) | Unapplied::Other(why) => why,
+        }
+    }
+}
+
+/// Applies a JSON Patch of a webhook or policy to the text of an object; `None` if it has no operations.
+pub fn apply_operations(bytes: &[u8], original: &str) -> std::result::Result<Option<String>, Unapplied> {
+    let body =
+        read_operations(bytes, FieldValidation::Ignore).map_err(|status| Unapplied::Other(status.message))?;
     let count = body.value.items().len();
     if count > limits::PATCH_OPERATIONS {
-        return Err(format!("the patch has {count} operations, more than {}", limits::PATCH_OPERATIONS));
+        let most = limits::PATCH_OPERATIONS;
+        return Err(Unapplied::Other(format!("the patch has {count} operations, more than {most}")));
     }
     if count == 0 {
         return Ok(None);
     }
-    let operations = json::read(&body.text).ok_or("the patch is no list of operations")?;
+    let none = || Unapplied::Other("the patch is no list of operations".to_owned());
+    let operations = json::read(&body.text).ok_or_else(none)?;
     let mut node = Node::of(Cow::Borrowed(original));
     node.open();
-    json::apply_told(&mut node, &operations)
-        .map_err(|at| operations.get(at).map_or_else(String::new, json::Operation::told))?;
+    json::apply_told(&mut node, &operations).map_err(|(is_test, why)| match is_test {
+        true => Unapplied::Test(why),
+        false => Unapplied::Other(why),
+    })?;
     Ok(Some(node.to_text()))
 }
 

@@ -2,9 +2,10 @@
 //!
 //! [`expressions`] says which names their expressions know and makes programs of them; [`policy`] reads policies and their
 //! bindings; [`evaluate`] runs the programs of one set over the inputs of one request; [`judge`] says what a policy makes of
-//! all that; [`request`] is the request as expressions see it; [`rights`] is how they ask who may do what; [`typed`] holds
+//! all that; [`change`] is what a policy wants to make of an object; [`request`] is the request as expressions see it; [`rights`] is how they ask who may do what; [`typed`] holds
 //! expressions against the types of the objects that a policy is about.
 
+pub mod change;
 pub mod evaluate;
 pub mod expressions;
 pub mod judge;

@@ -189,6 +189,27 @@ impl Status {
         status
     }
 
+    /// 403 in the words of policies that were to change an object and could not; the first is the message. `reason` is the
+    /// word for machines.
+    pub fn denied_by_policies<'m>(
+        of: GroupResource<'_>,
+        name: &str,
+        messages: impl IntoIterator<Item = &'m str>,
+        reason: &'static str,
+    ) -> Box<Status> {
+        let mut status = Status::forbidden("", Some((of, name)));
+        status.reason = reason;
+        let causes: Vec<Cause> = messages
+            .into_iter()
+            .map(|message| Cause { reason: String::new(), message: message.to_owned(), field: String::new() })
+            .collect();
+        status.message = causes.first().map(|cause| cause.message.clone()).unwrap_or_default();
+        if let Some(details) = &mut status.details {
+            details.causes = causes;
+        }
+        status
+    }
+
     /// 403: nothing new may come into a namespace that is going.
     pub fn namespace_terminating(of: GroupResource<'_>, name: &str, namespace: &str) -> Box<Status> {
         let message =

@@ -75,7 +75,7 @@ pub const PLUGINS: [Plugin; 36] = [
     plugin("DefaultIngressClass", On, Works),
     plugin("DenyServiceExternalIPs", Off, Works),
     plugin("PodTopologyLabels", On, Works),
-    plugin("MutatingAdmissionPolicy", On, Absent),
+    plugin("MutatingAdmissionPolicy", On, Works),
     plugin("MutatingAdmissionWebhook", On, Works),
     plugin("ValidatingAdmissionPolicy", On, Works),
     plugin("ValidatingAdmissionWebhook", On, Works),

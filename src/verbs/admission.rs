@@ -32,6 +32,7 @@ pub mod policies;
 mod priority;
 mod pull_images;
 pub mod quota;
+mod round;
 mod runtime_class;
 mod service_account;
 mod shown;
@@ -40,6 +41,7 @@ mod toleration_restriction;
 mod toleration_seconds;
 mod tolerations;
 mod topology_labels;
+mod view;
 pub mod webhooks;
 
 use std::sync::Arc;
@@ -57,7 +59,8 @@ use crate::api::value::Value;
 use crate::metrics::Metrics;
 
 pub use self::configured::Configured;
-pub use self::webhooks::Round;
+use self::policies::Panel;
+pub use self::round::Round;
 use self::webhooks::{Phase, Webhooks};
 use super::{Backend, Call};
 
@@ -180,8 +183,10 @@ pub struct Settings {
     pub webhooks: webhooks::Settings,
     /// Finds resources that show the same objects.
     pub equivalents: Equivalents,
-    /// The policies of the cluster.
+    /// The policies of the cluster that check objects.
     pub policies: Arc<policies::table::Policies>,
+    /// Those that change them, where the operator allows such.
+    pub changing_policies: Option<Arc<policies::table::Policies>>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }
@@ -306,14 +311,25 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
             Box::new(Webhooks::new(Phase::Validating, &settings.webhooks, &configured.webhooks))
         }
         "AlwaysDeny" => Box::new(always_deny::AlwaysDeny),
-        "ValidatingAdmissionPolicy" => Box::new(policies::ValidatingAdmissionPolicy {
-            policies: settings.policies.clone(),
-            kinds: settings.kinds.clone(),
-            equivalents: settings.equivalents.clone(),
-            metrics: settings.metrics.clone(),
-        }),
+        "ValidatingAdmissionPolicy" => {
+            Box::new(policies::ValidatingAdmissionPolicy(panel(settings, &settings.policies)))
+        }
+        "MutatingAdmissionPolicy" => {
+            let policies = settings.changing_policies.as_ref()?;
+            Box::new(policies::MutatingAdmissionPolicy(panel(settings, policies)))
+        }
         _ => return None,
     })
+}
+
+/// What asking the policies of a table needs.
+fn panel(settings: &Settings, policies: &Arc<policies::table::Policies>) -> Panel {
+    Panel {
+        policies: policies.clone(),
+        kinds: settings.kinds.clone(),
+        equivalents: settings.equivalents.clone(),
+        metrics: settings.metrics.clone(),
+    }
 }
 
 #[cfg(test)]

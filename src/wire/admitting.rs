@@ -13,7 +13,7 @@ use crate::api::quota::{Features, Limited};
 use crate::api::schema::Registry;
 use crate::config::{Config, ConfigError};
 use crate::http::handler::worker::Shared;
-use crate::verbs::admission::policies::table::Policies;
+use crate::verbs::admission::policies::table::{self, Policies, Sort};
 use crate::verbs::admission::{self, quota, webhooks};
 use crate::verbs::stores::Stores;
 use crate::wiring::Boot;
@@ -25,7 +25,6 @@ pub async fn settings(
     storage: &Storage,
     registry: &Arc<Registry>,
     shared: Arc<Shared>,
-    policies: Arc<Policies>,
 ) -> Result<admission::Settings, StartError> {
     let config = &boot.config;
     let configured = configured(config)?;
@@ -40,8 +39,18 @@ pub async fn settings(
         metrics: shared.metrics.clone(),
         equivalents: equivalents(shared.clone()),
         kinds: kinds(shared),
-        policies,
+        policies: policies(storage, Sort::Validating).await?,
+        changing_policies: match config.gates().enabled("MutatingAdmissionPolicy") {
+            true => Some(policies(storage, Sort::Mutating).await?),
+            false => None,
+        },
     })
+}
+
+/// The policies of the cluster. Read before anybody is served, as webhooks are.
+async fn policies(storage: &Storage, sort: Sort) -> Result<Arc<Policies>, StartError> {
+    let policies = table::open(storage.directory.clone(), sort).await;
+    policies.map(Arc::new).map_err(|error| StartError::store(&error))
 }
 
 /// Who else is asked. Read before anybody is served: whoever must be asked is asked from the first write on.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::ast::{Expr, Fold, Kind, Literal};
+use super::ast::{Expr, Fold, Init, Kind, Literal};
 use super::functions::{Functions, Overload, type_named};
+use super::made;
 use super::source::Issues;
 use super::types::Type;
 use super::unify::{Known, rebuilt};
@@ -18,18 +19,22 @@ pub struct Checked {
     pub uses: Vec<String>,
 }
 
+/// What an expression may name.
+#[derive(Clone, Copy)]
+pub struct Names<'n> {
+    /// Functions.
+    pub functions: &'n Functions,
+    /// Variables, and what they are.
+    pub variables: &'n BTreeMap<String, Type>,
+    /// Whether the types of objects that expressions make are among them.
+    pub makes: bool,
+}
+
 /// Checks an expression. Names that turn out to be one are joined in it: `a.b` may be a function of a library.
-pub fn check(
-    root: &mut Expr,
-    places: &[usize],
-    functions: &Functions,
-    variables: &BTreeMap<String, Type>,
-    issues: &mut Issues,
-) -> Checked {
+pub fn check(root: &mut Expr, places: &[usize], names: Names<'_>, issues: &mut Issues) -> Checked {
     let mut checker = Checker {
         places,
-        functions,
-        variables,
+        names,
         issues,
         known: Known::default(),
         scopes: Vec::new(),
@@ -47,8 +52,7 @@ pub fn check(
 
 struct Checker<'c> {
     places: &'c [usize],
-    functions: &'c Functions,
-    variables: &'c BTreeMap<String, Type>,
+    names: Names<'c>,
     issues: &'c mut Issues,
     known: Known,
     /// Names that folds give, the innermost last.
@@ -95,11 +99,11 @@ impl Checker<'_> {
             return Some(kind.clone());
         }
         let plain = name.strip_prefix('.').unwrap_or(name);
-        if let Some(kind) = self.variables.get(plain) {
+        if let Some(kind) = self.names.variables.get(plain) {
             self.uses.push(plain.to_owned());
             return Some(kind.clone());
         }
-        type_named(plain)
+        type_named(plain).or_else(|| made::type_named(plain).filter(|_| self.names.makes))
     }
 
     fn undeclared(&mut self, id: usize, name: &str) -> Type {
@@ -146,6 +150,7 @@ impl Checker<'_> {
                     Type::Error
                 }
             },
+            Type::Made(of) => made::field(of, field).unwrap_or(Type::Dyn),
             Type::Var(_) => {
                 self.known.fits(&Type::Dyn, &target);
                 Type::Dyn
@@ -174,7 +179,7 @@ impl Checker<'_> {
         for arg in args.iter_mut() {
             self.check(arg);
         }
-        let functions = self.functions;
+        let functions = self.names.functions;
         let Some(receiver) = target else {
             let Some(overloads) = functions.get(function) else {
                 let name = function.clone();
@@ -317,24 +322,62 @@ impl Checker<'_> {
         Type::map(keys, values.unwrap_or_else(|| self.known.fresh()))
     }
 
-    /// Objects of named types: there are none that an expression could make.
+    /// An object of a type that expressions can make.
     fn object(&mut self, expr: &mut Expr) -> Type {
         let id = expr.id;
         let Kind::Object { name, fields } = &mut expr.kind else { return Type::Error };
-        for field in fields.iter_mut() {
-            self.check(&mut field.value);
-        }
-        let name = name.clone();
-        match self.named(&name) {
-            None => self.undeclared(id, &name),
+        let mut is_value = false;
+        // That is a function alone.
+        let kind = match self.named(name).filter(|_| *name != "dyn") {
+            None => {
+                let name = name.clone();
+                return self.undeclared(id, &name);
+            }
+            Some(Type::Type(Some(kind))) if matches!(*kind, Type::Made(_)) => (*kind).clone(),
             Some(Type::Type(Some(kind))) => {
-                self.issue(id, format!("'{kind}' is not a message type"));
+                self.issue(id, format!("'{}' is not a message type", kind.name()));
                 Type::Error
             }
             Some(kind) => {
                 self.issue(id, format!("'{kind}' is not a type"));
+                is_value = true;
                 Type::Error
             }
+        };
+        let of = name.clone();
+        let unknown = |field: &str| match is_value {
+            true => format!("unexpected failed resolution of '{of}'"),
+            false => format!("undefined field '{field}'"),
+        };
+        for field in fields.iter_mut() {
+            self.check(&mut field.value);
+            let found = self.inner(&field.value, field.optional);
+            match &kind {
+                Type::Made(of) => self.fits_field(of, field, &found),
+                _ => self.issue(field.id, unknown(&field.name)),
+            }
+        }
+        if let Type::Made(of) = &kind {
+            (**of).clone_into(name);
+        }
+        kind
+    }
+
+    fn fits_field(&mut self, of: &str, field: &Init, found: &Type) {
+        let wanted = made::field(of, &field.name);
+        let fits = match &wanted {
+            Some(wanted) => self.known.fits(wanted, found),
+            // What is not known before is found out when the object is made.
+            None => found.is_dyn_or_error(),
+        };
+        if !fits {
+            let wanted = wanted.map_or_else(String::new, |wanted| wanted.to_string());
+            let found = self.known.resolved(found, false);
+            let why = format!(
+                "expected type of field '{}' is '{wanted}' but provided type is '{found}'",
+                field.name
+            );
+            self.issue(field.id, why);
         }
     }
 

@@ -8,6 +8,8 @@ pub const NAME: u64 = 1;
 pub const LIST: u64 = 10;
 /// What a map costs.
 pub const MAP: u64 = 30;
+/// What an object costs.
+pub const OBJECT: u64 = 40;
 /// What one character costs where a text is walked over.
 pub const CHARACTER: f64 = 0.1;
 /// What one character of a pattern costs for each tenth of a text.
@@ -29,8 +31,19 @@ pub fn before(function: &str, args: &[Val<'_>]) -> u64 {
             10 + walked(size(1), CHARACTER) + walked(size(1), 0.5).saturating_mul(50)
         }
         "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => args.first().map_or(0, traversed),
-        "url" | "lowerAscii" | "upperAscii" | "substring" | "trim" | "cidr" | "isIP" | "isCIDR"
-        | "quantity" | "isQuantity" | "semver" | "isSemver" => walked(size(0), CHARACTER),
+        "url"
+        | "lowerAscii"
+        | "upperAscii"
+        | "substring"
+        | "trim"
+        | "cidr"
+        | "isIP"
+        | "isCIDR"
+        | "quantity"
+        | "isQuantity"
+        | "semver"
+        | "isSemver"
+        | "jsonpatch.escapeKey" => walked(size(0), CHARACTER),
         "ip" if text(0) => walked(size(0), CHARACTER),
         "ip.isCanonical" | "replace" | "split" => walked(size(0), 2.0 * CHARACTER),
         // By what comes out.

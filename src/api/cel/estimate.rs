@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
 use super::checker::Checked;
-use super::cost::{CHARACTER, LIST, MAP, NAME};
+use super::cost::{CHARACTER, LIST, MAP, NAME, OBJECT};
 use super::estimate_calls::{self, Argument};
 use super::types::Type;
 
@@ -143,7 +143,7 @@ impl Estimator<'_> {
                 sum
             }
             Kind::Object { fields, .. } => {
-                fields.iter().fold(Range::fixed(40), |sum, field| sum.plus(self.cost(&field.value)))
+                fields.iter().fold(Range::fixed(OBJECT), |sum, field| sum.plus(self.cost(&field.value)))
             }
             Kind::Fold(fold) => self.fold(expr, fold),
         }

@@ -95,7 +95,7 @@ pub fn of_library(
             };
             only(target.size.times(each))
         }
-        "url" => first.map(|size| (size.scaled(CHARACTER), Some(size))),
+        "url" | "jsonpatch.escapeKey" => first.map(|size| (size.scaled(CHARACTER), Some(size))),
         "lowerAscii" | "upperAscii" | "substring" | "trim" => {
             target.map(|target| (target.size.scaled(CHARACTER), Some(target.size)))
         }

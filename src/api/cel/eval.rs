@@ -7,7 +7,7 @@ use regex::Regex;
 use super::cost;
 use super::library;
 use super::plan::{Call, FoldNode, Node, Unwrap};
-use super::value::{Fault, List, Map, Outcome, Val};
+use super::value::{Fault, List, Made, Map, Outcome, Val};
 use crate::api::custom::pattern::Patterns;
 use crate::api::limits::CEL_EFFORT;
 
@@ -79,6 +79,7 @@ impl<'v, 'r> Run<'v, 'r> {
             Node::Call(call) => self.call(call),
             Node::List(items) => self.list(items),
             Node::Map(entries) => self.map(entries),
+            Node::Object(name, fields) => self.object(name, fields),
             Node::Fold(fold) => self.fold(fold),
             Node::Append(place, item) => self.append(*place, item),
             Node::Insert(place, args) => self.insert(*place, args),
@@ -131,6 +132,9 @@ impl<'v, 'r> Run<'v, 'r> {
         // A field of what may not be there may not be there.
         if let Val::Optional(inner) = operand {
             return optional_field(inner.as_deref(), field);
+        }
+        if let Val::Made(made) = &operand {
+            return Ok(made.selected(field));
         }
         field_of(&operand, field)?.unwrap_or_else(|| Err(Fault::error(format!("no such key: {field}"))))
     }
@@ -258,6 +262,28 @@ impl<'v, 'r> Run<'v, 'r> {
         Ok(Val::Map(Map::Made(Arc::new(made))))
     }
 
+    fn object(&mut self, name: &'v Arc<str>, fields: &'v [(Arc<str>, Node, bool)]) -> Outcome<'v> {
+        let mut made = std::collections::BTreeMap::new();
+        for (field, value, optional) in fields {
+            let value = match (self.eval(value)?, optional) {
+                (Val::Optional(Some(inner)), true) => (*inner).clone(),
+                (Val::Optional(None), true) => {
+                    made.remove(&**field);
+                    continue;
+                }
+                (other, true) => {
+                    let why =
+                        format!("cannot initialize optional entry '{field}' from non-optional value {other}");
+                    return Err(Fault::error(why));
+                }
+                (value, false) => value,
+            };
+            made.insert(&**field, value);
+        }
+        self.charge(cost::OBJECT)?;
+        Made::new(name, made).map(|made| Val::Made(Arc::new(made)))
+    }
+
     /// What has been gathered. Taken out of its place, it has no other owner and grows where it is.
     fn gathered(&mut self, place: usize) -> Outcome<'v> {
         self.charge(cost::NAME)?;
@@ -367,6 +393,7 @@ fn field_of<'v>(value: &Val<'v>, field: &str) -> Result<Option<Outcome<'v>>, Fau
     match value {
         Val::Map(map) => Ok(map.field(field)),
         Val::List(_) => Err(Fault::no_overload()),
+        Val::Made(made) => Ok(made.field(field).map(Ok)),
         _ => Ok(None),
     }
 }

@@ -48,6 +48,8 @@ pub enum Library {
     TwoVariables,
     /// Versions of software.
     Semver,
+    /// The paths of a JSON Patch.
+    JsonPatch,
     /// Whether somebody may do something. Who answers is a value of the caller's.
     Authorizer,
 }
@@ -215,7 +217,7 @@ mod tests {
 
     #[test]
     fn every_signature_can_be_read() {
-        let all = [&Library::NEW[..], &[Library::Semver]].concat();
+        let all = [&Library::NEW[..], &[Library::Semver, Library::JsonPatch]].concat();
         let wanted: usize =
             all.iter().map(|one| library::declared(*one).len() + library::generated(*one).len()).sum();
         assert_eq!(Functions::of(&all).len(), wanted);

@@ -14,6 +14,7 @@ mod strings;
 mod times;
 pub mod url;
 
+pub use convert::text as text_of;
 pub use declared::{declared, generated};
 pub use formatting::check as check_format;
 pub use operators::insert;
@@ -39,6 +40,7 @@ pub fn run(name: &str) -> Option<Run> {
         "contains" | "endsWith" | "startsWith" | "charAt" | "lowerAscii" | "upperAscii" | "replace"
         | "split" | "substring" | "trim" | "strings.quote" | "join" => strings::run,
         "matches" | "find" | "findAll" => strings::pattern,
+        "jsonpatch.escapeKey" => strings::pointer_key,
         "indexOf" | "lastIndexOf" => strings::position,
         "format" => formatting::run,
         "isSorted" | "sum" | "max" | "min" | "first" | "last" => lists::run,
@@ -96,7 +98,7 @@ mod tests {
     fn every_declared_function_does_something() {
         const SPECIAL: [&str; 8] =
             ["_?_:_", "_&&_", "_||_", "@not_strictly_false", "or", "orValue", "_?._", "cel.@mapInsert"];
-        for library in Library::NEW.into_iter().chain([Library::Semver]) {
+        for library in Library::NEW.into_iter().chain([Library::Semver, Library::JsonPatch]) {
             let written = declared(library).iter().map(|(name, ..)| (*name).to_owned());
             for name in written.chain(generated(library).into_iter().map(|(name, ..)| name)) {
                 assert!(SPECIAL.contains(&name.as_str()) || run(&name).is_some(), "{name}");

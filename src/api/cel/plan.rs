@@ -11,6 +11,7 @@ use super::eval::Work;
 use super::functions::type_named;
 use super::library::{self, Run};
 use super::macros::MAP_INSERT;
+use super::made;
 use super::types::Type;
 use super::value::{Map, Text, Val};
 use crate::api::custom::pattern::Patterns;
@@ -46,6 +47,8 @@ pub enum Node {
     List(Vec<(Node, bool)>),
     /// A map.
     Map(Vec<(Node, Node, bool)>),
+    /// An object of a type that expressions make: its fields, and whether each is there only if it has a value.
+    Object(Arc<str>, Vec<(Arc<str>, Node, bool)>),
     /// A fold.
     Fold(Box<FoldNode>),
     /// What a fold has gathered, with one more item.
@@ -129,7 +132,13 @@ struct Planner<'p> {
 impl Planner<'_> {
     fn node(&mut self, expr: &Expr) -> Option<Node> {
         Some(match &expr.kind {
-            Kind::Broken | Kind::Object { .. } => return None,
+            Kind::Broken => return None,
+            Kind::Object { name, fields } => {
+                let planned = fields.iter().map(|field| {
+                    Some((field.name.as_str().into(), self.node(&field.value)?, field.optional))
+                });
+                Node::Object(name.as_str().into(), planned.collect::<Option<_>>()?)
+            }
             Kind::Literal(literal) => Node::Const(constant(literal)),
             Kind::Ident(name) => self.ident(name)?,
             Kind::Select { operand, field, test: false } => {
@@ -162,7 +171,7 @@ impl Planner<'_> {
         if let Some(place) = self.variables.get(plain) {
             return Some(Node::Variable(*place));
         }
-        match type_named(plain)? {
+        match type_named(plain).or_else(|| made::type_named(plain))? {
             Type::Type(Some(kind)) => Some(Node::Const(Val::Type(kind.name().into()))),
             _ => None,
         }

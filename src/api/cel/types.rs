@@ -39,6 +39,8 @@ pub enum Type {
     Opaque(&'static str, Arc<[Type]>),
     /// An object with fields of their own types.
     Object(Arc<ObjectType>),
+    /// An object that expressions make, by the name of its type.
+    Made(Arc<str>),
     /// What is yet to be found out.
     Var(usize),
     /// What a function leaves open, by its place in the alphabet.
@@ -141,6 +143,7 @@ impl fmt::Display for Type {
             Type::Map(..) => "map",
             Type::Opaque(name, _) => name,
             Type::Object(object) => &object.name,
+            Type::Made(name) => name,
             Type::Var(number) => return write!(f, "_var{number}"),
             Type::Param(letter) => return write!(f, "{}", char::from(b'A' + letter.min(&25))),
         };

@@ -150,7 +150,10 @@ pub fn rebuilt(kind: &Type, make: &mut impl FnMut(&Type) -> Type) -> Type {
 
 /// What stands for things may be nothing.
 fn may_be_null(kind: &Type) -> bool {
-    matches!(kind, Type::Null | Type::Opaque(..) | Type::Object(_) | Type::Duration | Type::Timestamp)
+    matches!(
+        kind,
+        Type::Null | Type::Opaque(..) | Type::Object(_) | Type::Made(_) | Type::Duration | Type::Timestamp
+    )
 }
 
 /// The more general of two types that fit each other.
@@ -181,7 +184,7 @@ pub fn are_equivalent(one: &Type, other: &Type) -> bool {
     let same = match (one, other) {
         (Type::Opaque(OPTIONAL, _), Type::Opaque(OPTIONAL, _)) => true,
         (Type::Opaque(name, _), Type::Opaque(other, _)) => name == other,
-        (Type::Object(_), _) => one == other,
+        (Type::Object(_) | Type::Made(_), _) => one == other,
         _ => std::mem::discriminant(one) == std::mem::discriminant(other),
     };
     let (inner, others) = (one.parameters(), other.parameters());

@@ -1,12 +1,16 @@
 //! The values that expressions work with. Objects stay where they are: what is read of them is borrowed.
 
 mod collections;
+mod made;
+mod plain;
 
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use collections::{Key, List, Map};
+pub use made::Made;
+pub use plain::{Room, Unplain};
 
 use super::clock::{self, Instant};
 use super::library::named_format::NamedFormat;
@@ -90,6 +94,8 @@ pub enum Val<'v> {
     Format(&'static NamedFormat),
     /// A version of software.
     Semver(Arc<Semver>),
+    /// An object that the expression has made.
+    Made(Arc<Made<'v>>),
     /// Something of the caller's.
     Foreign(Arc<dyn Foreign + 'v>),
 }
@@ -246,6 +252,7 @@ impl<'v> Val<'v> {
             Val::Cidr(..) => "net.CIDR",
             Val::Format(_) => "kubernetes.NamedFormat",
             Val::Semver(_) => "kubernetes.Semver",
+            Val::Made(made) => made.name(),
             Val::Foreign(foreign) => foreign.type_name(),
         }
     }
@@ -302,6 +309,7 @@ impl<'v> Val<'v> {
             Val::Timestamp(instant) => *instant == Instant::ZERO,
             Val::String(_) | Val::Bytes(_) | Val::List(_) | Val::Map(_) => self.size() == 0,
             Val::Optional(inner) => inner.is_none(),
+            Val::Made(made) => made.is_empty(),
             _ => false,
         }
     }

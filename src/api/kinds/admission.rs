@@ -170,7 +170,8 @@ pub fn validate_rule(rule: &Node<'_>, errors: &mut Errors) {
 /// Checks that a list that says "all" says nothing else.
 fn alone(list: &Node<'_>, what: &str, errors: &mut Errors) {
     if list.len() > 1 && list.items().any(|item| item.text() == "*") {
-        let shown = say::shown_texts(list, "string");
+        let kind = if what == "operations" { "admissionregistration.OperationType" } else { "string" };
+        let shown = say::shown_texts(list, kind);
         let why = format!("if '*' is present, must not specify other {what}");
         errors.push(FieldError::invalid(&list.path, &shown, &why));
     }
@@ -311,7 +312,7 @@ mod tests {
                 (
                     "webhooks.0.rules.0.operations",
                     r#"["*","CREATE"]"#,
-                    "if '*' is present, must not specify other operations",
+                    "[]admissionregistration.OperationType{\"*\", \"CREATE\"}: if '*' is present, must not specify other operations",
                 ),
                 (
                     "webhooks.0.rules.0.apiGroups",

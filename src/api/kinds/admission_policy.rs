@@ -1,5 +1,4 @@
-//! Admission policies and their bindings. The expressions of policies that check are compiled; of those that change objects
-//! only the conditions and variables are.
+//! Admission policies and their bindings. Their expressions are compiled for their mistakes.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +9,7 @@ use crate::api::cel::words;
 use crate::api::custom::path::JsonPath;
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::{admissionregistration_v1 as ar, admissionregistration_v1alpha1 as alpha};
-use crate::api::policies::expressions::{Age, Compiler, Wanted};
+use crate::api::policies::expressions::{Age, Compiler, UNPLANNED, Wanted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -65,6 +64,7 @@ struct Before<'a> {
     validations: BTreeSet<&'a str>,
     messages: BTreeSet<&'a str>,
     annotations: BTreeSet<&'a str>,
+    configurations: BTreeSet<&'a str>,
 }
 
 impl<'a> Before<'a> {
@@ -79,8 +79,16 @@ impl<'a> Before<'a> {
             validations: texts("validations", "expression"),
             messages: texts("validations", "messageExpression"),
             annotations: texts("auditAnnotations", "valueExpression"),
+            configurations: configurations(old),
         }
     }
+}
+
+/// What the mutations of a policy say that merge something into objects.
+fn configurations(policy: &Value) -> BTreeSet<&str> {
+    let mutations = policy.at(&["spec", "mutations"]).map(Value::items).unwrap_or_default();
+    let texts = mutations.iter().filter_map(|one| one.at(&["applyConfiguration", "expression"])?.as_str());
+    texts.collect()
 }
 
 fn age(before: &BTreeSet<&str>, text: &str) -> Age {
@@ -119,7 +127,7 @@ fn common(spec: &Node<'_>, mutates: bool, before: &Before<'_>, errors: &mut Erro
     if !before.same_conditions {
         match_conditions(&spec.child("matchConditions"), has_params, &before.conditions, errors);
     }
-    let mut compiler = Compiler::new(has_params, !spec.child("variables").is_empty());
+    let mut compiler = Compiler::new(has_params, mutates || !spec.child("variables").is_empty());
     for variable in spec.child("variables").items() {
         let (name, expression) = (variable.child("name"), variable.child("expression"));
         if name.text().trim().is_empty() {
@@ -235,32 +243,48 @@ fn audit_annotations(
 
 fn mutating(policy: &Value, before: &Before<'_>, errors: &mut Errors) {
     let spec = Node::of(policy, "spec");
-    common(&spec, true, before, errors);
+    let mut compiler = common(&spec, true, before, errors);
     let mutations = spec.child("mutations");
     if mutations.is_empty() {
         mutations.required(errors, "mutations must contain at least one item");
     }
     for mutation in mutations.items() {
-        let kinds = [("ApplyConfiguration", "applyConfiguration"), ("JSONPatch", "jsonPatch")];
+        let kinds = [
+            ("ApplyConfiguration", "applyConfiguration", Wanted::Object),
+            ("JSONPatch", "jsonPatch", Wanted::Operations),
+        ];
         let kind = mutation.child("patchType");
         if !kind.need(errors) {
             continue;
         }
-        kind.one_of(errors, &kinds.map(|(word, _)| word));
-        if kinds.iter().all(|(word, _)| *word != kind.text()) {
+        kind.one_of(errors, &kinds.map(|(word, ..)| word));
+        if kinds.iter().all(|(word, ..)| *word != kind.text()) {
             continue;
         }
         // The field that is wanted is told of first.
-        for (word, field) in kinds.iter().filter(|(word, _)| *word == kind.text()) {
+        for (word, field, wanted) in kinds.iter().filter(|(word, ..)| *word == kind.text()) {
             if mutation.child(field).is_set() {
-                need_expression(&mutation.child(field).child("expression"), "", errors);
+                let expression = mutation.child(field).child("expression");
+                if need_expression(&expression, "", errors) {
+                    let age = age(&before.configurations, expression.text());
+                    let text = expression.text().trim();
+                    match compiler.compile(text, *wanted, true, age) {
+                        Ok(_) => {}
+                        Err(why) if why.starts_with(UNPLANNED) => {
+                            errors.add(|| FieldError::internal(&expression.path, &why));
+                        }
+                        Err(why) => {
+                            errors.add(|| FieldError::invalid(&expression.path, &quoted(text), &why));
+                        }
+                    }
+                }
             } else {
                 mutation
                     .child(field)
                     .required(errors, &format!("must be specified when patchType is {word}"));
             }
         }
-        for (_, field) in kinds.iter().filter(|(word, _)| *word != kind.text()) {
+        for (_, field, _) in kinds.iter().filter(|(word, ..)| *word != kind.text()) {
             if mutation.child(field).is_set() {
                 let why = format!("must not be specified when patchType is {}", kind.text());
                 let shown = quoted(&format!("{{{field}}}"));
@@ -541,7 +565,7 @@ mod tests {
     fn each_rule_of_a_mutating_policy_refuses() {
         let base = with(&format!(
             r#"{{"failurePolicy":"Fail","matchConstraints":{RULES},"reinvocationPolicy":"Never",
-                "mutations":[{{"patchType":"JSONPatch","jsonPatch":{{"expression":"[]"}}}}]}}"#
+                "mutations":[{{"patchType":"JSONPatch","jsonPatch":{{"expression":"[JSONPatch{{}}]"}}}}]}}"#
         ));
         each_refused(
             &base,

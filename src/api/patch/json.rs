@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 
 use super::text::Node;
+use crate::api::field::quoted;
 use crate::api::limits;
 
 /// One operation; unusable parts are absent.
@@ -22,7 +23,43 @@ pub struct Operation<'a> {
 
 /// The patch does not fit the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DoesNotApply;
+pub struct DoesNotApply {
+    /// Whether that is because of where something comes from, and not of where it goes.
+    of_source: bool,
+    why: Why,
+}
+
+/// Why an operation does not apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// It does not say where.
+    Unsaid,
+    /// Nothing holds such a place.
+    Nowhere,
+    /// An object has nothing there.
+    Absent,
+    /// A list is not that long.
+    Index,
+    /// A list has numbers for its places.
+    NoIndex,
+    /// Something else stands there.
+    Test,
+    /// It is none.
+    Unknown,
+    /// It asks for more than a patch may.
+    TooMuch,
+}
+
+impl From<Why> for DoesNotApply {
+    fn from(why: Why) -> DoesNotApply {
+        DoesNotApply { of_source: false, why }
+    }
+}
+
+/// The same about where something comes from.
+fn of_source(fault: DoesNotApply) -> DoesNotApply {
+    DoesNotApply { of_source: true, ..fault }
+}
 
 type Applied<T> = Result<T, DoesNotApply>;
 
@@ -45,23 +82,54 @@ pub fn apply<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Applied
     operations.iter().try_for_each(|operation| work.apply(operation))
 }
 
-/// The same; the error is which of them does not apply.
-pub fn apply_told<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Result<(), usize> {
+/// The same; the error is told in the words that authors of webhooks and policies know, and says whether it is a test that fails.
+pub fn apply_told<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Result<(), (bool, String)> {
     let mut work = Work { target, copied: 0, shifted: 0, deepened: 0 };
-    operations.iter().enumerate().try_for_each(|(at, operation)| work.apply(operation).map_err(|_| at))
+    let one = |operation: &Operation<'a>| {
+        work.apply(operation).map_err(|fault| (fault.why == Why::Test, operation.told(fault)))
+    };
+    operations.iter().try_for_each(one)
 }
 
 impl Operation<'_> {
-    /// Why it does not apply, in the words that authors of webhooks know.
-    pub fn told(&self) -> String {
-        let path = self.path.as_deref().unwrap_or_default();
-        match self.kind.as_deref() {
-            Some("test") => format!("testing value {path} failed: test failed"),
-            Some(kind @ ("add" | "remove" | "replace" | "move" | "copy")) => {
-                let path = if kind == "replace" { path.to_owned() } else { format!("\"{path}\"") };
-                format!("{kind} operation does not apply: doc is missing path: {path}: missing value")
+    /// Why it does not apply.
+    fn told(&self, DoesNotApply { of_source, why }: DoesNotApply) -> String {
+        let (path, from) =
+            (self.path.as_deref().unwrap_or_default(), self.from.as_deref().unwrap_or_default());
+        let kind = self.kind.as_deref().unwrap_or("unknown");
+        let place = if of_source { from } else { path };
+        let key = unescaped(place.rsplit('/').next().unwrap_or_default());
+        let is_added = matches!(kind, "add" | "copy" | "move") && !of_source;
+        let missing = |rest: &str| format!("{kind} operation does not apply: {rest}: missing value");
+        let inner = match why {
+            Why::Absent => format!("Unable to remove nonexistent key: {key}: missing value"),
+            Why::Index => format!("Unable to access invalid index: {key}: invalid index referenced"),
+            _ if is_added => format!(
+                "value was not a proper array index: '{key}': strconv.Atoi: parsing {}: invalid syntax",
+                quoted(&key)
+            ),
+            _ => format!("strconv.Atoi: parsing {}: invalid syntax", quoted(&key)),
+        };
+        match (kind, why) {
+            (_, Why::Unknown) => format!("Unexpected kind: {kind}"),
+            (_, Why::TooMuch) => format!("{kind} operation does not apply: it asks for too much"),
+            (_, Why::Test) => format!("testing value {path} failed: test failed"),
+            (_, Why::Unsaid) if of_source => {
+                format!(
+                    "{kind} operation failed to decode from: operation, missing from field: missing value"
+                )
             }
-            kind => format!("Unexpected kind: {}", kind.unwrap_or("unknown")),
+            (_, Why::Unsaid) => format!("{kind} operation failed to decode path: missing value"),
+            ("add" | "remove", Why::Nowhere) => missing(&format!("doc is missing path: \"{path}\"")),
+            ("test", Why::Nowhere) => missing(&format!("is missing path: {path}")),
+            ("replace", Why::Nowhere) => missing(&format!("doc is missing path: {path}")),
+            ("replace", _) => missing(&format!("doc is missing key: {path}")),
+            (_, Why::Nowhere) if of_source => missing(&format!("doc is missing from path: {from}")),
+            (_, Why::Nowhere) => missing(&format!("doc is missing destination path: {path}")),
+            ("move", _) if of_source => format!("error in move for path: '{key}': {inner}"),
+            ("copy", _) if of_source => format!("error in copy for from: '{from}': {inner}"),
+            ("copy", _) => format!("error while adding value during copy: {inner}"),
+            _ => format!("error in {kind} for path: '{path}': {inner}"),
         }
     }
 }
@@ -75,8 +143,8 @@ struct Work<'t, 'a> {
 
 impl<'a> Work<'_, 'a> {
     fn apply(&mut self, operation: &Operation<'a>) -> Applied<()> {
-        let path = || operation.path.as_deref().ok_or(DoesNotApply);
-        let from = || operation.from.as_deref().ok_or(DoesNotApply);
+        let path = || operation.path.as_deref().ok_or(Why::Unsaid);
+        let from = || operation.from.as_deref().ok_or(of_source(Why::Unsaid.into()));
         let value = || operation.value.clone().unwrap_or(Node::Null);
         match operation.kind.as_deref() {
             Some("add") => self.add(path()?, value()),
@@ -85,23 +153,24 @@ impl<'a> Work<'_, 'a> {
             Some("move") => self.shove(from()?, path()?),
             Some("copy") => self.copy(from()?, path()?),
             Some("test") => self.test(path()?, value()),
-            _ => Err(DoesNotApply),
+            _ => Err(Why::Unknown.into()),
         }
     }
 
     /// The object or list that contains the place of a pointer, and its key there.
     fn holder(&mut self, pointer: &str) -> Applied<(&mut Node<'a>, String)> {
         let mut keys = pointer.split('/').skip(1).map(unescaped);
-        let mut key = keys.next().ok_or(DoesNotApply)?;
+        let mut key = keys.next().ok_or(Why::Nowhere)?;
         let mut holder = &mut *self.target;
         for next in keys {
-            holder = get(holder, &key)?.filter(|node| !matches!(node, Node::Null)).ok_or(DoesNotApply)?;
+            let next_holder = get(holder, &key).ok().flatten();
+            holder = next_holder.filter(|node| !matches!(node, Node::Null)).ok_or(Why::Nowhere)?;
             key = next;
         }
         holder.open();
         match holder {
             Node::Object(_) | Node::Array(_) => Ok((holder, key)),
-            Node::Null | Node::Text(_) => Err(DoesNotApply),
+            Node::Null | Node::Text(_) => Err(Why::Nowhere.into()),
         }
     }
 
@@ -113,11 +182,11 @@ impl<'a> Work<'_, 'a> {
     /// Moves a value. Its depth was checked at its old place, so it is only checked again at a deeper one, which takes time
     /// proportional to its size.
     fn shove(&mut self, from: &str, to: &str) -> Applied<()> {
-        let moved = self.remove(from)?;
+        let moved = self.remove(from).map_err(of_source)?;
         if level(to) > level(from) {
             self.deepened += moved.parts();
             if self.deepened > limits::PATCH_DEEPENED_PARTS {
-                return Err(DoesNotApply);
+                return Err(Why::TooMuch.into());
             }
             check_depth(to, moved.depth())?;
         }
@@ -140,14 +209,14 @@ impl<'a> Work<'_, 'a> {
                 items.insert(at, value);
                 items.len() - at
             }
-            _ => return Err(DoesNotApply),
+            _ => return Err(Why::Nowhere.into()),
         };
         self.shift(shifted)
     }
 
     fn remove(&mut self, pointer: &str) -> Applied<Node<'a>> {
         match self.holder(pointer)? {
-            (Node::Object(fields), key) => fields.remove(&key).ok_or(DoesNotApply),
+            (Node::Object(fields), key) => fields.remove(&key).ok_or(Why::Absent.into()),
             (Node::Array(items), key) => {
                 let at = index(&key, items.len())?;
                 let shifted = items.len() - at;
@@ -155,13 +224,13 @@ impl<'a> Work<'_, 'a> {
                 self.shift(shifted)?;
                 Ok(removed)
             }
-            _ => Err(DoesNotApply),
+            _ => Err(Why::Nowhere.into()),
         }
     }
 
     fn replace(&mut self, pointer: &str, value: Option<Node<'a>>) -> Applied<()> {
         if pointer.is_empty() {
-            let mut value = value.ok_or(DoesNotApply)?;
+            let mut value = value.ok_or(Why::Unsaid)?;
             value.open();
             // A scalar in the place of the whole document is ignored silently.
             if matches!(value, Node::Object(_) | Node::Array(_)) {
@@ -178,16 +247,16 @@ impl<'a> Work<'_, 'a> {
             }
             (Node::Array(items), key) => {
                 let at = index(&key, items.len())?;
-                *items.get_mut(at).ok_or(DoesNotApply)? = value;
+                *items.get_mut(at).ok_or(Why::Index)? = value;
                 Ok(())
             }
-            _ => Err(DoesNotApply),
+            _ => Err(Why::Nowhere.into()),
         }
     }
 
     fn copy(&mut self, from: &str, to: &str) -> Applied<()> {
-        let (holder, key) = self.holder(from)?;
-        let copied = match get(holder, &key)? {
+        let (holder, key) = self.holder(from).map_err(of_source)?;
+        let copied = match get(holder, &key).map_err(of_source)? {
             None | Some(Node::Null) => Node::Null,
             Some(node) => {
                 let text = node.to_text();
@@ -196,7 +265,7 @@ impl<'a> Work<'_, 'a> {
             }
         };
         if self.copied > limits::PATCH_COPIED_BYTES {
-            return Err(DoesNotApply);
+            return Err(Why::TooMuch.into());
         }
         self.add(to, copied)
     }
@@ -212,12 +281,12 @@ impl<'a> Work<'_, 'a> {
             Some(found) => found.same(&mut wanted),
             None => matches!(wanted, Node::Null),
         };
-        if passed { Ok(()) } else { Err(DoesNotApply) }
+        if passed { Ok(()) } else { Err(Why::Test.into()) }
     }
 
     fn shift(&mut self, items: usize) -> Applied<()> {
         self.shifted += items;
-        if self.shifted > limits::PATCH_SHIFTED_ITEMS { Err(DoesNotApply) } else { Ok(()) }
+        if self.shifted > limits::PATCH_SHIFTED_ITEMS { Err(Why::TooMuch.into()) } else { Ok(()) }
     }
 }
 
@@ -227,7 +296,7 @@ fn level(pointer: &str) -> usize {
 
 /// Checked at every insertion, because encoding and dropping a value recurse.
 fn check_depth(pointer: &str, depth: usize) -> Applied<()> {
-    if level(pointer) + depth > limits::PATCH_DEPTH { Err(DoesNotApply) } else { Ok(()) }
+    if level(pointer) + depth > limits::PATCH_DEPTH { Err(Why::TooMuch.into()) } else { Ok(()) }
 }
 
 /// The value under a key. An object may lack it; a list must have the index.
@@ -239,16 +308,17 @@ fn get<'n, 'a>(holder: &'n mut Node<'a>, key: &str) -> Applied<Option<&'n mut No
             let at = index(key, items.len())?;
             Ok(items.get_mut(at))
         }
-        Node::Null | Node::Text(_) => Err(DoesNotApply),
+        Node::Null | Node::Text(_) => Err(Why::Nowhere.into()),
     }
 }
 
 /// The index that a key means in a list with so many places.
 fn index(key: &str, places: usize) -> Applied<usize> {
-    let number: i64 = key.parse().map_err(|_| DoesNotApply)?;
-    let places = i64::try_from(places).map_err(|_| DoesNotApply)?;
+    let number: i64 = key.parse().map_err(|_| Why::NoIndex)?;
+    let places = i64::try_from(places).map_err(|_| Why::Index)?;
     let at = if number < 0 { number + places } else { number };
-    if (0..places).contains(&at) { usize::try_from(at).map_err(|_| DoesNotApply) } else { Err(DoesNotApply) }
+    let at = Some(at).filter(|at| (0..places).contains(at)).and_then(|at| usize::try_from(at).ok());
+    at.ok_or(Why::Index.into())
 }
 
 fn unescaped(key: &str) -> String {

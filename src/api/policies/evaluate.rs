@@ -76,6 +76,18 @@ pub fn run<'v>(
     Ok(found)
 }
 
+/// Evaluates one expression, and lets somebody read what it makes. What it costs is taken out of `budget`.
+pub fn value<'v, T>(
+    variables: &'v [(String, Expression)],
+    expression: &'v Expression,
+    inputs: Inputs<'v>,
+    budget: &mut u64,
+    read: impl FnOnce(&Val<'v>) -> T,
+) -> Result<Result<T, String>, Stop> {
+    let scope = Scope { variables, inputs, known: RefCell::default(), spent: Cell::new(0) };
+    Ok(scope.outcome(expression, budget)?.map(|value| read(&value)))
+}
+
 /// What the expressions of one row share.
 struct Scope<'v> {
     variables: &'v [(String, Expression)],
@@ -92,6 +104,16 @@ impl<'v> Scope<'v> {
     }
 
     fn evaluation(&self, expression: &'v Expression, budget: &mut u64) -> Result<Evaluation, Stop> {
+        let outcome = self.outcome(expression, budget)?;
+        Ok(outcome.map(|value| match value {
+            Val::Bool(truth) => Found::Truth(truth),
+            Val::String(text) => Found::Text(text.to_string()),
+            Val::Null => Found::Null,
+            other => Found::Other(other.type_name().to_owned()),
+        }))
+    }
+
+    fn outcome(&self, expression: &'v Expression, budget: &mut u64) -> Result<Result<Val<'v>, String>, Stop> {
         let program = match &expression.program {
             Ok(program) => program,
             Err(why) => return Ok(Err(format!("compilation error: {why}"))),
@@ -102,13 +124,7 @@ impl<'v> Scope<'v> {
         }
         let cost = cost.saturating_add(self.spent.take());
         *budget = budget.checked_sub(cost).ok_or(Stop::UsedUp)?;
-        Ok(match outcome {
-            Ok(Val::Bool(truth)) => Ok(Found::Truth(truth)),
-            Ok(Val::String(text)) => Ok(Found::Text(text.to_string())),
-            Ok(Val::Null) => Ok(Found::Null),
-            Ok(other) => Ok(Found::Other(other.type_name().to_owned())),
-            Err(why) => Err(format!("expression '{}' resulted in error: {why}", expression.text)),
-        })
+        Ok(outcome.map_err(|why| format!("expression '{}' resulted in error: {why}", expression.text)))
     }
 
     fn resolve(&self, name: &str) -> Option<Outcome<'v>> {

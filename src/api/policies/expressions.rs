@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use crate::api::cel::types::{Form, ListKind, ObjectType, Property, Shape, Type};
-use crate::api::cel::{Environment, Library, Program};
+use crate::api::cel::{Environment, JSON_PATCH, Library, OBJECT as MADE_OBJECT, Program};
 use crate::api::custom::pattern::Patterns;
 use crate::api::limits::VARIABLES_AS_ONE;
 
@@ -34,6 +34,9 @@ pub enum Age {
     Stored,
 }
 
+/// What the reason begins with why an expression that fits cannot be evaluated.
+pub const UNPLANNED: &str = "program instantiation failed";
+
 /// What an expression must come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
@@ -43,50 +46,88 @@ pub enum Wanted {
     Text,
     /// A text or nothing.
     TextOrNull,
+    /// A part of an object, from its root.
+    Object,
+    /// The operations of a JSON Patch.
+    Operations,
     /// Whatever it is.
     Anything,
 }
 
 impl Wanted {
     fn types(self) -> &'static [Type] {
+        static OBJECTS: LazyLock<[Type; 1]> = LazyLock::new(|| [Type::Made(MADE_OBJECT.into())]);
+        static OPERATIONS: LazyLock<[Type; 1]> =
+            LazyLock::new(|| [Type::list(Type::Made(JSON_PATCH.into()))]);
         match self {
             Wanted::Truth => &[Type::Bool],
             Wanted::Text => &[Type::String],
             Wanted::TextOrNull => &[Type::String, Type::Null],
+            Wanted::Object => &*OBJECTS,
+            Wanted::Operations => &*OPERATIONS,
             Wanted::Anything => &[],
         }
+    }
+
+    /// Whether it has to make objects for that.
+    fn makes(self) -> bool {
+        matches!(self, Wanted::Object | Wanted::Operations)
     }
 }
 
 /// Makes programs of the expressions of one policy. Those that come later know the variables that came before.
 #[derive(Debug)]
 pub struct Compiler {
-    /// What new expressions know, and those that were accepted before; each without and with rights.
-    known: [[Environment; 2]; 2],
+    /// What new expressions know, and those that were accepted before.
+    known: [Known; 2],
     /// The types of variables; `None` where there cannot be any.
     variables: Option<BTreeMap<String, Type>>,
     patterns: Patterns,
 }
 
-/// What expressions know of objects of which nothing is known.
-static ANY: LazyLock<[[Environment; 2]; 2]> = LazyLock::new(|| known(&Type::Dyn));
+/// What expressions may do beside looking.
+#[derive(Clone, Copy)]
+enum Access {
+    /// Nothing.
+    Plain,
+    /// Ask who may do what.
+    Rights,
+    /// That, and make objects.
+    Making,
+}
 
-fn known(object: &Type) -> [[Environment; 2]; 2] {
-    static ALL: LazyLock<Environment> =
-        LazyLock::new(|| Environment::with_libraries(&[&Library::NEW[..], &[Library::Semver]].concat()));
-    let with_inputs = |environment: Environment| {
-        let plain = environment
+/// What expressions know, by [`Access`].
+type Known = [Environment; 3];
+
+/// What expressions know of objects of which nothing is known.
+static ANY: LazyLock<[Known; 2]> = LazyLock::new(|| known(&Type::Dyn));
+
+fn known(object: &Type) -> [Known; 2] {
+    /// The libraries of each age, without and with those for what makes objects.
+    static LIBRARIES: LazyLock<[[Environment; 2]; 2]> = LazyLock::new(|| {
+        let with = |more: &[Library]| Environment::with_libraries(&[&Library::NEW[..], more].concat());
+        [
+            [Environment::standard(), with(&[Library::JsonPatch]).making()],
+            [with(&[Library::Semver]), with(&[Library::Semver, Library::JsonPatch]).making()],
+        ]
+    });
+    let of_request = |environment: &Environment| {
+        environment
+            .clone()
             .variable(OBJECT, object.clone())
             .variable(OLD_OBJECT, object.clone())
             .variable(NAMESPACE, NAMESPACE_TYPE.clone())
-            .variable(REQUEST, REQUEST_TYPE.clone());
-        let with_rights = plain
-            .clone()
-            .variable(AUTHORIZER, Type::named("kubernetes.authorization.Authorizer"))
-            .variable(OF_REQUEST, Type::named("kubernetes.authorization.ResourceCheck"));
-        [plain, with_rights]
+            .variable(REQUEST, REQUEST_TYPE.clone())
     };
-    [with_inputs(Environment::standard()), with_inputs(ALL.clone())]
+    let with_rights = |environment: Environment| {
+        environment
+            .variable(AUTHORIZER, Type::named("kubernetes.authorization.Authorizer"))
+            .variable(OF_REQUEST, Type::named("kubernetes.authorization.ResourceCheck"))
+    };
+    LIBRARIES.each_ref().map(|[plain, making]| {
+        let (plain, making) = (of_request(plain), of_request(making));
+        [plain.clone(), with_rights(plain), with_rights(making)]
+    })
 }
 
 impl Compiler {
@@ -100,7 +141,7 @@ impl Compiler {
         Compiler::made(known(object), params, true)
     }
 
-    fn made(known: [[Environment; 2]; 2], params: Option<Type>, composed: bool) -> Compiler {
+    fn made(known: [Known; 2], params: Option<Type>, composed: bool) -> Compiler {
         let variables = composed.then(BTreeMap::new);
         let mut compiler = Compiler { known, variables, patterns: Patterns::default() };
         if let Some(params) = params {
@@ -127,10 +168,19 @@ impl Compiler {
         authorizer: bool,
         age: Age,
     ) -> Result<Program, String> {
-        let program = self.read(text, authorizer, age).map_err(|why| format!("compilation failed: {why}"))?;
+        let access = match (wanted.makes(), authorizer) {
+            (true, _) => Access::Making,
+            (false, true) => Access::Rights,
+            (false, false) => Access::Plain,
+        };
+        let program = self.program(text, access, age);
+        let program = program.map_err(|why| format!("compilation failed: {why}"))?;
         let (kind, types) = (program.kind(), wanted.types());
         if types.is_empty() || types.contains(&kind) {
-            return Ok(program);
+            return match program.named_type() {
+                Some(name) => Err(format!("{UNPLANNED}: reference to undefined type: {name}")),
+                None => Ok(program),
+            };
         }
         let found = full_name(&kind);
         let names: Vec<String> = types.iter().map(full_name).collect();
@@ -142,9 +192,17 @@ impl Compiler {
 
     /// The same without asking what it comes to, and without a word before what is wrong.
     pub fn read(&mut self, text: &str, authorizer: bool, age: Age) -> Result<Program, String> {
+        self.program(text, if authorizer { Access::Rights } else { Access::Plain }, age)
+    }
+
+    fn program(&mut self, text: &str, access: Access, age: Age) -> Result<Program, String> {
         let [new, stored] = &self.known;
-        let [plain, with_rights] = if age == Age::New { new } else { stored };
-        let environment = if authorizer { with_rights } else { plain };
+        let [plain, rights, making] = if age == Age::New { new } else { stored };
+        let environment = match access {
+            Access::Plain => plain,
+            Access::Rights => rights,
+            Access::Making => making,
+        };
         environment.compile(text, &mut self.patterns)
     }
 

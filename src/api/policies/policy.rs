@@ -29,7 +29,25 @@ pub struct Validation {
     pub reason: String,
 }
 
-/// A policy that can be asked.
+/// How a policy says what shall become of objects.
+#[derive(Debug)]
+pub enum Mutation {
+    /// By what some of their fields shall be.
+    Configuration(Expression),
+    /// By the operations of a JSON Patch.
+    Patch(Expression),
+}
+
+impl Mutation {
+    /// What it says.
+    pub fn expression(&self) -> &Expression {
+        match self {
+            Mutation::Configuration(expression) | Mutation::Patch(expression) => expression,
+        }
+    }
+}
+
+/// A policy that can be asked. Those that check have demands and notes, those that change have mutations.
 #[derive(Debug)]
 pub struct Policy {
     /// Its name.
@@ -48,6 +66,10 @@ pub struct Policy {
     pub validations: Vec<Validation>,
     /// What it notes, by key.
     pub annotations: Vec<(String, Expression)>,
+    /// What it changes, in order.
+    pub mutations: Vec<Mutation>,
+    /// Whether it wants to be asked again when others have changed something after it.
+    pub wants_again: bool,
 }
 
 impl Policy {
@@ -89,6 +111,16 @@ impl Policy {
                 (one.str("key").to_owned(), made)
             })
             .collect();
+        let mutations = list("mutations").iter().filter_map(|one| {
+            let mut made = |field: &str, wanted: Wanted| {
+                one.get(field).map(|said| expression(&mut compiler, said.str("expression"), wanted, true))
+            };
+            match one.str("patchType") {
+                "JSONPatch" => made("jsonPatch", Wanted::Operations).map(Mutation::Patch),
+                _ => made("applyConfiguration", Wanted::Object).map(Mutation::Configuration),
+            }
+        });
+        let mutations = mutations.collect();
         Policy {
             name: meta::name(object).to_owned(),
             fails: spec.str("failurePolicy") != "Ignore",
@@ -101,6 +133,8 @@ impl Policy {
             variables,
             validations,
             annotations,
+            mutations,
+            wants_again: spec.str("reinvocationPolicy") == "IfNeeded",
         }
     }
 }

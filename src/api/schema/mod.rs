@@ -47,6 +47,11 @@ impl GroupVersionKind {
         GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }
     }
 
+    /// Its group, version and kind.
+    pub fn words(&self) -> (&str, &str, &str) {
+        (&self.group, &self.version, &self.kind)
+    }
+
     /// What stands in the apiVersion field: `v1` or `apps/v1`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }

@@ -15,44 +15,50 @@ use crate::api::words;
 
 use super::Write;
 
-/// A type that plug-ins look things up in. All of them are stored in their version 1.
+/// A type that plug-ins look things up in.
 pub struct Source {
     group: &'static str,
     resource: &'static str,
     kind: &'static str,
+    /// The version that is stored.
+    version: &'static str,
 }
 
 /// What keeps names and rights apart.
-pub const NAMESPACES: Source = Source { group: "", resource: words::NAMESPACES, kind: "Namespace" };
+pub const NAMESPACES: Source = Source::first("", words::NAMESPACES, "Namespace");
 /// What runs.
-pub const PODS: Source = Source { group: "", resource: "pods", kind: "Pod" };
+pub const PODS: Source = Source::first("", "pods", "Pod");
 /// Limits on what the pods and claims of a namespace may ask for.
-pub const LIMIT_RANGES: Source = Source { group: "", resource: "limitranges", kind: "LimitRange" };
+pub const LIMIT_RANGES: Source = Source::first("", "limitranges", "LimitRange");
 /// What the objects of a namespace may use together.
-pub const QUOTAS: Source = Source { group: "", resource: "resourcequotas", kind: "ResourceQuota" };
+pub const QUOTAS: Source = Source::first("", "resourcequotas", "ResourceQuota");
 /// How important pods are.
-pub const PRIORITY_CLASSES: Source =
-    Source { group: "scheduling.k8s.io", resource: "priorityclasses", kind: "PriorityClass" };
+pub const PRIORITY_CLASSES: Source = Source::first("scheduling.k8s.io", "priorityclasses", "PriorityClass");
 /// Where volumes come from.
-pub const STORAGE_CLASSES: Source =
-    Source { group: "storage.k8s.io", resource: "storageclasses", kind: "StorageClass" };
+pub const STORAGE_CLASSES: Source = Source::first("storage.k8s.io", "storageclasses", "StorageClass");
 /// Who serves ingresses.
-pub const INGRESS_CLASSES: Source =
-    Source { group: "networking.k8s.io", resource: "ingressclasses", kind: "IngressClass" };
+pub const INGRESS_CLASSES: Source = Source::first("networking.k8s.io", "ingressclasses", "IngressClass");
 /// What runs containers.
-pub const RUNTIME_CLASSES: Source =
-    Source { group: "node.k8s.io", resource: "runtimeclasses", kind: "RuntimeClass" };
+pub const RUNTIME_CLASSES: Source = Source::first("node.k8s.io", "runtimeclasses", "RuntimeClass");
 /// What may be stored, in expressions.
-pub const POLICIES: Source = Source {
+pub const VALIDATING_POLICIES: Source =
+    Source::first("admissionregistration.k8s.io", "validatingadmissionpolicies", "ValidatingAdmissionPolicy");
+/// What becomes of it before.
+pub const MUTATING_POLICIES: Source = Source {
     group: "admissionregistration.k8s.io",
-    resource: "validatingadmissionpolicies",
-    kind: "ValidatingAdmissionPolicy",
+    resource: "mutatingadmissionpolicies",
+    kind: "MutatingAdmissionPolicy",
+    version: "v1alpha1",
 };
 /// Whom pods speak for.
-pub const SERVICE_ACCOUNTS: Source =
-    Source { group: "", resource: "serviceaccounts", kind: "ServiceAccount" };
+pub const SERVICE_ACCOUNTS: Source = Source::first("", "serviceaccounts", "ServiceAccount");
 
 impl Source {
+    /// A type that is stored in its version 1.
+    const fn first(group: &'static str, resource: &'static str, kind: &'static str) -> Source {
+        Source { group, resource, kind, version: "v1" }
+    }
+
     fn store(&self) -> TypeName {
         match self.group {
             "" => TypeName::new(self.resource),
@@ -91,7 +97,7 @@ impl Source {
 
     /// Decodes a stored object.
     pub fn read(&self, write: &Write<'_>, object: &Object) -> Result<Value> {
-        write.backend.load_kind(&GroupVersion::new(self.group, "v1"), self.kind, object)
+        write.backend.load_kind(&GroupVersion::new(self.group, self.version), self.kind, object)
     }
 }
 

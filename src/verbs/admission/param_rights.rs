@@ -16,7 +16,8 @@ use crate::api::version::GroupVersion;
 use crate::api::words::{ADMISSION_REGISTRATION_GROUP, MASTERS};
 use crate::verbs::rights;
 
-use super::lookup::POLICIES;
+use super::lookup::{MUTATING_POLICIES, VALIDATING_POLICIES};
+use super::policies::table::Sort;
 use super::{Kinds, Operation, Outcome, Plugin, Write};
 
 /// Checks writes of policies with parameters and of bindings.
@@ -24,20 +25,38 @@ pub struct ParamRights(pub Kinds);
 
 impl Plugin for ParamRights {
     fn handles(&self, write: &Write<'_>) -> bool {
-        write.operation != Operation::Delete
-            && (write.is_of(ADMISSION_REGISTRATION_GROUP, "validatingadmissionpolicies")
-                || write.is_of(ADMISSION_REGISTRATION_GROUP, "validatingadmissionpolicybindings"))
-            && !write.call.user.is_in(MASTERS)
+        write.operation != Operation::Delete && of(write).is_some() && !write.call.user.is_in(MASTERS)
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
         Box::pin(async move {
-            match write.call.of().resource {
-                "validatingadmissionpolicies" => self.check_policy(write, object).await,
-                _ => self.check_binding(write, object).await,
+            match of(write) {
+                Some(Of::Policy) => self.check_policy(write, object).await,
+                Some(Of::Binding(sort)) => self.check_binding(write, object, sort).await,
+                None => Ok(()),
             }
         })
     }
+}
+
+/// What is written.
+enum Of {
+    /// A policy.
+    Policy,
+    /// What puts a policy of this sort to use.
+    Binding(Sort),
+}
+
+fn of(write: &Write<'_>) -> Option<Of> {
+    if !write.call.subresource.is_empty() || write.call.of().group != ADMISSION_REGISTRATION_GROUP {
+        return None;
+    }
+    Some(match write.call.of().resource {
+        "validatingadmissionpolicies" | "mutatingadmissionpolicies" => Of::Policy,
+        "validatingadmissionpolicybindings" => Of::Binding(Sort::Validating),
+        "mutatingadmissionpolicybindings" => Of::Binding(Sort::Mutating),
+        _ => return None,
+    })
 }
 
 /// What may have to be read: a resource, and `*` for what is not known of it.
@@ -82,7 +101,7 @@ impl ParamRights {
         Err(refused(write, policy, "paramKind", &why))
     }
 
-    async fn check_binding(&self, write: &Write<'_>, binding: &Value) -> Result<()> {
+    async fn check_binding(&self, write: &Write<'_>, binding: &Value, sort: Sort) -> Result<()> {
         let spec = binding.get("spec").unwrap_or(&Value::Null);
         let Some(given) = spec.get("paramRef").filter(|given| !given.is_null()) else { return Ok(()) };
         let unchanged = |old: &Value| {
@@ -93,7 +112,11 @@ impl ParamRights {
             return Ok(());
         }
         let (name, verb) = (given.str("name"), if given.str("name").is_empty() { "list" } else { "get" });
-        let policy = POLICIES.get(write, spec.str("policyName")).await?;
+        let policies = match sort {
+            Sort::Validating => VALIDATING_POLICIES,
+            Sort::Mutating => MUTATING_POLICIES,
+        };
+        let policy = policies.get(write, spec.str("policyName")).await?;
         let kind = policy.as_ref().and_then(|policy| policy.at(&["spec", "paramKind"]));
         let anything = || Params { group: "*".to_owned(), version: "*".to_owned(), resource: "*".to_owned() };
         let (params, is_known) = kind.map_or_else(|| (anything(), true), |kind| self.resolve(kind));
@@ -114,9 +137,12 @@ impl ParamRights {
                 format!("unable to resolve paramKind {kind} {least}")
             }
             (true, true) => {
-                format!(
-                    "user {user} does not have \"{verb}\" permission on the object referenced by paramRef"
-                )
+                // Of bindings of policies that change objects the reference tells it in this order.
+                let (who, what) = match sort {
+                    Sort::Validating => (user.as_str(), verb),
+                    Sort::Mutating => (verb, user.as_str()),
+                };
+                format!("user {who} does not have \"{what}\" permission on the object referenced by paramRef")
             }
         };
         Err(refused(write, binding, "paramRef", &why))

@@ -71,7 +71,8 @@ pub fn whole(write: &Write<'_>, value: &Value, gv: &GroupVersion, kind: &str) ->
     Ok(named(read, gv, kind))
 }
 
-fn named(mut value: Value, gv: &GroupVersion, kind: &str) -> Value {
+/// A value that says what it is.
+pub fn named(mut value: Value, gv: &GroupVersion, kind: &str) -> Value {
     value.set("apiVersion", gv.to_string());
     value.set("kind", kind);
     value

@@ -4,6 +4,7 @@ use pilothouse_actors::directory::{Options, start};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::rounds::Rounds;
 
+use super::policies::table::Sort;
 use super::*;
 use crate::api::quota::Features;
 use crate::config::plugins::{Effect, PLUGINS};
@@ -40,7 +41,8 @@ async fn a_plugin_is_made_exactly_if_the_table_says_that_it_works() {
             pool,
         },
         equivalents,
-        policies: Arc::new(policies::table::open(directory).await.unwrap()),
+        policies: Arc::new(policies::table::open(directory.clone(), Sort::Validating).await.unwrap()),
+        changing_policies: Some(Arc::new(policies::table::open(directory, Sort::Mutating).await.unwrap())),
         metrics,
     };
     let authorizer = Authorizer::new(Arc::default()).start();

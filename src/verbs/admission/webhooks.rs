@@ -1,8 +1,7 @@
 //! Webhooks: others are asked whether a write may happen, and may change it first. `table.rs` knows whom to ask, `subject.rs`
-//! what is asked about, `call.rs` how; `round.rs` remembers who has to be asked again.
+//! what is asked about, `call.rs` how; `round.rs` beside remembers who has to be asked again.
 
 mod call;
-mod round;
 mod subject;
 mod table;
 
@@ -27,12 +26,12 @@ use crate::upstream::pool::{Pool, Purpose};
 use crate::webhook::hooks::Peers;
 
 use self::call::Trouble;
-pub use self::round::Round;
 use self::subject::Subject;
 pub use self::table::{Hooks, open};
 
 use super::super::bootstrap::OWN_NAME;
 use super::documents::Document;
+use super::round::Round;
 use super::{Equivalents, Outcome, Plugin, Write};
 
 /// The name of the mutating plug-in.
@@ -245,11 +244,11 @@ impl Webhooks {
     /// Calls mutating webhooks one after the other: each sees the changes of those before it.
     async fn mutate_all(&self, write: &Write<'_>, object: &mut Value, round: &Round) -> Result<()> {
         let hooks = self.hooks(write).await?;
-        round.begin(object);
+        let turn = &round.webhooks;
+        round.begin(turn, object);
         for (place, hook) in hooks.iter().enumerate() {
             let Some(subject) = Subject::of(self, write, hook, object).await? else { continue };
-            // Who was not asked in the first round is not asked in the second.
-            if round.is_second() && !round.is_wanted(&hook.uid) {
+            if round.passes_over(turn, &hook.uid) {
                 continue;
             }
             let index = Index { round: usize::from(round.is_second()), place };
@@ -264,9 +263,12 @@ impl Webhooks {
                 *object = new;
                 round.patched();
             }
-            round.asked(hook, changed);
+            if changed {
+                round.changed(turn);
+            }
+            round.asked(turn, &hook.uid, hook.wants_again);
         }
-        round.end(object);
+        round.end(turn, object);
         Ok(())
     }
 

@@ -21,6 +21,7 @@ pub fn declared(library: Library) -> &'static [Row] {
         Library::Format => FORMAT,
         Library::TwoVariables => TWO_VARIABLES,
         Library::Semver => SEMVER,
+        Library::JsonPatch => JSON_PATCH,
         Library::Authorizer => AUTHORIZER,
     }
 }
@@ -331,6 +332,9 @@ const TWO_VARIABLES: &[Row] = &[
     ("cel.@mapInsert", "@mapInsert_map_key_value", "(map(A, B), A, B) -> map(A, B)"),
     ("cel.@mapInsert", "@mapInsert_map_map", "(map(A, B), map(A, B)) -> map(A, B)"),
 ];
+
+const JSON_PATCH: &[Row] =
+    &[("jsonpatch.escapeKey", "string_jsonpatch_escapeKey_string", "(string) -> string")];
 
 const SEMVER: &[Row] = &[
     ("semver", "string_to_semver", "(string) -> semver"),

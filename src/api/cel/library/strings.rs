@@ -30,6 +30,14 @@ pub fn run<'v>(name: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> {
     }
 }
 
+/// A name as it stands in a path of a JSON Patch.
+pub fn pointer_key<'v>(_: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+    match args {
+        [Val::String(text)] => Ok(Val::from(text.replace('~', "~0").replace('/', "~1"))),
+        _ => Err(Fault::no_overload()),
+    }
+}
+
 fn out_of_range(index: i64) -> Fault {
     Fault::error(format!("index out of range: {index}"))
 }

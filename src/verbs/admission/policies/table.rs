@@ -10,20 +10,35 @@ use pilothouse_actors::object::{Object, TypeName};
 
 use crate::api::codec::json;
 use crate::api::policies::policy::{Binding, Policy};
+use crate::api::words::ADMISSION_REGISTRATION_GROUP;
 use crate::auth::followed::{Followed, View};
 
-/// What is followed: policies and what puts them to use.
-const FOLLOWED: [&str; 2] = [
-    "validatingadmissionpolicies.admissionregistration.k8s.io",
-    "validatingadmissionpolicybindings.admissionregistration.k8s.io",
-];
+/// Which policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// Those that check objects.
+    Validating,
+    /// Those that change them.
+    Mutating,
+}
+
+impl Sort {
+    /// What is followed: policies and what puts them to use.
+    fn followed(self) -> [TypeName; 2] {
+        let resources = match self {
+            Sort::Validating => ["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
+            Sort::Mutating => ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
+        };
+        resources.map(|resource| TypeName::new(&format!("{resource}.{ADMISSION_REGISTRATION_GROUP}")))
+    }
+}
 
 /// The table and how it stays true.
 pub type Policies = Followed<Table>;
 
-/// Reads and compiles all policies that there are.
-pub async fn open(directory: Addr<Directory>) -> Result<Policies, StoreError> {
-    Followed::open(directory, FOLLOWED.map(TypeName::new), Table::default()).await
+/// Reads and compiles all policies that there are of a sort.
+pub async fn open(directory: Addr<Directory>, sort: Sort) -> Result<Policies, StoreError> {
+    Followed::open(directory, sort.followed(), Table::default()).await
 }
 
 /// A policy and what puts it to use.

@@ -6,27 +6,23 @@ use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Key, TypeName};
 
 use crate::api::catalog::resource::Resource;
-use crate::api::codec::{self, json};
-use crate::api::custom::Custom;
+use crate::api::codec::json;
 use crate::api::hooks::Hook;
-use crate::api::kinds;
 use crate::api::matching::Asked;
 use crate::api::meta;
 use crate::api::patch;
 use crate::api::policies::evaluate::Inputs;
 use crate::api::policies::judge::{Conditioned, conditioned};
 use crate::api::policies::request;
-use crate::api::schema::{GroupVersionKind, TypeId, default};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
-use crate::api::version::GroupVersion;
 use crate::api::words::NAMESPACES;
 
 use crate::metrics::conditions::Conditions;
 
-use super::super::super::object::check_size;
 use super::super::asked::{Options, asked, operation, options, rights, told, until_answered};
-use super::super::{Operation, Write, shown};
+use super::super::view::View;
+use super::super::{Operation, Write};
 use super::Webhooks;
 
 /// One call, before it is encoded.
@@ -37,10 +33,8 @@ pub struct Subject<'a> {
     pub write: &'a Write<'a>,
     /// The operation as rules name it.
     pub operation: &'static str,
-    /// The resource in the version that is sent.
-    pub resource: Arc<Resource>,
-    /// The kind of what is sent.
-    pub kind: GroupVersionKind,
+    /// The object in the version that is sent.
+    pub view: View<'a>,
     /// The object as it is sent, and what was there before; null if there is none.
     pub states: (Value, Value),
 }
@@ -62,16 +56,9 @@ impl<'a> Subject<'a> {
         if !wants_namespace(hook, write, asked.namespace, object).await? || !hook.wants_object(states) {
             return Ok(None);
         }
-        let (gv, kind) = shown::kind(&resource, call.subresource);
-        let states = shown::states(write, object, &resource).await?;
-        let subject = Subject {
-            hook,
-            write,
-            operation: operation(write),
-            kind: GroupVersionKind::new(&gv.group, &gv.version, kind),
-            states,
-            resource,
-        };
+        let view = View::new(write, resource);
+        let states = view.states(object).await?;
+        let subject = Subject { hook, write, operation: operation(write), states, view };
         Ok(subject.meets_conditions(plugin, asked).await?.then_some(subject))
     }
 
@@ -85,7 +72,7 @@ impl<'a> Subject<'a> {
         let began = plugin.settings.clock.now();
         let options = options(self.write);
         let told = told(self.write, asked, &options);
-        let kind = (&*self.kind.group, &*self.kind.version, &*self.kind.kind);
+        let kind = self.kind();
         // They know the resource that was asked for, and not the one that was matched.
         let request = request::request(&told, &asked, kind);
         let rights = rights(&asked);
@@ -122,41 +109,26 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// What is known of the kind that is sent, if that is a custom one.
-    fn custom(&self) -> Option<&Custom> {
-        self.resource.custom.as_deref().filter(|_| *self.resource.kind == *self.kind.kind)
-    }
-
-    fn version(&self) -> GroupVersion {
-        GroupVersion::new(&self.kind.group, &self.kind.version)
-    }
-
-    fn type_id(&self) -> Result<TypeId> {
-        match self.custom() {
-            Some(_) => Ok(self.write.backend.registry.free_object()),
-            None => self.write.backend.type_of(&self.version(), &self.kind.kind),
-        }
-    }
-
-    /// Whether the webhook gets the object as the client sees it.
-    fn is_own_version(&self) -> bool {
-        self.resource.gv == self.write.call.resource.gv
-    }
-
     /// The question, in the words of expressions; the objects are left out.
     pub fn request(&self, object: &Value, options: &Options) -> Value {
         let asked = asked(self.write, object);
-        let gv = &self.resource.gv;
-        let matched = asked.as_of(&gv.group, &gv.version, &self.resource.plural);
-        let kind = (&*self.kind.group, &*self.kind.version, &*self.kind.kind);
-        request::request(&told(self.write, asked, options), &matched, kind)
+        let resource = &self.view.resource;
+        let matched = asked.as_of(&resource.gv.group, &resource.gv.version, &resource.plural);
+        request::request(&told(self.write, asked, options), &matched, self.kind())
+    }
+
+    /// The kind of what is sent.
+    fn kind(&self) -> (&str, &str, &str) {
+        self.view.kind.words()
     }
 
     /// Applies a patch. Answers the object in the stored version with defaults, and whether it differs.
     pub async fn patched(&self, object: &Value, patch: &[u8]) -> Result<Option<(Value, bool)>> {
         let original = String::from_utf8(json::to_json(&self.states.0))
             .map_err(|error| Status::internal(error.to_string()))?;
-        let Some(text) = patch::apply_operations(patch, &original).map_err(Status::internal)? else {
+        let Some(text) =
+            patch::apply_operations(patch, &original).map_err(|error| Status::internal(error.told()))?
+        else {
             return Ok(None);
         };
         if object.is_null() {
@@ -165,39 +137,10 @@ impl<'a> Subject<'a> {
                 crate::api::field::quoted(&self.hook.name)
             )));
         }
-        let registry = self.write.backend.registry_of(&self.resource);
-        let decode = |text: &str| {
-            let decoded = codec::decode_object(text.as_bytes(), &self.kind, registry);
-            decoded.map(|decoded| decoded.value).map_err(|error| Status::internal(error.message))
-        };
-        let new = decode(&text)?;
-        let changed = decode(&original)? != new;
-        self.stored(new).await.map(|new| Some((new, changed)))
-    }
-
-    /// Fills in what a value in the version that was sent leaves out, and turns it into the stored version.
-    async fn stored(&self, mut value: Value) -> Result<Value> {
-        let (backend, call) = (self.write.backend, self.write.call);
-        if let Some(custom) = self.custom() {
-            custom.coerce(&mut value).map_err(Status::internal)?;
-            if !custom.fill(&mut value) {
-                return Err(Status::too_large("the defaults of the object are too large"));
-            }
-            return Ok(match &call.resource.custom {
-                Some(own) if !self.is_own_version() => {
-                    backend.value_in_version(own, value, &call.permit).await?
-                }
-                _ => value,
-            });
-        }
-        let (version, kind) = (self.version(), self.kind.kind.as_str());
-        check_size(&value)?;
-        kinds::fill_in(kinds::rules(&version.group, kind), &mut value, backend.terms);
-        default::apply(&backend.registry, self.type_id()?, &mut value);
-        if *kind != *call.resource.kind {
-            return Ok(value);
-        }
-        backend.convert(value, &version, &call.stored.version, kind)
+        let new = self.view.decoded(text.as_bytes())?.value;
+        let changed = self.view.decoded(original.as_bytes())?.value != new;
+        let new = self.view.stored(self.view.filled(new)?).await?;
+        Ok(Some((new, changed)))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::super::super::eval::Work;
 use super::super::super::types::ListKind;
-use super::super::super::value::{Fault, List, Map, Outcome, Val};
+use super::super::super::value::{Fault, List, Made, Map, Outcome, Val};
 use super::{compared, identity};
 use crate::api::value::Value;
 
@@ -45,6 +45,7 @@ pub fn equal<'v>(left: &Val<'v>, right: &Val<'v>, work: &mut Work) -> Result<boo
         (Val::Cidr(left, bits), Val::Cidr(right, other_bits)) => left == right && bits == other_bits,
         (Val::Format(left), Val::Format(right)) => left.name == right.name,
         (Val::Semver(left), Val::Semver(right)) => left.compare(right) == Ordering::Equal,
+        (Val::Made(left), Val::Made(right)) => equal_made(left, right, work)?,
         (Val::Foreign(left), Val::Foreign(right)) => Arc::ptr_eq(left, right),
         _ => false,
     })
@@ -71,6 +72,18 @@ fn equal_lists<'v>(left: &List<'v>, right: &List<'v>, work: &mut Work) -> Result
     }
     for (left, right) in left.iter().zip(right.iter()) {
         if !equal(&left?, &right?, work)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn equal_made<'v>(left: &Made<'v>, right: &Made<'v>, work: &mut Work) -> Result<bool, Fault> {
+    if left.name() != right.name() || left.fields().len() != right.fields().len() {
+        return Ok(false);
+    }
+    for ((name, left), (other, right)) in left.fields().iter().zip(right.fields()) {
+        if name != other || !equal(left, right, work)? {
             return Ok(false);
         }
     }

@@ -1,0 +1,289 @@
+//! ValidatingAdmissionPolicy: asks the policies of the cluster about what would be stored.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::api::codec::json;
+use crate::api::policies::evaluate::Inputs;
+use crate::api::policies::judge::{Case, Judgement, Note, judge};
+use crate::api::policies::policy::{Binding, Policy, Reaction};
+use crate::api::policies::request;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::limits::POLICY_NOTE_BYTES;
+use crate::metrics::Metrics;
+
+use super::super::asked::until_answered;
+use super::super::{Outcome, Plugin, Write, shown};
+use super::asking::{Asking, Matched};
+use super::table::Hook;
+use super::{Panel, count_conditions};
+
+/// Asks the policies that check.
+pub struct ValidatingAdmissionPolicy(pub Panel);
+
+impl Plugin for ValidatingAdmissionPolicy {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        self.0.concerns(write)
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
+        Box::pin(self.ask_all(write, object))
+    }
+
+    fn connects(&self) -> bool {
+        true
+    }
+}
+
+/// Why a request is refused: the first reason that was found.
+struct Denial {
+    message: String,
+    reason: &'static str,
+}
+
+/// One request, on its way from policy to policy.
+struct Round<'a> {
+    asking: Asking<'a>,
+    object: &'a Value,
+    denial: Option<Denial>,
+    metrics: &'a Metrics,
+}
+
+impl ValidatingAdmissionPolicy {
+    async fn ask_all(&self, write: &Write<'_>, object: &Value) -> Result<()> {
+        let hooks = self.0.hooks().await?;
+        if hooks.is_empty() {
+            return Ok(());
+        }
+        let others = (self.0.equivalents)(write.call.resource, write.call.subresource);
+        let asking = Asking::new(write, object, &others, &self.0.kinds);
+        let mut round = Round { asking, object, denial: None, metrics: &self.0.metrics };
+        for hook in hooks.iter() {
+            round.ask(hook).await?;
+        }
+        match round.denial {
+            None => Ok(()),
+            Some(Denial { message, reason }) => {
+                Err(Status::denied_by_policy(write.call.of(), write.name(object), &message, reason))
+            }
+        }
+    }
+}
+
+impl Round<'_> {
+    /// Asks one policy, for each of its bindings.
+    async fn ask(&mut self, hook: &Hook) -> Result<()> {
+        let policy = &*hook.policy;
+        let (matched, of_params) = match self.asking.concerns(policy).await {
+            Ok(None) => return Ok(()),
+            Ok(Some(found)) => found,
+            Err(why) => {
+                self.misconfigured(policy, None, &why);
+                return Ok(());
+            }
+        };
+        let mut notes: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut states = None;
+        for binding in &hook.bindings {
+            match self.asking.prepare(binding, of_params.as_ref()).await {
+                Ok(params) => {
+                    for params in params {
+                        self.judge(policy, binding, &matched, &mut states, &params, &mut notes).await?;
+                    }
+                }
+                Err(why) => self.misconfigured(policy, Some(binding), &why),
+            }
+        }
+        for (key, values) in notes {
+            let key = format!("{}/{key}", policy.name);
+            self.asking.write.call.warnings.note(&key, values.join(", "));
+        }
+        Ok(())
+    }
+
+    /// A policy that cannot be asked refuses, unless it says otherwise.
+    fn misconfigured(&mut self, policy: &Policy, binding: Option<&Binding>, why: &str) {
+        if policy.fails {
+            let what = if binding.is_some() { "binding" } else { "policy" };
+            self.deny(policy, binding, &format!("failed to configure {what}: {why}"), "Invalid");
+        }
+    }
+
+    fn deny(&mut self, policy: &Policy, binding: Option<&Binding>, why: &str, reason: &'static str) {
+        let with = binding.map(|binding| format!(" with binding '{}'", binding.name)).unwrap_or_default();
+        let message = format!("ValidatingAdmissionPolicy '{}'{with} denied request: {why}", policy.name);
+        self.denial.get_or_insert(Denial { message, reason });
+    }
+
+    /// Asks a policy once, and does what the binding says about what it finds.
+    async fn judge(
+        &mut self,
+        policy: &Policy,
+        binding: &Binding,
+        matched: &Matched<'_>,
+        states: &mut Option<(Value, Value)>,
+        params: &Value,
+        notes: &mut BTreeMap<String, Vec<String>>,
+    ) -> Result<()> {
+        if states.is_none() {
+            match shown::states(self.asking.write, self.object, matched.resource).await {
+                Ok(both) => *states = Some(both),
+                Err(status) => {
+                    let why = format!("failed to convert object version: {}", status.message);
+                    self.misconfigured(policy, Some(binding), &why);
+                    return Ok(());
+                }
+            }
+        }
+        let Some((new, old)) = states else { return Ok(()) };
+        let context = self.asking.context(matched).await?;
+        let namespace = request::namespace(&context.namespace);
+        let inputs = Inputs {
+            object: new,
+            old,
+            params,
+            request: &context.request,
+            namespace: &namespace,
+            rights: Some(&self.asking.rights),
+        };
+        let (write, rights) = (self.asking.write, &self.asking.rights);
+        let began = write.backend.clock.now();
+        let case = Case { inputs, asked: &context.asked, namespace: &context.namespace };
+        let who = format!("policy {:?}", policy.name);
+        let judgement = until_answered(write, rights, &who, || judge(policy, case).ok()).await?;
+        let ended = write.backend.clock.now();
+        let seconds = Duration::from_micros(ended.0.saturating_sub(began.0)).as_secs_f64();
+        let operation = self.asking.asked.operation;
+        count_conditions(self.metrics, policy, operation, judgement.condition_errors, seconds);
+        self.react(policy, binding, judgement, seconds, notes);
+        Ok(())
+    }
+
+    fn react(
+        &mut self,
+        policy: &Policy,
+        binding: &Binding,
+        judgement: Judgement,
+        seconds: f64,
+        notes: &mut BTreeMap<String, Vec<String>>,
+    ) {
+        let count = |action: &str, is_admitted: bool, message: &str| {
+            let error = error_type(is_admitted, message);
+            self.metrics.policies.count(&policy.name, &binding.name, error, action, seconds);
+        };
+        let mut refused = Vec::new();
+        for (place, decision) in judgement.decisions.into_iter().enumerate() {
+            let message = &decision.message;
+            if !decision.denies {
+                if !decision.is_admitted {
+                    count("allow", false, message);
+                }
+                continue;
+            }
+            for reaction in &binding.reactions {
+                match reaction {
+                    Reaction::Deny => {
+                        refused.push((message.clone(), decision.reason));
+                        count("deny", false, message);
+                    }
+                    Reaction::Warn => {
+                        self.asking.write.call.warnings.add(format!(
+                            "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {message}",
+                            policy.name, binding.name
+                        ));
+                        count("warn", false, message);
+                    }
+                    Reaction::Audit => {
+                        self.asking.write.call.warnings.note(FAILURE, failure(binding, place, message));
+                        count("audit", false, message);
+                    }
+                }
+            }
+        }
+        for note in judgement.notes {
+            match note {
+                Note::Says(key, mut text) => {
+                    text.truncate(boundary(&text, POLICY_NOTE_BYTES));
+                    let said = notes.entry(key).or_default();
+                    if !said.contains(&text) {
+                        said.push(text);
+                    }
+                }
+                Note::Fails(why) => {
+                    count("deny", false, &why);
+                    refused.push((why, "Invalid"));
+                }
+            }
+        }
+        for (message, reason) in refused {
+            self.deny(policy, Some(binding), &message, reason);
+        }
+    }
+}
+
+/// The key of the note about what a policy found wrong.
+const FAILURE: &str = "validation.policy.admission.k8s.io/validation_failure";
+
+/// What such a note says.
+fn failure(binding: &Binding, place: usize, message: &str) -> String {
+    let word = |reaction: &Reaction| match reaction {
+        Reaction::Deny => "Deny",
+        Reaction::Warn => "Warn",
+        Reaction::Audit => "Audit",
+    };
+    let actions: Vec<Value> = binding.reactions.iter().map(|reaction| Value::from(word(reaction))).collect();
+    let text = |value: &Value| String::from_utf8_lossy(&json::to_json(value)).into_owned();
+    // In this order, which readers of records know.
+    format!(
+        r#"[{{"message":{},"policy":{},"binding":{},"expressionIndex":{place},"validationActions":{}}}]"#,
+        text(&Value::from(message)),
+        text(&Value::from(binding.policy.as_str())),
+        text(&Value::from(binding.name.as_str())),
+        text(&Value::Array(actions)),
+    )
+}
+
+/// The end of the last character that fits into so many bytes.
+fn boundary(text: &str, most: usize) -> usize {
+    (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}
+
+/// How metrics name what went wrong.
+fn error_type(is_admitted: bool, message: &str) -> &'static str {
+    if is_admitted {
+        "no_error"
+    } else if message.starts_with("compilation") {
+        "compile_error"
+    } else if message.starts_with("validation failed due to running out of cost budget") {
+        "out_of_budget"
+    } else {
+        "invalid_error"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_cut_between_characters_and_failures_are_told_in_order() {
+        assert_eq!([0, 1, 2, 3, 9].map(|most| boundary("aüb", most)), [0, 1, 1, 3, 4]);
+        let binding = json::read(
+            br#"{"metadata":{"name":"b"},"spec":{"policyName":"p","validationActions":["Warn","Audit"]}}"#,
+        );
+        let binding = Binding::read(&binding.unwrap());
+        assert_eq!(
+            failure(&binding, 1, "a \"b\""),
+            r#"[{"message":"a \"b\"","policy":"p","binding":"b","expressionIndex":1,"validationActions":["Warn","Audit"]}]"#
+        );
+        for (is_admitted, message, word) in [
+            (true, "", "no_error"),
+            (false, "compilation error: x", "compile_error"),
+            (false, "no", "invalid_error"),
+            (false, crate::api::policies::evaluate::USED_UP, "out_of_budget"),
+        ] {
+            assert_eq!(error_type(is_admitted, message), word);
+        }
+    }
+}
