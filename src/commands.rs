@@ -1,4 +1,4 @@
-//! The commands that start no server. The first word of the command line asks for one.
+//! Commands that do not start a server, selected by the first argument.
 
 mod convert;
 mod healthcheck;
@@ -9,17 +9,17 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// A command that starts no server.
+/// A command that does not start a server.
 trait Command: Parser {
-    /// The word that asks for it.
+    /// The first argument that selects it.
     const WORD: &str;
-    /// Why it was not done.
+    /// Why it failed.
     type Failure: std::fmt::Display;
 
     fn run(&self) -> Result<(), Self::Failure>;
 }
 
-/// Does what the command line asks for, if that is not a server; the exit code then says how it went.
+/// Runs the selected command, if there is one; answers its exit code.
 pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let mut arguments = arguments.into_iter().skip(1);
     let word = arguments.next()?;

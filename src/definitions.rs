@@ -4,7 +4,8 @@
 //! It belongs to the server and not to the control loops: whatever those are told, definitions work. It owns the list of what is
 //! defined. Nobody sends it anything but bells, and whoever starts the server its first [`Follow`]. Each round reads the
 //! definitions that changed, settles them, publishes the resources of all that are served, and only then writes down that they are:
-//! whoever reads that a kind is established finds it served. The objects of definitions that go are deleted beside the rounds.
+//! whoever reads that a kind is established finds it served. Discovery waits for that write, so that whoever finds a kind there
+//! does not meet it when changing the definition. The objects of definitions that go are deleted beside the rounds.
 
 mod book;
 mod ending;
@@ -20,7 +21,7 @@ use pilothouse_actors::bell::{Bell, Bells, Published};
 use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::TypeName;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinError;
 
 use crate::api::catalog::Catalog;
@@ -53,7 +54,12 @@ pub struct Defined {
     pub described: Vec<Arc<openapi::Custom>>,
     /// The stores whose objects mean something else than before: watches of them end.
     pub changed: Vec<TypeName>,
+    /// Closed once the definitions themselves say so.
+    pub written: Pending,
 }
+
+/// A channel that nothing is sent through: it closes when what it stands for is done, or given up.
+pub type Pending = watch::Receiver<()>;
 
 /// What the actor is made from.
 pub struct Outside {

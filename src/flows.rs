@@ -3,6 +3,7 @@
 //! A request is put to a flow schema and its priority level (`table`), asks for as many seats as it is dear (`work`), and takes
 //! them, waits for them or is refused (`pilothouse_actors::fair`). What lets it in is its permit, which travels with its work.
 
+pub mod dump;
 pub mod table;
 mod work;
 
@@ -22,6 +23,7 @@ use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
 use prometheus::IntGauge;
 
+use self::dump::Visit;
 use self::table::{Flow, Table};
 use crate::api::catalog::resource::Resource;
 use crate::api::path::Request;
@@ -44,7 +46,9 @@ pub enum Room {
 /// What is known of a request before it is let in.
 pub struct Asked<'a> {
     /// Who sends it.
-    pub user: &'a Identity,
+    pub user: &'a Arc<Identity>,
+    /// Its path.
+    pub path: &'a str,
     /// What it is about.
     pub request: &'a Request<'a>,
     /// The resource, if it is one that is known.
@@ -87,9 +91,9 @@ impl Drop for Counted {
 }
 
 /// A request that was let in: what its permit holds.
-struct LetIn {
+struct LetIn<G> {
     _counted: Counted,
-    seat: Option<Seat>,
+    seat: Option<Seat<G>>,
     begun: Option<Begun>,
 }
 
@@ -102,7 +106,7 @@ struct Begun {
     clock: Clock,
 }
 
-impl Drop for LetIn {
+impl<G> Drop for LetIn<G> {
     fn drop(&mut self) {
         if let Some(Begun { flow, seats, is_watch, at, clock }) = &self.begun {
             let now = clock.now();
@@ -140,7 +144,7 @@ impl Drop for Waiting<'_> {
 /// Priority and fairness. One per server.
 pub struct Gate {
     table: Arc<Followed<Table>>,
-    seats: Arc<Levels>,
+    seats: Arc<Levels<Visit>>,
     /// Makes numbers of flows that nobody can choose.
     secret: RandomState,
     load: Arc<Load>,
@@ -186,7 +190,14 @@ impl Gate {
         flow.counted().widths.observe(f64::from(work.width()));
         let hash = self.secret.hash_one((&*flow.name, flow.schema.by.tell(asked.user, asked.request)));
         let came = self.clock.now();
-        let (entry, at) = match flow.level.enter(came, hash, work) {
+        let visit = Visit {
+            flow: flow.clone(),
+            user: asked.user.clone(),
+            verb: asked.request.verb,
+            path: asked.path.into(),
+            name: asked.request.resource().map_or("", |found| &found.authorized_name).into(),
+        };
+        let (entry, at) = match flow.level.enter(came, hash, work, visit) {
             Entry::Seated(seat) => (Ok(seat), came),
             Entry::Refused(refused) => (Err(refused), came),
             Entry::Waits(waiter) => {
@@ -212,6 +223,11 @@ impl Gate {
         metrics.flows.tell(&self.seats.told(), self.seats.fair_part());
     }
 
+    /// The table that a path asks for of what there is now, if it is the path of one.
+    pub fn dump(&self, path: &str, query: &Query<'_>) -> Option<String> {
+        dump::answer(&self.seats, path, query)
+    }
+
     /// Gives the levels what their configuration says now, for those who wait.
     pub async fn settle(&self) -> Result<(), StoreError> {
         match self.table.look(Table::settle) {
@@ -221,7 +237,7 @@ impl Gate {
     }
 
     /// What lends seats from time to time, and frees those that nobody gives back.
-    pub fn seats(&self) -> Arc<Levels> {
+    pub fn seats(&self) -> Arc<Levels<Visit>> {
         self.seats.clone()
     }
 }
@@ -230,7 +246,7 @@ impl Gate {
 /// for us.
 pub struct Places {
     /// For those who read, and for those who write.
-    levels: [Arc<Level>; 2],
+    levels: [Arc<Level<()>>; 2],
     inflight: InFlight,
     clock: Clock,
 }
@@ -251,7 +267,7 @@ impl Places {
 
     /// Lets a request in. Those who may do everything get in however full it is: they are who could help.
     pub fn enter(&self, asked: &Asked<'_>) -> Result<Permit, Refused> {
-        match self.levels[usize::from(asked.writes())].enter(self.clock.now(), 0, Work::ONE) {
+        match self.levels[usize::from(asked.writes())].enter(self.clock.now(), 0, Work::ONE, ()) {
             Entry::Seated(seat) => {
                 let counted = self.inflight.count(asked);
                 Ok(Permit::holding(LetIn { _counted: counted, seat: Some(seat), begun: None }))

@@ -1,9 +1,9 @@
-//! The ledger: where the records of requests go.
+//! The audit backends.
 //!
-//! Each place that gets records, the log (`log.rs`) and the webhook (`webhook.rs`), has a thread of its own and a bounded queue
-//! before it (`batches.rs`). In batch mode nobody waits: a record that finds no room is lost, and counted. In the other modes a
-//! request waits until there is room for its record and it is written; the last record of a request waits also when whoever
-//! asked has gone. All records together have one room and their bodies another, so that large answers which somebody reads slowly cost the records of others their bodies at most.
+//! Each backend, the log (`log.rs`) and the webhook (`webhook.rs`), has a thread of its own and a bounded queue (`batches.rs`).
+//! In batch mode nobody waits: an event that does not fit is dropped and counted. In the other modes a request waits until its
+//! event is written; its last event waits even if the client has gone. Events and their bodies have separate memory budgets, so
+//! that large responses to slow readers can only cost other events their bodies.
 
 pub mod batches;
 pub mod log;
@@ -24,33 +24,33 @@ use crate::verbs::budget::{Budget, Held};
 
 use self::batches::{Entry, Freed, Rooms, Word};
 
-/// What metrics call a queue that is full.
+/// The metrics label of a full queue.
 const BUFFERED: &str = "buffered";
-/// Why records are lost there.
+/// Why events are dropped.
 const FULL: &str = "audit buffer queue blocked";
 const CLOSED: &str = "audit backend shut down";
 
-/// One place that gets records.
+/// One backend.
 pub struct Place {
     mode: Mode,
     words: mpsc::Sender<Word>,
 }
 
-/// Where the records of requests go.
+/// All audit backends.
 pub struct Ledger {
     places: Vec<Place>,
     heads: Budget,
     bodies: Budget,
-    /// Whoever waits for room; the others wait for them, so that a large record is not overtaken for ever.
+    /// Held while an event waits for budget, so that a large event is not overtaken for ever.
     turn: Mutex<()>,
-    /// Wakes them.
+    /// Wakes waiting events.
     freed: Arc<Notify>,
-    /// The records of requests that are over which may wait without anybody who asked.
+    /// Bounds the last events that wait without a client.
     unattended: Arc<Semaphore>,
     counts: Counts,
 }
 
-/// A record that waits for its turn to get in, at so many places. Whoever goes away meanwhile takes it along, which is counted.
+/// An event that waits for the queues of so many backends. If the request is cancelled meanwhile, the loss is counted.
 struct Outside<'a> {
     places: usize,
     counts: &'a Counts,
@@ -71,7 +71,7 @@ impl Drop for Outside<'_> {
 }
 
 impl Ledger {
-    /// A ledger without places.
+    /// A ledger without backends.
     pub fn new(counts: Counts) -> Ledger {
         let (heads, bodies) = (Budget::new(AUDIT_HEADS_BYTES), Budget::new(AUDIT_BODIES_BYTES));
         Ledger {
@@ -85,7 +85,7 @@ impl Ledger {
         }
     }
 
-    /// Adds a place; `spawn` starts the thread that takes what comes out of its queue.
+    /// Adds a backend; `spawn` starts the thread that reads its queue.
     pub fn add(
         &mut self,
         delivery: Delivery,
@@ -94,31 +94,31 @@ impl Ledger {
         let (words, queue) = mpsc::channel(delivery.batching.waiting);
         spawn(queue)?;
         self.places.push(Place { mode: delivery.mode, words });
-        // Those that are waited for come first.
+        // Blocking backends come first.
         self.places.sort_by_key(|place| place.mode == Mode::Batch);
         Ok(())
     }
 
-    /// Whether nobody gets records.
+    /// Whether there are no backends.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// What is counted.
+    /// The audit metrics.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Room for a body that grows.
+    /// An empty share of the budget for bodies.
     pub fn room(&self) -> Held {
         self.bodies.nothing()
     }
 
-    /// Makes room for the bodies of a record, which loses them if there is too little.
+    /// Takes budget for the bodies of an event, or drops them.
     fn fit(&self, event: &mut Event, mut bodies: Held) -> Held {
         if bodies.set(event.body_bytes()).is_err() {
             event.shrink();
-            // To need less is always possible.
+            // Releasing budget cannot fail.
             let _ = bodies.set(0);
         }
         bodies
@@ -128,7 +128,7 @@ impl Ledger {
         Arc::new(Rooms { _head: head, _bodies: bodies, _freed: Freed(self.freed.clone()) })
     }
 
-    /// Room for all of a record but its bodies, when there is some.
+    /// Waits for the budget of an event without its bodies.
     async fn head(&self, bytes: usize) -> Held {
         let _turn = self.turn.lock().await;
         loop {
@@ -140,7 +140,7 @@ impl Ledger {
         }
     }
 
-    /// Writes a record down, and waits for it where that is asked for. `false`: whoever must not go on without it shall not.
+    /// Writes an event, and waits if a backend requires it. `false`: a blocking backend failed, and the request must not go on.
     pub async fn write(&self, mut event: Event, bodies: Held) -> bool {
         self.counts.made();
         let bodies = self.fit(&mut event, bodies);
@@ -149,7 +149,7 @@ impl Ledger {
         let (rooms, heard) = match free {
             Some(head) => (self.rooms(head, bodies), &self.places[..]),
             None => {
-                // Those of batch mode come last: nobody waits for them.
+                // Batch backends come last: nobody waits for them.
                 let (patient, others) = self.places.split_at(self.patient());
                 if !others.is_empty() {
                     self.counts.lost(BUFFERED, others.len(), FULL);
@@ -163,13 +163,12 @@ impl Ledger {
                 (self.rooms(head, bodies), patient)
             }
         };
-        // All places hear of it before anybody waits: a client that hangs up meanwhile keeps no record from any of them.
+        // All backends get the event before anybody waits: a client that disconnects meanwhile withholds it from none of them.
         let delivered = heard.iter().map(|place| self.deliver(place, &event, rooms.clone()));
         join_all(delivered).await.into_iter().all(|may_go_on| may_go_on)
     }
 
-    /// Writes down the last record of a request. What the request has done is done: whoever hangs up while its record waits does not
-    /// take the record along.
+    /// Writes the last event of a request. Its effects are done, so a client that disconnects must not cancel it.
     pub async fn write_last(self: &Arc<Self>, event: Event, bodies: Held) {
         let unattended =
             if self.patient() > 0 { self.unattended.clone().try_acquire_owned().ok() } else { None };
@@ -182,16 +181,16 @@ impl Ledger {
             ledger.write(event, bodies).await;
             drop(unattended);
         });
-        // An error: the server ends.
+        // An error means that the server ends.
         let _ended = writing.await;
     }
 
-    /// How many places are waited for.
+    /// The number of blocking backends.
     fn patient(&self) -> usize {
         self.places.partition_point(|place| place.mode != Mode::Batch)
     }
 
-    /// Writes a record down that nobody can wait for.
+    /// Writes an event that nobody can wait for.
     pub fn write_later(&self, mut event: Event, bodies: Held) {
         self.counts.made();
         let bodies = self.fit(&mut event, bodies);
@@ -204,7 +203,7 @@ impl Ledger {
         }
     }
 
-    /// Brings a record to a place as that wants it. Whether the request may go on.
+    /// Delivers an event in the mode of a backend. Answers whether the request may go on.
     async fn deliver(&self, place: &Place, event: &Arc<Event>, rooms: Arc<Rooms>) -> bool {
         if place.mode == Mode::Batch {
             self.pass_on(place, event, rooms);
@@ -216,7 +215,7 @@ impl Ledger {
         written || place.mode != Mode::BlockingStrict
     }
 
-    /// Puts a word into the queue of a place, when there is room. `false`: nobody takes any out.
+    /// Puts a word into a backend's queue, waiting for space. `false`: the backend has ended.
     async fn enter(&self, place: &Place, word: Word) -> bool {
         let word = match place.words.try_send(word) {
             Ok(()) => return true,
@@ -246,7 +245,7 @@ impl Ledger {
         }
     }
 
-    /// Waits until all records are written, for a while. Those that come later are lost.
+    /// Waits a bounded time until all events are written. Later ones are dropped.
     pub async fn close(&self) {
         let close = |place: &Place| {
             let words = place.words.clone();

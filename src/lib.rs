@@ -1,17 +1,16 @@
 //! Pilothouse: a Kubernetes API server on actix actors.
 //!
-//! Whoever embeds one needs [`Config`] and [`Server`], and perhaps [`Wires`] for control loops of their own. Whoever reads it best
-//! does so in this order:
+//! Embedders need [`Config`] and [`Server`], and [`Wires`] to add control loops of their own. Suggested reading order:
 //!
-//! - [`server`] starts and stops one as [`config`] says; `wire` makes its parts, each group in a file;
-//! - [`http`]: from a socket to a request and back; `http::handler::app` is the life of one request;
-//! - [`auth`] who is asking and may they, `flows` whether it is their turn, `verbs` what they ask for, with admission among it;
-//! - [`api`] what the API says, as pure functions: schema, codecs, the kinds (`api::kinds::table` lists them), patches, ownership,
-//!   expressions, custom kinds;
-//! - the stores, watches and the log are a crate of their own, `pilothouse_actors`;
-//! - [`controllers`] the control loops, `definitions` who makes custom kinds true;
-//! - `upstream` and `webhook`: connections to others; [`pki`] certificates; `ledger` audit; [`metrics`]; `limits` every
-//!   bound that a client can reach.
+//! - [`server`] starts and stops a server from its [`config`]; `wire` assembles the parts, one file per group of parts;
+//! - [`http`] turns sockets into requests and responses; `http::handler::app` follows one request from start to end;
+//! - [`auth`] authenticates and authorizes, `flows` is API Priority and Fairness, `verbs` runs the request, with admission;
+//! - [`api`] holds the rules of the API as pure functions: schemas, codecs, kinds (`api::kinds::table` lists them), patches,
+//!   server-side apply, CEL, custom resources;
+//! - `pilothouse_actors`, a crate of its own, holds the stores, the watches and the log;
+//! - [`controllers`] are the control loops; `definitions` follows CustomResourceDefinitions and serves what they define;
+//! - `upstream` and `webhook` connect to other servers; [`pki`] makes certificates; `ledger` writes audit events;
+//!   [`metrics`]; `limits` holds every bound that a client can reach.
 
 pub mod api;
 pub mod auth;

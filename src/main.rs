@@ -8,14 +8,14 @@ use pilothouse::server::{Exit, Handle, Server};
 use pilothouse::telemetry;
 use tokio::signal::unix::{SignalKind, signal};
 
-// Frees and allocations of different threads meet here all the time (bodies, events), which the system's allocator
-// handles with locks.
+// Bodies and events are allocated on one thread and freed on another all the time. The system's allocator takes locks for that.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Before anything else: what is in a huge page by then stays there. (.cargo/config.toml lets the allocator do so even earlier.)
+    // Before anything else: memory that is in a huge page by then stays there. (.cargo/config.toml tells the allocator even
+    // earlier.)
     let huge_pages = refuse_huge_pages();
     if let Some(code) = pilothouse::commands::run_if_asked(std::env::args_os()) {
         return code;
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     let config = match Config::parse(std::env::args_os()) {
         Ok(config) => config,
         Err(error) => {
-            // Nothing is left to do if even this cannot be shown.
+            // If even this message cannot be printed, nothing is left to do.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
         }
@@ -48,7 +48,7 @@ fn run(config: Config, huge_pages: nix::Result<()>) -> Result<Exit, Box<dyn std:
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        // Before the start, so that a signal that comes during it is not lost.
+        // Before the start, so that a signal during the start is not lost.
         let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let mut server = Server::start(config)?;
         greet(&server)?;
@@ -69,7 +69,7 @@ fn run(config: Config, huge_pages: nix::Result<()>) -> Result<Exit, Box<dyn std:
     })
 }
 
-/// The one line of stdout: what a person pastes next.
+/// Prints the only line on stdout: a kubectl command to paste.
 fn greet(server: &Handle) -> std::io::Result<()> {
     let Some(path) = server.kubeconfig_path() else { return Ok(()) };
     let path = std::path::absolute(path)?;
@@ -78,8 +78,8 @@ fn greet(server: &Handle) -> std::io::Result<()> {
     stdout.flush()
 }
 
-/// The allocator asks for huge pages, and the kernel fills them whole: up to 20 MB more for a server that has nothing to do, and
-/// nothing was measured to be quicker with them.
+/// Without this the allocator asks for huge pages and the kernel fills them whole: up to 20 MB more for an idle server. No
+/// benchmark was faster with them.
 fn refuse_huge_pages() -> nix::Result<()> {
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_thp_disable(true)?;

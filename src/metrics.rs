@@ -13,6 +13,7 @@ pub mod flows;
 pub mod hooks;
 pub mod loops;
 mod own_process;
+pub mod pod_security;
 pub mod policies;
 pub mod requests;
 pub mod slis;
@@ -35,11 +36,13 @@ use self::flows::Flows;
 use self::hooks::Hooks;
 use self::loops::Loops;
 use self::own_process::Process;
+use self::pod_security::PodSecurity;
 use self::policies::Policies;
 use self::slis::Slis;
 use self::tokens::Tokens;
 use self::watches::{OpenWatch, Watched};
 use crate::api::catalog::resource::Resource;
+use crate::api::release::Release;
 
 /// The bounds of the classes of duration, in seconds; the reference server's.
 const SECONDS: [f64; 23] = [
@@ -78,6 +81,8 @@ pub struct Metrics {
     pub hooks: Hooks,
     /// What admission policies found.
     pub policies: Policies,
+    /// How pods were judged.
+    pub pod_security: PodSecurity,
     /// How custom objects are converted.
     pub conversions: Conversions,
     /// Which versions that others serve can be reached.
@@ -96,6 +101,12 @@ impl Metrics {
     #[must_use]
     pub fn telling(self, features: Vec<features::Enabled>) -> Metrics {
         Metrics { features, ..self }
+    }
+
+    /// The same, which also tells what this server is.
+    pub fn of(self, release: &Release) -> Result<Metrics> {
+        own_process::tell_build(&Page(&self.registry), release)?;
+        Ok(self)
     }
 
     /// Declares all of it.
@@ -159,6 +170,7 @@ impl Metrics {
             tokens: Tokens::new(&page)?,
             hooks: Hooks::new(&page)?,
             policies: Policies::new(&page)?,
+            pod_security: PodSecurity::new(&page)?,
             conversions: Conversions::new(&page)?,
             aggregation: Aggregation::new(&page)?,
             flows: Flows::new(&page)?,

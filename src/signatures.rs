@@ -1,9 +1,9 @@
-//! Signatures, checked by OpenSSL so that nothing is left behind.
+//! Signature checks by OpenSSL that leave its error queue empty.
 //!
-//! A signature that is just wrong is no error of these checks, but its reasons stay in a queue of the thread. The next TLS connection that
-//! has nothing to read would find them there, take them for its own and be cut: whoever shows others a bad signature would
-//! end the connections of strangers. So nobody calls OpenSSL for this but here, which the lints see to. (`PkeyCtx::verify`, by which
-//! tokens are checked, takes its reasons along by itself.)
+//! OpenSSL reports a wrong signature in the result, but also leaves its reasons in the error queue of the thread. The next TLS
+//! connection on that thread with nothing to read would take them for its own errors and close: a client with a bad signature
+//! would end other clients' connections. So only this module calls OpenSSL's checks; a lint refuses other callers.
+//! (`PkeyCtx::verify`, which checks tokens, empties the queue itself.)
 
 #![allow(clippy::disallowed_methods, reason = "this is where they are called")]
 
@@ -18,22 +18,22 @@ pub(crate) fn certificate_is_by(certificate: &X509Ref, key: &PKeyRef<Public>) ->
     swept(certificate.verify(key)).unwrap_or(false)
 }
 
-/// Whether this key signed the request for a certificate.
+/// Whether this key signed the certificate signing request.
 pub(crate) fn request_is_by(request: &X509ReqRef, key: &PKeyRef<Public>) -> bool {
     swept(request.verify(key)).unwrap_or(false)
 }
 
-/// Whether this key on a curve signed what has the digest.
+/// Whether this EC key signed the digest.
 pub(crate) fn digest_is_by(signature: &EcdsaSigRef, digest: &[u8], key: &EcKeyRef<Public>) -> bool {
     swept(signature.verify(digest, key)).unwrap_or(false)
 }
 
-/// Whether the chain of certificates that the context was made for holds.
+/// Whether the certificate chain of the context is valid.
 pub(crate) fn chain_holds(context: &mut X509StoreContextRef) -> Result<bool, ErrorStack> {
     swept(context.verify_cert())
 }
 
-/// Empties the queue of this thread.
+/// Empties the error queue of this thread.
 fn swept(checked: Result<bool, ErrorStack>) -> Result<bool, ErrorStack> {
     drop(ErrorStack::get());
     checked

@@ -1,8 +1,8 @@
-//! Connections out of this server: to kubelets, pods, services and servers that extend this API.
+//! Outgoing connections: to kubelets, pods, services and extension API servers.
 //!
-//! A connection belongs to the [`Answer`] or [`Channel`] that was made of it. Dropped, it is cut, so that a client that hangs up takes
-//! its connection along. One whose answer was read to the end waits in the [`pool`] for the next request, if it is one to an extension
-//! server or for a log; what is behind a proxy changes often and is asked seldom.
+//! A connection belongs to its [`Answer`] or [`Channel`]. When that is dropped, the connection is closed, so that a client that
+//! disconnects closes its own. A connection whose response was read to the end goes into the [`pool`], if it is to an extension
+//! API server or for a log. Proxied backends change often and are called seldom, so their connections are not kept.
 
 mod body;
 pub(crate) mod client_tls;
@@ -34,79 +34,79 @@ pub use dial::Stream;
 pub use failure::Failure;
 pub use tls::{Shown, TlsError, TlsFiles, read, unproven};
 
-/// The way out. One per server.
+/// Makes outgoing requests. One per server.
 pub struct Upstream {
     tls: tls::Contexts,
     pool: Arc<Pool>,
-    /// How long it may take until somebody listens.
+    /// The timeout of connecting.
     connect_within: Duration,
-    /// How long a kubelet may take to begin its answer.
+    /// The timeout until a kubelet's response begins.
     kubelet_head_within: Duration,
-    /// How long anybody else may.
+    /// The timeout until other responses begin.
     proxy_head_within: Duration,
     places: Places,
-    /// Those for extension servers: one that hangs leaves kubelets theirs.
+    /// The places for extension API servers: one that hangs leaves kubelets theirs.
     extension_places: Places,
 }
 
-/// A request to somebody else.
+/// An outgoing request.
 pub struct Ask {
-    /// The method.
+    /// The HTTP method.
     pub method: Method,
-    /// The headers, `Host` included.
+    /// The headers, including `Host`.
     pub headers: HeaderMap,
-    /// The body.
+    /// The body of the request.
     pub body: RequestBody,
 }
 
-/// A connection and its place among the connections.
+/// A connection and its place.
 struct Held {
     connection: Connection,
     _place: Place,
 }
 
 impl Held {
-    /// Everything was said: the connection may wait for the next request, without a place.
+    /// Everything was read: the connection may go into the pool, without its place.
     fn done(self) {
         self.connection.done();
     }
 }
 
-/// The beginning of an answer.
+/// The head of a response.
 pub struct Answer {
-    /// The status.
+    /// The status code.
     pub status: StatusCode,
-    /// The headers.
+    /// All headers.
     pub headers: HeaderMap,
-    /// The rest. It holds the connection.
+    /// The body, which holds the connection.
     pub body: AnswerBody,
 }
 
-/// A connection on which something else than HTTP is spoken from now on.
+/// An upgraded connection.
 pub struct Channel {
-    /// What the other end said when it agreed.
+    /// The headers of the 101 response.
     pub headers: HeaderMap,
     io: TokioIo<hyper::upgrade::Upgraded>,
     _held: Held,
 }
 
 impl Channel {
-    /// The bytes in both directions.
+    /// The byte stream in both directions.
     pub fn io(&mut self) -> &mut (impl AsyncRead + AsyncWrite + Unpin + use<>) {
         &mut self.io
     }
 }
 
-/// What came of an attempt to speak something else.
+/// The result of an upgrade request.
 pub enum Switched {
-    /// Agreed.
+    /// The server switched protocols.
     Channel(Channel),
-    /// The other end answered instead.
+    /// The server answered instead.
     Answer(Answer),
 }
 
 impl Upstream {
-    /// Connections with these certificates, which wait in this pool.
+    /// Connections with these certificates, kept in this pool.
     pub fn new(files: &TlsFiles, connect_within: Duration, pool: Arc<Pool>) -> Result<Upstream, TlsError> {
         Ok(Upstream {
             tls: tls::Contexts::new(files)?,
@@ -119,22 +119,22 @@ impl Upstream {
         })
     }
 
-    /// Shows this certificate and key (PEM) to servers that extend this API from now on; `None`: nothing.
+    /// Replaces the client certificate and key (PEM) for extension API servers; `None` for none.
     pub fn show_to_extensions(&self, identity: Option<Shown>) -> Result<(), TlsError> {
         self.tls.show_to_extensions(identity)
     }
 
-    /// Believes and shows to kubelets from now on what these files hold now.
+    /// Replaces the TLS settings for kubelets by the contents of these files.
     pub fn show_to_kubelets(&self, files: &TlsFiles) -> Result<(), TlsError> {
         self.tls.show_to_kubelets(files)
     }
 
-    /// Where connections wait.
+    /// The pool of idle connections.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// Sends a request and waits for the beginning of the answer.
+    /// Sends a request and waits for the head of the response.
     pub async fn ask(&self, to: &Destination, ask: Ask) -> Result<Answer, Failure> {
         let (response, held) = self.send(to, ask, true).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -145,7 +145,7 @@ impl Upstream {
         Ok(answer(response, held))
     }
 
-    /// Sends a request to speak something else. Its connection is its own.
+    /// Sends an upgrade request, on a connection of its own.
     pub async fn switch(&self, to: &Destination, ask: Ask) -> Result<Switched, Failure> {
         let (mut response, held) = self.send(to, ask, false).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -191,7 +191,7 @@ impl Upstream {
         Ok((response, Held { connection, _place: place }))
     }
 
-    /// Waits until an answer begins, for as long as whoever is asked may take.
+    /// Waits for the head of a response, up to the destination's timeout.
     async fn begun<T>(
         &self,
         to: &Destination,
@@ -209,14 +209,14 @@ impl Upstream {
     }
 }
 
-/// As whom a connection is kept; `None`: it is not.
+/// The key of a connection in the pool; `None` if it is not kept.
 fn origin(to: &Destination, tls: Option<&tls::Way>) -> Option<Arc<Origin>> {
     let purpose = match to.trust {
         Trust::Kubelet | Trust::KubeletUnverified => Purpose::Kubelet,
         Trust::Extension(_) => Purpose::Extension,
         Trust::Nobody => return None,
     };
-    // Which addresses are allowed is only looked at when a connection is made.
+    // Restricted addresses are only checked when connecting, so such connections are not reused.
     if to.reach != Reach::Any {
         return None;
     }
@@ -234,13 +234,13 @@ fn answer(response: Response<Incoming>, held: Held) -> Answer {
     Answer { status: parts.status, headers: parts.headers, body: AnswerBody::new(body, held) }
 }
 
-/// Says that an extension server may be asked, by those who look at its certificate and by those who do not.
+/// Keeps connections to an extension API server, for verified and unverified requests.
 pub fn wanted(pool: &Arc<Pool>, peer: &Peer) -> [Wanted; 2] {
     [tls::authority(peer), pool::authority(None, false)]
         .map(|authority| pool.want(Purpose::Extension, &peer.server_name, authority))
 }
 
-/// A name and value as the other end gets them; `None` if they cannot stand in a head.
+/// A header; `None` if name or value is invalid.
 pub fn header(name: &str, value: &[u8]) -> Option<(HeaderName, HeaderValue)> {
     Some((HeaderName::try_from(name).ok()?, HeaderValue::from_bytes(value).ok()?))
 }

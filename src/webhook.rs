@@ -1,5 +1,5 @@
-//! Questions to other servers: one JSON object out, one back; or just a document that they publish. Connections wait for the next
-//! question in the pool of the server.
+//! Calls to remote servers that the operator configures: one JSON object out, one back; or fetching a document. Connections are
+//! kept in the server's pool.
 
 pub mod hooks;
 mod reach;
@@ -24,37 +24,37 @@ use crate::limits::{QUESTION_ATTEMPTS, WEBHOOK_ANSWER_BYTES, WEBHOOK_QUESTION, W
 use crate::upstream::RequestBody;
 use crate::upstream::pool::{Pool, Purpose, Unanswered};
 
-/// The pause before the second attempt; each later one is half as long again. The reference server's values.
+/// The pause before the second attempt; each later one is half as long again. The reference's values.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Why there is no answer.
+/// Why a call failed.
 #[derive(Debug, Error)]
 pub enum Failure {
-    /// Where to ask makes no sense.
+    /// The configuration is invalid.
     #[error("{0}")]
     Settings(String),
-    /// It took too long.
+    /// The call timed out.
     #[error("no answer within {0:?}")]
     Slow(Duration),
-    /// The connection could not be made, or broke.
+    /// The connection failed.
     #[error("{0}")]
     Broken(String),
-    /// The answer is longer than any answer can be.
+    /// The response exceeds the limit.
     #[error("the answer is too long")]
     TooLong,
-    /// The other server refused, with this status.
+    /// The server answered with this status.
     #[error("the server answered {0}")]
     Refused(u16),
 }
 
 impl Failure {
-    /// Whether asking again may help.
+    /// Whether a retry may help.
     pub fn may_pass(&self) -> bool {
         matches!(self, Failure::Refused(429 | 500 | 504))
     }
 }
 
-/// Asks again and again where that may help, with growing pauses.
+/// Retries with growing pauses as long as that may help.
 pub async fn patiently<T, E, F>(ask: impl FnMut() -> F, may_pass: impl Fn(&E) -> bool) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
@@ -62,7 +62,7 @@ where
     pausing(FIRST_PAUSE, ask, may_pass).await
 }
 
-/// The same with another first pause.
+/// [`patiently`] with another first pause.
 pub async fn pausing<T, E, F>(
     first: Duration,
     mut ask: impl FnMut() -> F,
@@ -85,7 +85,7 @@ where
     ask().await
 }
 
-/// Another server that answers questions.
+/// A remote server.
 pub struct Service {
     uri: Uri,
     access: Access,
@@ -95,7 +95,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// The server that this access is for. Connections to it wait in this pool.
+    /// The server of this kubeconfig. Connections are kept in this pool.
     pub fn new(access: &Access, pool: &Arc<Pool>) -> Result<Service, Failure> {
         let uri: Uri = access
             .server
@@ -115,22 +115,22 @@ impl Service {
         Ok(Service { uri, access: access.clone(), reach, places, pool: pool.clone() })
     }
 
-    /// One that is asked so seldom that its connections may as well be nobody else's.
+    /// A server that is called so rarely that it needs no shared pool.
     pub fn alone(access: &Access) -> Result<Service, Failure> {
         Service::new(access, &Pool::new(Clock::system()))
     }
 
-    /// Sends an object and answers the one that comes back.
+    /// Sends an object and answers the response.
     pub async fn ask(&self, question: String) -> Result<Vec<u8>, Failure> {
         self.within(WEBHOOK_QUESTION, WEBHOOK_ANSWER_BYTES, Some(question)).await
     }
 
-    /// Answers the document that is published there, if it has at most so many bytes.
+    /// Fetches a document, up to a limit.
     pub async fn get(&self, most: usize, within: Duration) -> Result<Vec<u8>, Failure> {
         self.within(within, most, None).await
     }
 
-    /// The same, again and again where asking again may help.
+    /// [`Service::ask`] with retries.
     pub async fn ask_patiently(&self, question: &str) -> Result<Vec<u8>, Failure> {
         patiently(|| self.ask(question.to_owned()), Failure::may_pass).await
     }
@@ -141,8 +141,8 @@ impl Service {
         most: usize,
         question: Option<String>,
     ) -> Result<Vec<u8>, Failure> {
-        // Whoever finds no place waits for one: a refusal here would be taken for one of the other server, and where others
-        // decide then, whoever asks enough questions at once would get around its answers.
+        // Without a free place the call waits. A refusal here would look like one of the remote server, and if other authorizers
+        // decide then, a client could bypass it by many concurrent requests.
         let asked = async {
             let _place = self.places.acquire().await.map_err(|error| broken(&error))?;
             self.exchange(question, most).await

@@ -1,14 +1,15 @@
-//! The one place of wiring: which actors run where, and what stands behind the edge.
+//! Assembles the server: the only place that decides which actors run on which thread.
 //!
-//! On threads of their own: the committer, the stores with their directory, and the control loops (`loops.rs`). On the thread of each worker: its
-//! broadcaster, authenticator and authorizer, so that guards and wakes cross no thread. Watch sessions run on the worker
-//! of their connection. Each group of parts is made in a file of its own.
+//! The committer, the stores with their directory, and the control loops (`loops.rs`) run on threads of their own. Each worker
+//! thread runs its own broadcaster, authenticator and authorizer, so that checks and wakes cross no thread. Watch sessions run on
+//! the worker of their connection. Each group of parts is assembled in a file of its own.
 
 mod admitting;
 mod audit;
 mod authentication;
 mod authorization;
 mod custom;
+mod first;
 mod guards;
 mod loops;
 mod openid;
@@ -24,8 +25,8 @@ use std::sync::atomic::Ordering;
 
 use actix::{Actor as _, Addr};
 use arc_swap::ArcSwap;
+use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
-use futures::{FutureExt as _, try_join};
 use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::broadcaster::CloseAll;
@@ -43,7 +44,6 @@ use self::watching::{Watches, watching};
 use crate::api::features::Terms;
 use crate::api::kinds::engines::Authority;
 use crate::api::schema::Registry;
-use crate::auth::service_account::used::day;
 use crate::config::{Config, FeatureGates};
 use crate::controllers::start::Guest;
 use crate::flows::Room;
@@ -58,7 +58,6 @@ use crate::upstream::pool::Wanted;
 use crate::verbs::Backend;
 use crate::verbs::admission::policies::table;
 use crate::verbs::admission::{self, Chain};
-use crate::verbs::bootstrap;
 use crate::verbs::budget::Budget;
 use crate::verbs::conversion::Conversions;
 use crate::verbs::engines::Engines;
@@ -67,39 +66,37 @@ use crate::verbs::load::Load;
 use crate::verbs::stores::Stores;
 use crate::wiring::{Application, Boot, StartError, Wired, Wiring};
 
-/// As errors name what this server is built with.
+/// How error messages name the built-in kinds.
 const BUILTIN: &str = "the kinds that are built in";
 
-/// The wiring of the product.
+/// The production wiring, for [`crate::Server::start_with`].
 #[derive(Default)]
 pub struct Wires {
-    /// Control loops that run beside those of the product.
+    /// Control loops of an embedder, which run beside the built-in ones.
     pub guests: Vec<Guest>,
 }
 
-/// What every worker is made from.
+/// The parts from which every worker is made.
 struct Parts {
-    /// What the server was started with.
+    /// The input of the start: configuration, certificates, address.
     boot: Boot,
-    /// Which features are on.
     gates: FeatureGates,
     registry: Arc<Registry>,
     storage: Storage,
-    /// What services get.
+    /// The cluster IPs and node ports for Services.
     addresses: Addresses,
     guards: Guards,
     admission: admission::Settings,
     shared: Arc<Shared>,
     watches: Watches,
-    /// How much the lists in flight hold.
+    /// The memory budget of list responses in flight.
     lists: Budget,
-    /// What is known of what requests will cost.
+    /// Counts of objects and watches, from which API Priority and Fairness estimates the cost of a request.
     load: Arc<Load>,
-    /// The control loops.
     loops: Loops,
-    /// The certificates that are used now, of which extensions are told.
+    /// The certificates in use, from which extension-apiserver-authentication is written.
     trusted: Arc<ArcSwap<Pki>>,
-    /// What is built in, to which definitions add.
+    /// The built-in resources, to which CustomResourceDefinitions add.
     builtin: Builtins,
     /// The webhooks that turn objects of what is defined into other versions.
     converters: Lock<Vec<Wanted>>,
@@ -118,7 +115,9 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let (config, gates) = (&boot.config, boot.config.gates());
     let registry = Arc::new(Registry::builtin().map_err(|error| StartError::part(BUILTIN)(&error))?);
     let catalog = serving::catalog(config)?;
-    let metrics = Metrics::new(boot.clock.now()).map_err(|error| StartError::part("metrics")(&error))?;
+    let metrics = Metrics::new(boot.clock.now())
+        .and_then(|metrics| metrics.of(&config.api.release))
+        .map_err(|error| StartError::part("metrics")(&error))?;
     let features = gates.all().map(|(name, stage, on)| (name, stage.word(), on)).collect();
     let metrics = Arc::new(metrics.telling(features));
     let storage = storage::open(boot)?;
@@ -161,7 +160,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     Ok(parts)
 }
 
-/// Which engine of validation decides. Without the first gate the second means nothing.
+/// Whether declarative or handwritten validation decides. The second gate has no effect without the first.
 fn authority(config: &Config) -> Authority {
     let gates = config.gates();
     match (gates.enabled("DeclarativeValidation"), gates.enabled("DeclarativeValidationTakeover")) {
@@ -171,7 +170,7 @@ fn authority(config: &Config) -> Authority {
     }
 }
 
-/// Starts the actors of the calling worker thread.
+/// Starts the actors of the calling worker thread, and gives it the shared state.
 fn worker(parts: &Parts) -> Worker {
     let authorizer = Authorizer::asking(parts.guards.deciding.panel()).start();
     let backend = Rc::new(backend(parts, &authorizer));
@@ -187,6 +186,7 @@ fn worker(parts: &Parts) -> Worker {
 }
 
 fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
+    let shared = parts.shared.clone();
     Backend {
         registry: parts.registry.clone(),
         terms: Terms::new(|name| parts.gates.enabled(name), parts.boot.config.api.allow_privileged),
@@ -209,6 +209,7 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
             parts.boot.pool.clone(),
         )),
         judges_selectors: parts.gates.enabled("AuthorizeWithSelectors"),
+        served_now: Rc::new(move |resource| custom::served_now(&shared, resource)),
     }
 }
 
@@ -220,26 +221,10 @@ impl Application for Running {
         async {
             let authorizer = Authorizer::asking(self.0.guards.deciding.panel()).start();
             let backend = self::backend(&self.0, &authorizer);
-            let served = self.0.shared.served.load_full();
-            let gates = &self.0.gates;
-            let made = try_join!(
-                async {
-                    bootstrap::namespaces(&backend, &served.catalog).await?;
-                    // Some of them stand in those.
-                    bootstrap::roles(&backend, &served.catalog, |gate| gates.enabled(gate)).await
-                },
-                bootstrap::priority_classes(&backend, &served.catalog),
-                bootstrap::flow_control(&backend, &served.catalog),
-                bootstrap::api_services(&backend, &served.catalog),
-            );
-            made.map_err(|status| StartError::part("the first objects")(&status))?;
-            let today = day(self.0.boot.clock.now());
-            let made = try_join!(
-                bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.addresses.home),
-                bootstrap::trust::authentication(&backend, &served.catalog, told(&self.0)),
-                bootstrap::trust::token_tracking(&backend, &served.catalog, &today),
-            );
-            made.map_err(|status| StartError::part("what others know of this server")(&status))?;
+            // First, so that policies on the way of the first objects find the kinds that they name. What was defined before the
+            // server stopped is served from the start.
+            custom::follow(&self.0).await?;
+            first::make(&self.0, Rc::new(backend)).await?;
             actix::spawn(self.0.guards.deciding.clone().follow_file(self.0.shared.clone()));
             actix::spawn(self.0.guards.callers.clone().follow_file(self.0.shared.clone()));
             let (boot, certificates) = (self.0.boot.clone(), self.0.guards.certificates.clone());
@@ -256,8 +241,6 @@ impl Application for Running {
                 let seats = gate.seats();
                 actix::spawn(async move { seats.keep().await });
             }
-            // Before the server is ready: what was defined before it stopped is served from the start.
-            custom::follow(&self.0).await?;
             self.0.shared.health.started.store(true, Ordering::Release);
             self.0.loops.start(&self.0)?;
             Ok(())
@@ -295,12 +278,12 @@ impl Application for Running {
 
     fn give_up(&self) -> LocalBoxFuture<'_, ()> {
         self.0.loops.stop();
-        // What was asked last may be why it came to this.
+        // The last audit events may explain the failure.
         close_ledger(&self.0).boxed_local()
     }
 }
 
-/// Lets the last records of requests be written, for a while.
+/// Waits a bounded time for the last audit events to be written.
 async fn close_ledger(parts: &Parts) {
     if let Some(audit) = &parts.shared.audit {
         audit.ledger.close().await;

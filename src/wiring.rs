@@ -1,4 +1,5 @@
-//! What a server needs of the application behind its edge. `server` asks, `wire` answers, and neither has to know the other for it.
+//! The interface between the server and the application behind its edge. `server` calls it, `wire` implements it, and neither
+//! knows the other.
 
 mod start_error;
 
@@ -18,38 +19,38 @@ use crate::http::tls::Tls;
 use crate::pki::Pki;
 use crate::upstream::pool::Pool;
 
-/// What the application is made from.
+/// The input from which the application is assembled.
 #[derive(Clone)]
 pub struct Boot {
-    /// What the server was told, valid.
+    /// The validated configuration.
     pub config: Arc<Config>,
     /// Keys and certificates.
     pub pki: Arc<Pki>,
-    /// Where a reload puts new certificates.
+    /// The TLS contexts, into which a reload puts new certificates.
     pub tls: Tls,
-    /// The time.
+    /// The source of time, which tests replace.
     pub clock: Clock,
-    /// Where connections to others wait for the next question.
+    /// Idle connections to other servers, for reuse.
     pub pool: Arc<Pool>,
-    /// Where the server listens.
+    /// The address on which the server listens.
     pub address: SocketAddr,
 }
 
-/// Makes the application. Runs once, on the server's own thread, inside its actix System.
+/// Assembles the application. Runs once, on the server's own thread, inside its actix System.
 pub trait Wiring: Send + 'static {
     /// Starts the actors, then hands `edge` the application with [`Edge::serve`].
     fn start(self, boot: Boot, edge: Edge) -> impl Future<Output = Result<Wired, StartError>>;
 }
 
-/// An application that runs.
+/// A running application.
 pub struct Wired {
-    /// What [`Edge::serve`] gave.
+    /// The result of [`Edge::serve`].
     pub serving: Serving,
-    /// What ends it in order.
+    /// The application's own lifecycle.
     pub application: Rc<dyn Application>,
 }
 
-/// What a server asks of its application after the start. All run on the server's own thread.
+/// The lifecycle calls that a server makes after the start. All run on the server's own thread.
 pub trait Application {
     /// Waits until requests can be served: called when every worker has its application, before [`crate::Server::start`]
     /// returns.
@@ -58,18 +59,16 @@ pub trait Application {
     /// The server is about to stop: /readyz fails from now on.
     fn refuse_readiness(&self);
 
-    /// Ends every watch as if its time were up, so that clients come back elsewhere without an error.
+    /// Ends every watch as if it had timed out, so that clients reconnect elsewhere without an error.
     fn end_watches(&self) -> LocalBoxFuture<'_, ()>;
 
-    /// Makes everything durable that was accepted, and lets go of the store's files. The last thing that is called, if all goes
-    /// well.
+    /// Makes every accepted write durable and closes the store's files. The last call of a clean shutdown.
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>>;
 
-    /// Waits until the application cannot go on, and says why. A server that hears this exits without a flush: recovery at
-    /// the next start decides what is true.
+    /// Waits until the application cannot go on, and says why. The server then exits without a flush: recovery at the next start
+    /// decides which writes count.
     fn failed(&self) -> LocalBoxFuture<'_, String>;
 
-    /// Ends an application that cannot go on. What it knows besides the store is still told where it can be. The last thing that is
-    /// called.
+    /// Ends an application that cannot go on. Audit events are still written where possible. The last call after a failure.
     fn give_up(&self) -> LocalBoxFuture<'_, ()>;
 }

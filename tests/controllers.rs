@@ -145,6 +145,38 @@ fn what_belongs_to_the_server_comes_back() {
     becomes(&mut client, map, |map| map["data"] == right);
 }
 
+/// The store belongs to one process: whoever is named in the lease at the start is an earlier run.
+#[test]
+fn a_start_waits_for_no_lease() {
+    let directory = support::server::directory();
+    let data = directory.path().join("data");
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/pilothouse-controllers";
+    let first = Server::on(&data, &[]);
+    let others = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "pilothouse-controllers"},
+        "spec": {"holderIdentity": "somebody else", "leaseDurationSeconds": 60,
+            "renewTime": "2999-01-01T00:00:00.000000Z", "acquireTime": "2999-01-01T00:00:00.000000Z"}});
+    first.admin().post("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", &others).ok();
+    first.stop();
+    let second = Server::on(&data, &["--controllers=*"]);
+    becomes(&mut second.admin(), lease, |lease| lease["spec"]["holderIdentity"] != "somebody else");
+    second.stop();
+}
+
+/// A loop may remove a pod between the mark and the removal of the call that deletes it.
+#[test]
+fn who_deletes_a_pod_is_not_told_that_it_is_not_there() {
+    let server = Server::with(&["--controllers=*", "--disable-admission-plugins=ServiceAccount"]);
+    let mut client = server.admin();
+    let pods = "/api/v1/namespaces/default/pods";
+    for number in 0..300 {
+        let name = format!("p{number}");
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        client.post(pods, &pod).ok();
+        client.delete(&format!("{pods}/{name}")).ok();
+    }
+}
+
 #[test]
 fn loops_show_in_health_metrics_and_a_lease() {
     let server = server(&[]);

@@ -78,6 +78,35 @@ fn gone(admin: &mut Client, path: &str) {
 }
 
 #[test]
+fn whoever_finds_a_kind_in_discovery_can_change_its_definition() {
+    let server = Server::start();
+    let (mut admin, mut other) = (server.admin(), server.admin());
+    for number in 0..30 {
+        let plural = format!("toy{number}s");
+        let mut wanted = definition(&plural, &format!("Toy{number}"), "Namespaced", &[version("v1", true)]);
+        // Each would want the same ones.
+        wanted["spec"]["names"]["shortNames"] = json!([]);
+        admin.post(DEFINITIONS, &wanted).ok();
+        let listed = || {
+            let found = other.get(&format!("/apis/{GROUP}/v1"));
+            let lists =
+                |list: Value| list["resources"].as_array().unwrap().iter().any(|one| one["name"] == *plural);
+            (found.status == 200 && lists(found.json())).then_some(())
+        };
+        poll(CAP, listed).expect("the kind is in discovery");
+        let path = format!("{DEFINITIONS}/{plural}.{GROUP}");
+        let mut found = admin.get(&path).ok();
+        assert_eq!(
+            condition(&found, "Established").map(|one| &one["status"]),
+            Some(&json!("True")),
+            "{number}"
+        );
+        found["spec"]["names"]["categories"] = json!(["toys"]);
+        admin.put(&path, &found).ok();
+    }
+}
+
+#[test]
 fn whoever_reads_that_a_kind_is_established_finds_it_served() {
     let server = Server::with(&["--engine=memory"]);
     let mut admin = server.admin();

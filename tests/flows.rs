@@ -175,6 +175,78 @@ fn those_who_find_no_seat_wait_for_one_and_leave_when_they_hang_up() {
     assert!(!page.contains(r#"configmaps/gone"#) && admin.get(&format!("{MAPS}/gone")).status == 404);
 }
 
+/// The rows of a table of what is in the levels, those of one level only; the first is the heading.
+fn dumped(client: &mut Client, table: &str, of: &str) -> Vec<Vec<String>> {
+    let answer = client.get(&format!("/debug/api_priority_and_fairness/{table}"));
+    assert_eq!(answer.header("Content-Type"), Some("text/plain; charset=utf-8"), "{}", answer.text());
+    let text = answer.text();
+    let mut lines = text.lines().map(|line| line.split(',').map(|cell| cell.trim().to_owned()));
+    let head: Vec<String> = lines.next().unwrap().collect();
+    let rows = lines.map(Iterator::collect::<Vec<String>>).filter(|row| row[0] == of);
+    std::iter::once(head).chain(rows).collect()
+}
+
+#[test]
+fn what_is_in_the_levels_is_told_to_who_asks() {
+    let server = narrow(&[]);
+    let mut admin = server.admin();
+    let alice = admin.with_token(Some(USER));
+    let queuing = json!({"queues": 2, "handSize": 1, "queueLengthLimit": 1});
+    confine(&mut admin, &json!({"type": "Queue", "queuing": queuing}));
+    let held = Held::begin(&alice, "held");
+    until(&mut admin, "current_executing_requests", 1.0);
+    let mut client = alice.again();
+    let waiting = thread::spawn(move || client.get(&format!("{MAPS}?limit=1")).status);
+    until(&mut admin, "current_inqueue_requests", 1.0);
+    assert_eq!(alice.again().get(MAPS).status, 429);
+    let levels = dumped(&mut admin, "dump_priority_levels", "one");
+    assert_eq!(levels[0][..3], ["PriorityLevelName", "ActiveQueues", "IsIdle"]);
+    assert_eq!(
+        levels[1..],
+        [["one", "1", "false", "false", "1", "1", "1", "1", "0", "0"].map(str::to_owned)]
+    );
+    let own = dumped(&mut admin, "dump_priority_levels", "exempt");
+    assert_eq!(own[1][2..6], ["false", "false", "0", "1"], "the question itself is there");
+    let queues = dumped(&mut admin, "dump_queues", "one");
+    assert_eq!((queues.len(), queues[0].len()), (3, 9), "an empty queue is there, too: {queues:?}");
+    let used = queues.iter().find(|row| row[2] == "1").unwrap();
+    assert_eq!(
+        (&used[3..5], &used[6..]),
+        (&["1", "1"].map(str::to_owned)[..], &["1", "1", "0.00300000ss"].map(str::to_owned)[..])
+    );
+    let index = used[1].clone();
+    let requests = dumped(&mut admin, "dump_requests", "one");
+    let [head, waits, works] = &requests[..] else { panic!("{requests:?}") };
+    assert_eq!((head.len(), head[4].as_str()), (10, "FlowDistingsher"));
+    assert_eq!(waits[1..5], ["alice", &index, "0", "alice"]);
+    assert_eq!(waits[6..], ["1", "0", "0s", "0001-01-01T00:00:00Z"]);
+    assert_eq!(works[1..5], ["alice", &index, "-1", "alice"]);
+    assert!(works[5].starts_with("20") && works[9].starts_with("20"), "{works:?}");
+    let detailed = dumped(&mut admin, "dump_requests?includeRequestDetails=1", "one");
+    assert_eq!(detailed[0].len(), 18);
+    assert_eq!(detailed[1][10..], ["alice", "list", MAPS, "default", "", "v1", "configmaps", ""]);
+    assert_eq!(detailed[2][10..], ["alice", "create", MAPS, "default", "", "v1", "configmaps", ""]);
+    let own = dumped(&mut admin, "dump_requests?includeRequestDetails=1", "exempt");
+    assert_eq!(own[1][1..4], ["exempt", "-1", "-1"]);
+    assert_eq!(own[1][11..13], ["get", "/debug/api_priority_and_fairness/dump_requests"]);
+    assert_eq!(held.end(), 201);
+    assert_eq!(waiting.join().unwrap(), 200);
+    wait_for("nobody is there", || {
+        let levels = dumped(&mut admin, "dump_priority_levels", "one");
+        levels[1][1..] == ["0", "true", "false", "0", "0", "2", "1", "0", "0"].map(str::to_owned)
+    });
+    assert_eq!(dumped(&mut admin, "dump_requests", "one").len(), 1);
+    assert_eq!(admin.get("/debug/api_priority_and_fairness/dump_nothing").status, 404);
+}
+
+#[test]
+fn what_is_in_the_levels_is_told_to_nobody_else() {
+    let path = "/debug/api_priority_and_fairness/dump_requests";
+    let server = Server::start();
+    assert_eq!(server.admin().with_token(Some(USER)).get(path).status, 403);
+    assert!(!server.admin().get("/").text().contains("/debug/"), "it is not among the paths");
+}
+
 #[test]
 fn a_level_that_grows_lets_those_in_who_wait() {
     let server = narrow(&[]);
@@ -287,6 +359,7 @@ fn without_priority_and_fairness_there_are_two_plain_limits() {
     assert_eq!((refused.status, refused.text().as_str()), (429, REFUSAL));
     assert_eq!(refused.header("Retry-After"), Some("1"));
     assert_eq!(refused.header("X-Kubernetes-PF-FlowSchema-UID"), None);
+    assert_eq!(admin.get("/debug/api_priority_and_fairness/dump_requests").status, 404);
     alice.get(MAPS).ok();
     admin.post(MAPS, &object).ok();
     assert_eq!(held.end(), 201);

@@ -112,6 +112,41 @@ fn a_restart_keeps_everything() {
     second.stop();
 }
 
+/// Operators can forbid what a start wants to write. They must be able to take that back.
+#[test]
+fn what_operators_forbid_does_not_keep_the_server_from_starting() {
+    const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
+    let directory = directory();
+    let data = directory.path().join("data");
+    let first = Server::on(&data, &[]);
+    let mut client = first.admin();
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "nothing"}, "spec": {"failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [{"apiGroups": ["", "discovery.k8s.io", "rbac.authorization.k8s.io"],
+                "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": ["*"]}]},
+            "validations": [{"expression": "false"}]}});
+    client.delete("/apis/rbac.authorization.k8s.io/v1/clusterroles/view").ok();
+    client.post(&format!("{ADMISSION}/validatingadmissionpolicies"), &policy).ok();
+    let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "nothing"}, "spec": {"policyName": "nothing", "validationActions": ["Deny"]}});
+    client.post(&format!("{ADMISSION}/validatingadmissionpolicybindings"), &binding).ok();
+    first.stop();
+
+    // The role is missing, and the port is another one.
+    let second = Server::on(&data, &[]);
+    let mut client = second.admin();
+    assert_eq!(client.post(MAPS, &map("any")).status, 422, "the policy is in force");
+    assert_eq!(client.get("/apis/rbac.authorization.k8s.io/v1/clusterroles/view").status, 404);
+    assert!(second.log().contains("cannot be made; it is tried again"), "{}", second.log());
+    client.delete(&format!("{ADMISSION}/validatingadmissionpolicybindings/nothing")).ok();
+    client.post(MAPS, &map("any")).ok();
+    second.stop();
+
+    let third = Server::on(&data, &[]);
+    third.admin().get("/apis/rbac.authorization.k8s.io/v1/clusterroles/view").ok();
+    third.stop();
+}
+
 const FORCE: &str = "ignoreStoreReadErrorWithClusterBreakingPotential=true";
 
 /// Three objects, of which the record of the second is damaged while no server runs. It holds a finalizer.

@@ -20,6 +20,8 @@ fn a_namespace_does_not_stand_in_another() {
     client.get("/api/v1/namespaces/default/namespaces").refused(404, "NotFound");
     client.get("/api/v1/namespaces/default/namespaces/kube-system").refused(404, "NotFound");
     client.delete("/api/v1/namespaces/default/namespaces/kube-node-lease").refused(404, "NotFound");
+    client.get("/api/v1/namespaces/default/namespaces/default").refused(404, "NotFound");
+    client.get("/api/v1/namespaces/default/namespaces/default/status").refused(404, "NotFound");
     client.post("/api/v1/namespaces/default/namespaces", &object).refused(404, "NotFound");
     client.get("/api/v1/namespaces/default").ok();
 }
@@ -619,4 +621,58 @@ fn the_state_of_the_range_is_applied() {
         (&json!("kubernetes-service-cidr-controller"), &json!("Apply"))
     );
     assert_eq!(range["status"]["conditions"][0]["status"], "True");
+}
+
+/// Whoever could make claims could ask for devices that others use.
+#[test]
+fn devices_are_administered_only_from_namespaces_that_are_marked() {
+    let server = Server::with(&[
+        "--engine=memory",
+        "--runtime-config=resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true",
+        "--feature-gates=DynamicResourceAllocation=true,DRAAdminAccess=true",
+    ]);
+    let mut client = server.admin();
+    let asks = json!({"name": "a", "deviceClassName": "c", "allocationMode": "All", "adminAccess": true});
+    let old = json!({"devices": {"requests": [{"name": "b", "deviceClassName": "c"}, asks]}});
+    let exactly = json!({"deviceClassName": "c", "allocationMode": "All", "adminAccess": true});
+    let new = json!({"devices": {"requests": [{"name": "a", "exactly": exactly}]}});
+    let of = |namespace: &str, version: &str, plural: &str| {
+        format!("/apis/resource.k8s.io/{version}/namespaces/{namespace}/{plural}")
+    };
+    let claims = of("default", "v1beta1", "resourceclaims");
+    for (version, plural, kind, spec, at) in [
+        ("v1beta1", "resourceclaims", "ResourceClaim", old.clone(), 1),
+        ("v1beta1", "resourceclaimtemplates", "ResourceClaimTemplate", json!({"spec": old}), 1),
+        ("v1beta2", "resourceclaims", "ResourceClaim", new, 0),
+    ] {
+        let object = json!({"apiVersion": format!("resource.k8s.io/{version}"), "kind": kind,
+            "metadata": {"name": version}, "spec": spec});
+        let refused = client.post(&of("default", version, plural), &object).refused(422, "Invalid");
+        let why = format!(
+            "spec.devices.requests[{at}].adminAccess: Forbidden: admin access to devices requires the \
+             `resource.k8s.io/admin-access: true` label on the containing namespace"
+        );
+        assert!(refused["message"].as_str().unwrap().ends_with(&why), "{refused}");
+        client
+            .patch(
+                "/api/v1/namespaces/kube-system",
+                "merge",
+                &json!({"metadata": {"labels": {"resource.k8s.io/admin-access": "true"}}}),
+            )
+            .ok();
+        client.post(&of("kube-system", version, plural), &object).ok();
+    }
+    // What was given is looked at, too.
+    let plain = json!({"metadata": {"name": "plain"},
+        "spec": {"devices": {"requests": [{"name": "a", "deviceClassName": "c"}]}}});
+    client.post(&claims, &plain).ok();
+    let status = |admin: bool| {
+        json!({"status": {"allocation": {"devices": {"results": [
+            {"request": "a", "driver": "d.example", "pool": "p", "device": "x", "adminAccess": admin}]}}}})
+    };
+    let refused =
+        client.patch(&format!("{claims}/plain/status"), "merge", &status(true)).refused(422, "Invalid");
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("status.allocation.devices.results[0].adminAccess: Forbidden"), "{message}");
+    client.patch(&format!("{claims}/plain/status"), "merge", &status(false)).ok();
 }

@@ -196,6 +196,26 @@ fn what_is_taken_stays_taken_over_a_restart() {
     made(&mut client, "u", json!({"type": "NodePort", "clusterIP": "10.77.0.30", "ports": ports}));
 }
 
+/// Another service could have it for minutes.
+#[test]
+fn an_address_that_somebody_takes_from_a_service_is_taken_again_at_once() {
+    let server = Server::with(&[SMALL, "--engine=memory"]);
+    let mut client = server.admin();
+    made(&mut client, "s", json!({"clusterIP": "10.77.0.40"}));
+    let path = format!("{ADDRESSES}/10.77.0.40");
+    let first = client.get(&path).ok();
+    client.delete(&path).ok();
+    let back =
+        poll(CAP, || Some(client.get(&path)).filter(|answer| answer.status == 200)).expect("it is back").ok();
+    assert_ne!(first["metadata"]["uid"], back["metadata"]["uid"]);
+    assert_eq!(first["spec"], back["spec"]);
+    assert_eq!(first["metadata"]["labels"], back["metadata"]["labels"]);
+    refusal(&mut client, "t", json!({"clusterIP": "10.77.0.40"}));
+    // The service itself lets go of it as always.
+    client.delete(&self::path("s")).ok();
+    made(&mut client, "t", json!({"clusterIP": "10.77.0.40"}));
+}
+
 #[test]
 fn writers_at_once_never_share() {
     let server =

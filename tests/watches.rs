@@ -573,3 +573,34 @@ async fn whoever_is_not_known_gets_one_request_per_connection() {
         server.stop_async().await;
     }
 }
+
+/// Nothing is written meanwhile: clients tell the two lists apart by their versions all the same.
+#[test]
+fn a_list_that_goes_on_after_its_version_has_expired_has_another_version() {
+    let directory = support::server::directory();
+    let data = directory.path().join("data");
+    let short = ["--etcd-compaction-interval=1s"];
+    let server = support::Server::on(&data, &short);
+    let mut client = server.admin();
+    for name in ["a", "b", "c"] {
+        client.post(MAPS, &map(name)).ok();
+    }
+    let first = client.get(&format!("{MAPS}?limit=1")).ok();
+    let token = text(&first, "/metadata/continue").to_owned();
+    let expired = poll(CAP, || {
+        let answer = client.get(&format!("{MAPS}?limit=1&continue={token}"));
+        (answer.status == 410).then(|| answer.json())
+    });
+    let go_on = text(&expired.unwrap(), "/metadata/continue").to_owned();
+    let next = client.get(&format!("{MAPS}?limit=1&continue={go_on}")).ok();
+    let revision = |list: &Value| text(list, "/metadata/resourceVersion").parse::<u64>().unwrap();
+    assert_eq!((revision(&next), text(&next, "/items/0/metadata/name")), (revision(&first) + 1, "b"));
+    let again = client.get(&format!("{MAPS}?limit=1&continue={go_on}")).ok();
+    assert_eq!(revision(&again), revision(&next), "once is enough");
+    let last = client.get(&format!("{MAPS}?continue={}", text(&next, "/metadata/continue"))).ok();
+    assert_eq!((revision(&last), text(&last, "/items/0/metadata/name")), (revision(&next), "c"));
+    server.kill();
+    let server = support::Server::on(&data, &short);
+    assert_eq!(revision(&server.admin().get(MAPS).ok()), revision(&next), "it is as durable as a write");
+    server.stop();
+}

@@ -1,7 +1,7 @@
-//! An answer that is at hand, or one that must be waited for.
+//! An answer that is available now, or one that takes time.
 //!
-//! Most verifiers and policies answer from memory. Those that must ask another server answer later, and only their
-//! requests wait: an actor that hands out a [`Answer::Later`] is free for the next message.
+//! Most verifiers and policies answer from memory. Those that call another server answer later, and only their requests wait: an
+//! actor that returns [`Answer::Later`] is free for the next message.
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -11,21 +11,21 @@ use actix::dev::{MessageResponse, OneshotSender};
 use actix::{Actor, Message};
 use futures::future::{Either, LocalBoxFuture, select};
 
-/// What was asked for, now or later. What comes later runs on the thread that asked.
+/// A result, now or later. A later one runs on the thread that asked.
 pub enum Answer<T> {
-    /// It is at hand.
+    /// The result is available.
     Now(T),
-    /// It takes time.
+    /// The result takes time.
     Later(LocalBoxFuture<'static, T>),
 }
 
 impl<T: 'static> Answer<T> {
-    /// An answer that takes time.
+    /// A result that takes time.
     pub fn later(answer: impl Future<Output = T> + 'static) -> Answer<T> {
         Answer::Later(Box::pin(answer))
     }
 
-    /// The answer to something else that follows from this one.
+    /// Transforms the result, now or later.
     pub fn map<U: 'static>(self, turn: impl FnOnce(T) -> U + 'static) -> Answer<U> {
         match self {
             Answer::Now(answer) => Answer::Now(turn(answer)),
@@ -34,7 +34,7 @@ impl<T: 'static> Answer<T> {
     }
 }
 
-/// What comes later is given up when nobody waits for it any more: else whoever hangs up could have any number of questions asked.
+/// A later answer is cancelled when its receiver is gone. Otherwise clients that disconnect could cause any number of calls.
 impl<A: Actor, M: Message> MessageResponse<A, M> for Answer<M::Result> {
     fn handle(self, _: &mut A::Context, reply: Option<OneshotSender<M::Result>>) {
         let Some(mut reply) = reply else { return };
@@ -55,22 +55,22 @@ impl<A: Actor, M: Message> MessageResponse<A, M> for Answer<M::Result> {
     }
 }
 
-/// Several are asked, one after the other, until an outcome stands.
+/// Asks several sources, one after the other, until one decides.
 pub(crate) trait Hearing: Sized + 'static {
-    /// What each of them says.
+    /// The statement of one source.
     type Word: 'static;
-    /// What comes of it.
+    /// The final outcome.
     type Outcome: 'static;
 
-    /// Asks the next one; `None` if all have been asked.
+    /// Asks the next source; `None` if all have been asked.
     fn ask(&mut self) -> Option<Answer<Self::Word>>;
-    /// Weighs what it said.
+    /// Evaluates a statement.
     fn weigh(&mut self, word: Self::Word) -> ControlFlow<Self::Outcome>;
-    /// The outcome if nobody has decided.
+    /// The outcome if no source has decided.
     fn close(self) -> Self::Outcome;
 }
 
-/// Holds a hearing. It takes no time, not even an allocation, until someone answers later.
+/// Runs a hearing. It needs no allocation until a source answers later.
 pub(crate) fn hold<H: Hearing>(mut hearing: H) -> Answer<H::Outcome> {
     loop {
         match hearing.ask() {
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks for something that never comes, and tells when it is given up.
+    /// Asks for an answer that never comes, and shows when it is cancelled.
     #[derive(Message)]
     #[rtype(result = "()")]
     struct Never(Arc<()>);
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&kept), 1);
     }
 
-    /// Sums what it hears until that reaches ten.
+    /// Sums numbers until they reach ten.
     struct Sum {
         words: Vec<Answer<u32>>,
         so_far: u32,

@@ -1,11 +1,11 @@
-//! The part of the history that only the log holds: read again from disk for those who are that far behind.
+//! The part of the history that only the log holds: read back from disk for watches that are far behind.
 //!
-//! A window is bounded by bytes, the history by time. Between the two lie events whose records are still in the log: a
-//! watch that stalled, or one that comes back after minutes, gets them from there and goes on in memory. Reading is
-//! slow and nobody else may wait for it, so it happens on threads that may block, few at a time.
+//! A window is bounded by bytes, the history by time. In between are events whose records are still in the log. A watch that
+//! stalled, or that returns after minutes, gets them from there and then goes on in memory. Reading is slow and must not block
+//! others, so it happens on blocking threads, few at a time.
 //!
-//! Who is late is seldom alone: after a restart, or a stall of the network, many watches stand at much the same place. What was
-//! read last is kept for them, so that the log is read, and each event is encoded, once.
+//! Late watches are seldom alone: after a restart or a network failure many of them resume at similar revisions. The last reads
+//! are cached for them, so that the log is read, and each event is encoded, only once.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,20 +18,20 @@ use crate::lock::Lock;
 use crate::object::{Revision, TypeName};
 use crate::window::Event;
 
-/// Which events a read asks for.
+/// The range of events to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Those after this revision,
+    /// Events after this revision,
     pub after: Revision,
     /// up to this one,
     pub through: Revision,
-    /// at most so many of them,
+    /// at most this many,
     pub most: usize,
-    /// and no more once their objects have so many bytes.
+    /// and none after their objects exceed this many bytes.
     pub bytes: usize,
 }
 
-/// Why there are no events.
+/// Why events cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArchiveError {
     /// They were trimmed meanwhile.
@@ -42,13 +42,13 @@ pub enum ArchiveError {
     Broken(String),
 }
 
-/// A log that can be read beside the one who writes it.
+/// A log that can be read while it is written.
 pub trait Archive: Send + Sync {
-    /// Events of a type, whole, in order and without a gap; at least one if there are any. Blocks.
+    /// Reads events of a type, in order and without a gap; at least one if there are any. Blocks.
     fn read(&self, type_name: &TypeName, span: Span) -> Result<Vec<Event>, ArchiveError>;
 }
 
-/// The part of an archive that belongs to one type. Cheap to clone.
+/// The archive of one type. Cheap to clone.
 #[derive(Clone)]
 pub struct Shelf {
     archive: Arc<dyn Archive>,
@@ -56,12 +56,12 @@ pub struct Shelf {
     lately: Arc<Lock<Lately>>,
 }
 
-/// What was read last, the newest at the end. Each is without a gap.
+/// The last reads, the newest at the end. Each is without a gap.
 #[derive(Default)]
 struct Lately(VecDeque<Vec<Arc<Event>>>);
 
 impl Lately {
-    /// The events of a span that one of the last reads brought; none if none did.
+    /// The events of a span, if a cached read covers its beginning; else empty.
     fn find(&self, span: Span) -> Vec<Arc<Event>> {
         let wanted = |event: &Arc<Event>| event.revision() > span.after;
         let found = self.0.iter().rev().find_map(|events| {
@@ -102,7 +102,7 @@ impl Shelf {
         Shelf { archive, type_name, lately: Arc::default() }
     }
 
-    /// Lets go of what was read last: the history has moved on.
+    /// Drops the cached reads: the history has moved on.
     pub fn forget(&self) {
         self.lately.lock().0 = VecDeque::new();
     }
@@ -121,7 +121,7 @@ impl Shelf {
             return Ok(known);
         }
         let _turn = READERS.acquire().await.map_err(|_| ArchiveError::Gone)?;
-        // Whoever had the turn before may have wanted the same.
+        // The previous reader may have read the same span.
         let known = lately().find(span);
         if !known.is_empty() {
             return Ok(known);
@@ -187,7 +187,7 @@ mod tests {
         let (archive, shelf) = shelf();
         let reads =
             futures::future::join_all((0..50).map(|_| shelf.read(Revision(10), Revision(40), 20))).await;
-        // As many as may read at once cannot know of each other.
+        // Concurrent readers do not know of each other's reads.
         assert!(archive.0.load(Ordering::Relaxed) <= SHELF_READERS);
         for read in &reads {
             assert_eq!(revisions(read), (11..=30).collect::<Vec<_>>());

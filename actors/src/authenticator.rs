@@ -1,8 +1,8 @@
-//! Who is asking: one authenticator per HTTP worker thread turns credentials into an identity.
+//! Authentication: one authenticator per HTTP worker thread turns credentials into an identity.
 //!
-//! It owns no state; the verifiers are given to it and shared by all threads. They are asked in order and the first that
-//! knows the caller decides. Credentials that someone refused and nobody knew are refused, and so is a token that nobody
-//! knows; a caller who showed nothing that anyone understands is anonymous, if that is allowed.
+//! It owns no state: the verifiers are shared by all threads. They are asked in order, and the first one that knows the caller
+//! decides. The request is refused if a verifier rejected the credentials and none accepted them, or if no verifier knows the
+//! bearer token. A request without credentials is anonymous, if that is allowed.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,108 +13,108 @@ use crate::answer::{Answer, Hearing, hold};
 use crate::identity::{Credentials, Identity};
 use crate::limits::GUARD_MAILBOX;
 
-/// Knows one kind of credentials.
+/// Verifies one kind of credentials.
 pub trait Verifier: Send + Sync {
-    /// Says whom these credentials belong to. It must bound its own waiting and what it waits for.
+    /// Verifies credentials. It must bound its own waiting and the number of waiting calls.
     fn verify(&self, credentials: &Credentials) -> Answer<Verdict>;
 }
 
-/// What a verifier says.
+/// The result of a verifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// They belong to this one, and are meant for this server as everything is that its verifiers know.
+    /// The credentials belong to this user, and are valid for the server's own audiences.
     Known(Arc<Identity>),
-    /// They belong to this one, and say themselves which of the audiences that were asked for they are meant for.
+    /// The credentials belong to this user, and state for which of the requested audiences they are valid.
     KnownFor(Bearer),
-    /// They hold nothing that this verifier understands.
+    /// The credentials contain nothing that this verifier understands.
     NoOpinion,
-    /// They hold something that this verifier understands and does not accept.
+    /// The verifier understands the credentials and rejects them.
     Refused(String),
 }
 
-/// Why nobody is known by the credentials. The caller answers 401.
+/// Why authentication failed. The caller answers 401.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Someone did not accept them; all the reasons.
+    /// Verifiers rejected the credentials, for these reasons.
     #[error("the credentials are not accepted: {}", .0.join("; "))]
     Refused(Vec<String>),
-    /// There were none that anyone understands, and the anonymous may not enter.
+    /// There are no credentials, and anonymous requests are not allowed.
     #[error("no credentials were given")]
     Anonymous,
 }
 
-/// What holds for callers whoever verified them. The names belong to the API, so they are given.
+/// Settings that apply to all verifiers. The names are part of the API, so they are injected.
 #[derive(Clone, Debug)]
 pub struct House {
-    /// Who someone without credentials is.
+    /// The identity of requests without credentials.
     pub anonymous: Arc<Identity>,
-    /// Whether someone without credentials may enter.
+    /// Whether requests without credentials are allowed.
     pub admits_anonymous: bool,
-    /// The group of all who were verified.
+    /// The group that every authenticated user gets.
     pub authenticated_group: String,
-    /// What everything is meant for that does not say otherwise.
+    /// The audiences of credentials that state none.
     pub audiences: Arc<[String]>,
 }
 
-/// Someone who is known, and which of the audiences that were asked for their credentials are meant for.
+/// An authenticated user, and the requested audiences for which the credentials are valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bearer {
-    /// Who they are.
+    /// The user.
     pub identity: Arc<Identity>,
-    /// What for; empty if nobody asked.
+    /// The audiences; empty if none were requested.
     pub audiences: Vec<String>,
-    /// What else there is to say of the credentials.
+    /// Warnings and annotations about the credentials.
     pub remarks: Vec<Remark>,
 }
 
-/// Something about credentials that are good and should not be shown for ever.
+/// A remark about valid credentials that should be replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remark {
-    /// Whoever showed them is told so.
+    /// A warning for the client.
     Warning(&'static str),
-    /// Whoever keeps records of requests writes this down, under this name.
+    /// An audit annotation: key and value.
     Annotation(&'static str, String),
 }
 
-/// What is said of a token that no verifier knows; the reference server's words.
+/// The reason for a token that no verifier knows; the reference's words.
 pub const UNKNOWN_TOKEN: &str = "invalid bearer token";
 
-/// Who sent this? Answers the bearer or why there is none. On Full the sender waits, within its own permit; on Closed
+/// Authenticates a request. Answers the bearer, or why there is none. On Full the sender waits, within its own permit; on Closed
 /// it answers 503.
 #[derive(Message)]
 #[rtype(result = "Result<Bearer, Refusal>")]
 pub struct Authenticate {
-    /// What came with the request.
+    /// The credentials of the request.
     pub credentials: Credentials,
 }
 
-/// Whose are these credentials, and what for? Answers the bearer or why there is none. Without audiences those of this
-/// server are meant. On Full the sender waits, within its own permit; on Closed it answers 503.
+/// Verifies somebody else's credentials (TokenReview). Answers the bearer, or why there is none. Without audiences the server's
+/// own are meant. On Full the sender waits, within its own permit; on Closed it answers 503.
 #[derive(Message)]
 #[rtype(result = "Result<Bearer, Refusal>")]
 pub struct Examine {
-    /// What somebody else was shown.
+    /// The credentials to verify.
     pub credentials: Credentials,
 }
 
-/// Asks the verifiers. See the module text.
+/// The actor. See the module documentation.
 pub struct Authenticator {
     verifiers: Arc<[Arc<dyn Verifier>]>,
     house: Arc<House>,
 }
 
 impl Authenticator {
-    /// An authenticator that asks these verifiers, in this order.
+    /// An authenticator with these verifiers, in this order.
     pub fn new(verifiers: Arc<[Arc<dyn Verifier>]>, house: Arc<House>) -> Authenticator {
         Authenticator { verifiers, house }
     }
 
-    /// Finds out who holds these credentials.
+    /// Authenticates credentials.
     pub fn authenticate(&self, credentials: Credentials) -> Answer<Result<Bearer, Refusal>> {
         self.hear(credentials)
     }
 
-    /// Finds out who holds these credentials and what they are meant for.
+    /// Verifies credentials for audiences.
     pub fn examine(&self, mut credentials: Credentials) -> Answer<Result<Bearer, Refusal>> {
         if credentials.audiences.is_empty() {
             credentials.audiences = Arc::clone(&self.house.audiences);
@@ -157,13 +157,13 @@ impl Handler<Examine> for Authenticator {
     }
 }
 
-/// The verifiers on one set of credentials.
+/// The state of asking the verifiers.
 struct Examination {
     verifiers: Arc<[Arc<dyn Verifier>]>,
     asked: usize,
     house: Arc<House>,
     credentials: Credentials,
-    /// Why some refused.
+    /// The reasons of verifiers that rejected the credentials.
     reasons: Vec<String>,
 }
 
@@ -182,7 +182,7 @@ impl Hearing for Examination {
             Verdict::Known(identity) => {
                 let wanted = &self.credentials.audiences;
                 let common = self.house.meant_for(wanted);
-                // It is good, but not for them: whoever else knows it may say more.
+                // The token is valid, but not for these audiences: another verifier may accept it.
                 if common.is_empty() && !wanted.is_empty() {
                     return ControlFlow::Continue(());
                 }
@@ -200,7 +200,7 @@ impl Hearing for Examination {
     }
 
     fn close(mut self) -> Self::Outcome {
-        // A token that nobody knows is a bad one: its bearer must not pass as somebody who showed none.
+        // A token that no verifier knows is invalid: its bearer must not pass as anonymous.
         if self.reasons.is_empty() && self.credentials.bearer.is_some() {
             self.reasons.push(UNKNOWN_TOKEN.to_owned());
         }
@@ -219,13 +219,12 @@ impl Hearing for Examination {
 }
 
 impl House {
-    /// Which of these audiences everything is meant for that does not say otherwise.
+    /// Those of the requested audiences that credentials without audiences are valid for.
     fn meant_for(&self, wanted: &[String]) -> Vec<String> {
         wanted.iter().filter(|name| self.audiences.contains(name)).cloned().collect()
     }
 
-    /// Puts someone who was verified into the group of those, unless a verifier said that they are anonymous, by name
-    /// or by group.
+    /// Adds the group of authenticated users, unless a verifier returned the anonymous user, by name or by group.
     fn welcome(&self, identity: Arc<Identity>) -> Arc<Identity> {
         let anonymous = identity.name == self.anonymous.name
             || self.anonymous.groups.iter().any(|group| identity.is_in(group));

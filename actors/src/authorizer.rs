@@ -1,7 +1,7 @@
-//! May they: one authorizer per HTTP worker thread judges what an identity wants to do.
+//! Authorization: one authorizer per HTTP worker thread decides what an identity may do.
 //!
-//! It owns no state; the policies are given to it and shared by all threads. They are asked in order and the first that
-//! allows or denies decides. Where nobody has an opinion nothing is allowed.
+//! It owns no state: the policies are shared by all threads. They are asked in order, and the first one that allows or denies
+//! decides. If no policy has an opinion, the action is not allowed.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -14,19 +14,19 @@ use crate::filter::{FieldRule, LabelRule};
 use crate::identity::Identity;
 use crate::limits::GUARD_MAILBOX;
 
-/// What someone wants to do.
+/// An action to authorize.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Action {
-    /// What is to be done: `get`, `create`; for a path the HTTP method in small letters.
+    /// The verb: `get`, `create`; for a path the HTTP method in lower case.
     pub verb: String,
-    /// To what.
+    /// The target of the action.
     pub target: Target,
 }
 
-/// What an action is about.
+/// The target of an action.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// Objects of a type. What does not apply is empty.
+    /// Objects of a resource. Parts that do not apply are empty.
     Resource {
         /// The API group; empty for the core group.
         group: String,
@@ -34,53 +34,53 @@ pub enum Target {
         version: String,
         /// The resource, in the plural.
         resource: String,
-        /// The part of the object.
+        /// The subresource.
         subresource: String,
-        /// The namespace; empty: none, or all of them.
+        /// The namespace; empty for cluster-scoped resources and for all namespaces.
         namespace: String,
-        /// The object; empty: all of them.
+        /// The name of the object; empty for all of them.
         name: String,
     },
-    /// A path that names no resource.
+    /// A non-resource path.
     Path(String),
 }
 
-/// What a policy says, and what comes of all of them.
+/// The decision of a policy, or of all policies together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// They may.
+    /// The action is allowed.
     Allowed,
-    /// They may not, whatever others say.
+    /// The action is denied, whatever other policies say.
     Denied(String),
-    /// Nothing here allows it. The caller of the authorizer answers as if it were denied.
+    /// No policy allows it. The caller answers as if it were denied.
     NoOpinion(String),
 }
 
-/// Which objects an action on many of them is about, where the asker says so. All of it must hold.
+/// The selectors of a list, watch or deletecollection. All of them must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Selection {
-    /// What must hold of their fields.
+    /// The field selector.
     pub fields: Vec<FieldRule>,
-    /// What must hold of their labels.
+    /// The label selector.
     pub labels: Vec<LabelRule>,
 }
 
-/// Why something is allowed. Written out only when somebody wants to read it.
+/// Why an action is allowed. Formatted only when it is read.
 pub type Grounds = Arc<dyn fmt::Display + Send + Sync>;
 
-/// A decision with all that there is to say about it.
+/// A decision with its reasons and errors.
 #[derive(Clone)]
 pub struct Verdict {
-    /// The decision. It says itself why something is not allowed.
+    /// The decision. A denial contains its reason.
     pub decision: Decision,
-    /// Why it is allowed, where the policy has more to say than that it is.
+    /// Why the action is allowed, if the policy says so.
     pub grounds: Option<Grounds>,
-    /// What went wrong on the way to the decision.
+    /// An error on the way to the decision.
     pub error: Option<String>,
 }
 
 impl Verdict {
-    /// The reason in words, empty if there is none.
+    /// The reason as text, empty if there is none.
     pub fn reason(&self) -> String {
         match &self.decision {
             Decision::Allowed => self.grounds.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -95,126 +95,125 @@ impl From<Decision> for Verdict {
     }
 }
 
-/// Something that somebody may do: to resources or, if it names paths, to paths.
+/// A right: on resources or, if it has paths, on non-resource paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
-    /// What may be done.
+    /// The allowed verbs.
     pub verbs: Vec<String>,
-    /// In which API groups.
+    /// The API groups.
     pub groups: Vec<String>,
-    /// To which resources.
+    /// The resources.
     pub resources: Vec<String>,
-    /// To which objects; none: all of them.
+    /// The names of objects; empty for all.
     pub names: Vec<String>,
-    /// To which paths that name no resource.
+    /// The non-resource paths.
     pub paths: Vec<String>,
 }
 
-/// What somebody may do in one namespace.
+/// The rights of a user in one namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
-    /// Everything that is known.
+    /// All rights that are known.
     pub grants: Vec<Grant>,
-    /// Whether there may be more that nobody can list.
+    /// Whether there may be more rights that a policy cannot list.
     pub incomplete: bool,
-    /// What went wrong, each once.
+    /// Errors, each once.
     pub errors: Vec<String>,
 }
 
-/// One source of rules.
+/// A source of authorization rules.
 pub trait Policy: Send + Sync {
-    /// Says what it thinks. It must bound its own waiting and what it waits for.
+    /// Decides. It must bound its own waiting and the number of waiting calls.
     fn decide(&self, identity: &Identity, action: &Action) -> Answer<Decision>;
 
-    /// Says what it thinks and why. Policies that care which objects are selected, or can say more than yes, know more
-    /// than [`Policy::decide`] asks.
+    /// Decides with selectors and reasons. By default both are ignored and [`Policy::decide`] is called.
     fn judge(&self, identity: &Identity, action: &Action, _selection: &Selection) -> Answer<Verdict> {
         self.decide(identity, action).map(Verdict::from)
     }
 
-    /// Everything that it would allow in a namespace; by default nothing.
+    /// All rights that it grants in a namespace; none by default.
     fn grants(&self, _identity: &Identity, _namespace: &str) -> Answer<Grants> {
         Answer::Now(Grants::default())
     }
 
-    /// What would have to be there for this to be allowed; nothing if it has no idea.
+    /// What would have to exist for the action to be allowed; `None` if unknown.
     fn hint(&self, _identity: &Identity, _action: &Action) -> Option<String> {
         None
     }
 }
 
-/// May they do this? Answers the decision. On Full the sender waits, within its own permit; on Closed it answers 503.
+/// May this user do this? Answers the decision. On Full the sender waits, within its own permit; on Closed it answers 503.
 #[derive(Message)]
 #[rtype(result = "Decision")]
 pub struct Authorize {
-    /// Who.
+    /// The user.
     pub identity: Arc<Identity>,
-    /// What.
+    /// The action.
     pub action: Arc<Action>,
 }
 
-/// May they do this, and why? Answers the verdict. Full and Closed as for [`Authorize`].
+/// May this user do this, and why? Answers the verdict. Full and Closed as for [`Authorize`].
 #[derive(Message)]
 #[rtype(result = "Verdict")]
 pub struct Judge {
-    /// Who.
+    /// The user.
     pub identity: Arc<Identity>,
-    /// What.
+    /// The action.
     pub action: Arc<Action>,
-    /// To which of the objects.
+    /// The selectors.
     pub selection: Arc<Selection>,
 }
 
-/// What may they do in a namespace? Answers what all policies say together. Full and Closed as for [`Authorize`].
+/// Which rights has this user in a namespace? Answers the rights of all policies together. Full and Closed as for [`Authorize`].
 #[derive(Message)]
 #[rtype(result = "Grants")]
 pub struct ListGrants {
-    /// Who.
+    /// The user.
     pub identity: Arc<Identity>,
-    /// Where.
+    /// The namespace.
     pub namespace: String,
 }
 
-/// What would have to be there for them to be allowed this? Answers nothing if nobody knows. Full and Closed as for
+/// What would have to exist for this user to be allowed this? Answers `None` if no policy knows. Full and Closed as for
 /// [`Authorize`].
 #[derive(Message)]
 #[rtype(result = "Option<String>")]
 pub struct Hint {
-    /// Who.
+    /// The user.
     pub identity: Arc<Identity>,
-    /// What.
+    /// The action.
     pub action: Arc<Action>,
 }
 
 /// Policies, in the order in which they are asked.
 pub type Policies = Arc<Vec<Arc<dyn Policy>>>;
 
-/// The policies that count now. Asked for every question: it must be quick.
+/// The current policies. Called for every question, so it must be fast.
 pub type Panel = Arc<dyn Fn() -> Policies + Send + Sync>;
 
-/// Asks the policies. See the module text.
+/// The actor. See the module documentation.
 pub struct Authorizer {
     panel: Panel,
 }
 
 impl Authorizer {
-    /// An authorizer that always asks these policies.
+    /// An authorizer with fixed policies.
     pub fn new(policies: Policies) -> Authorizer {
         Authorizer::asking(Arc::new(move || Arc::clone(&policies)))
     }
 
-    /// An authorizer that asks whoever counts at that moment. A question is judged by one panel to its end.
+    /// An authorizer with changing policies. One question is judged by the same policies to its end.
     pub fn asking(panel: Panel) -> Authorizer {
         Authorizer { panel }
     }
 
-    /// Finds out whether they may, and why.
+    /// Decides, with reasons.
     pub fn judge(&self, question: Judge) -> Answer<Verdict> {
         let policies = (self.panel)();
         hold(Trial { policies, asked: 0, question, reasons: Vec::new(), errors: Vec::new() })
     }
 
-    /// Finds out whether they may.
+    /// Decides.
     pub fn authorize(&self, identity: Arc<Identity>, action: Arc<Action>) -> Answer<Decision> {
         self.judge(Judge { identity, action, selection: Arc::default() }).map(|verdict| verdict.decision)
     }
@@ -261,14 +260,14 @@ impl Handler<Hint> for Authorizer {
     }
 }
 
-/// The policies on one action.
+/// The state of asking the policies.
 struct Trial {
     policies: Policies,
     asked: usize,
     question: Judge,
-    /// Why some had no opinion.
+    /// The reasons of policies without an opinion.
     reasons: Vec<String>,
-    /// What went wrong with some.
+    /// The errors of policies.
     errors: Vec<String>,
 }
 
@@ -296,7 +295,7 @@ impl Hearing for Trial {
         }
     }
 
-    /// Clients see the reasons at the end of the message of a 403, a line each.
+    /// Clients see the reasons at the end of a 403 message, one per line.
     fn close(self) -> Verdict {
         let error = match self.errors.as_slice() {
             [] => None,
@@ -307,7 +306,7 @@ impl Hearing for Trial {
     }
 }
 
-/// What all policies allow together.
+/// Collects the rights of all policies.
 struct Inventory {
     policies: Policies,
     asked: usize,

@@ -1,6 +1,6 @@
-//! How stores tell broadcasters that a type has news.
+//! How stores notify broadcasters of changes.
 //!
-//! A store only marks its type and rings; what is new is read from the window. So news coalesces: however many writes
+//! A store only marks its type and rings; the events are read from the window. So notifications coalesce: however many writes
 //! happen before a broadcaster gets its turn, one message waits for it, and nothing is lost.
 
 use std::collections::HashSet;
@@ -12,7 +12,7 @@ use actix::{Message, Recipient};
 use crate::lock::{Lock, SharedLock};
 use crate::object::TypeName;
 
-/// Some types have news: the receiver drains its [`Bell`] to learn which.
+/// Some types have changed: the receiver drains its [`Bell`] to learn which.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Published;
@@ -21,7 +21,7 @@ pub struct Published;
 pub struct Bell {
     /// A std mutex: it is held for one insertion or one swap, never across a wait.
     dirty: Lock<HashSet<TypeName>>,
-    /// Whether a `Published` is on its way that will still see what is marked now.
+    /// Whether a `Published` is on its way that will see everything marked by now.
     rung: AtomicBool,
     broadcaster: Recipient<Published>,
 }
@@ -40,17 +40,17 @@ impl Bell {
         }
         drop(dirty);
         if !self.rung.swap(true, Ordering::SeqCst) {
-            // A mailbox counts its bound per handle and a fresh handle always has one free place: so this wake cannot
-            // be refused by a mailbox that clients filled, and `rung` keeps it to one at a time. Only a broadcaster
-            // that is gone refuses it, and it needs no news.
+            // A mailbox counts its bound per handle, and a fresh handle always has one free place. So clients that filled the
+            // mailbox cannot prevent this wake, and `rung` keeps it to one at a time. Only a broadcaster that is gone refuses it,
+            // and it needs no wake.
             let _gone = self.broadcaster.clone().try_send(Published);
         }
     }
 
-    /// The types with news since the last call.
+    /// The types that changed since the last call.
     pub fn drain(&self) -> Vec<TypeName> {
-        // In this order: what is marked after the flag is cleared rings again. The other way round a mark made in
-        // between would wait for the next write.
+        // In this order: a type that is marked after the flag is cleared rings again. In the other order, a mark made in between
+        // would wait for the next write.
         self.rung.store(false, Ordering::SeqCst);
         let mut dirty = self.dirty.lock();
         std::mem::take(&mut *dirty).into_iter().collect()
@@ -62,19 +62,19 @@ impl Bell {
 pub struct Bells(Arc<SharedLock<Vec<Arc<Bell>>>>);
 
 impl Bells {
-    /// Joins a broadcaster. It keeps the bell to drain it, and to leave.
+    /// Adds a broadcaster's bell. The broadcaster keeps it to drain it, and to remove it.
     pub fn add(&self, bell: Bell) -> Arc<Bell> {
         let bell = Arc::new(bell);
         self.0.write().push(Arc::clone(&bell));
         bell
     }
 
-    /// Lets a broadcaster go.
+    /// Removes a broadcaster's bell.
     pub fn remove(&self, bell: &Arc<Bell>) {
         self.0.write().retain(|known| !Arc::ptr_eq(known, bell));
     }
 
-    /// Tells every broadcaster that the type has news.
+    /// Notifies every broadcaster of a change of the type.
     pub fn ring(&self, type_name: &TypeName) {
         for bell in self.0.read().iter() {
             bell.ring(type_name);
@@ -120,7 +120,7 @@ mod tests {
             bells.ring(&pods);
             bells.ring(&nodes);
         }
-        // A round trip: what was rung before it has been handled.
+        // A round trip: rings before it have been handled.
         sleeper.send(Published).await.unwrap();
         assert_eq!(woken.load(Ordering::SeqCst), 2);
         let mut dirty = bell.drain();
@@ -144,7 +144,7 @@ mod tests {
         let sleeper = Sleeper(Arc::clone(&woken)).start();
         sleeper.send(Published).await.unwrap();
         let bell = Bell::new(sleeper.clone().recipient());
-        // Fill the mailbox through another handle; nothing is handled until this test waits.
+        // Fill the mailbox through another handle; nothing is handled until this test yields.
         let other = sleeper.clone();
         while other.try_send(Published).is_ok() {}
         bell.ring(&TypeName::new("pods"));
@@ -152,7 +152,7 @@ mod tests {
         bell.ring(&TypeName::new("pods"));
         let before = woken.load(Ordering::SeqCst);
         sleeper.send(Published).await.unwrap();
-        // One that filled it, the two wakes, and the round trip.
+        // One message that filled it, the two wakes, and the round trip.
         assert_eq!(woken.load(Ordering::SeqCst) - before, 4);
     }
 }

@@ -1,18 +1,19 @@
-//! Who hears of a change: one broadcaster per HTTP worker thread knows the sessions of that thread and wakes those that
-//! an event may interest.
+//! Delivery of changes: one broadcaster per HTTP worker thread knows the watch sessions of that thread, and wakes those that an
+//! event may concern.
 //!
-//! It holds no event and sends none. A store rings its [`Bell`]; it reads the window from a cursor of its own, looks the
-//! event up among those who follow the type (`audience.rs`) and calls the sessions it finds; they read the window themselves. Sessions talk to it
-//! ([`Subscribe`], [`Unsubscribe`]), and whoever stops the server ([`CloseAll`]) or changes what a type means ([`CloseType`]).
+//! It neither holds nor sends events. A store rings its [`Bell`]. The broadcaster then reads the window from its own cursor,
+//! looks each event up in the index of the type (`audience.rs`) and calls the matching sessions, which read the window
+//! themselves. Sessions send it [`Subscribe`] and [`Unsubscribe`]. The server sends it [`CloseAll`] at shutdown, and
+//! [`CloseType`] when a resource changes.
 //!
-//! Sessions are called a few at a time, and the other tasks of the thread have their turn in between. So a write is answered while
-//! thousands still wait to hear of the last one, and who is called late finds more to tell at once: the busier the server, the
-//! less each event costs. For the same reason a type whose news call a crowd rests after them if there are more by then, for as long
-//! as its share of the thread asks: what happens meanwhile is one call with more to tell. Other types do not wait for it.
+//! Sessions are called a few at a time, and other tasks of the thread run in between. So a write is answered while thousands of
+//! sessions still wait for the last event, and a session that is called late finds several events at once: the busier the server,
+//! the less each event costs. For the same reason a type with many concerned sessions rests after calling them if there are more
+//! events by then, in proportion to their number. Other types do not wait for it.
 //!
-//! Invariants: events of one type are looked up in order, none is left out, and a session is called for each that its
-//! place in the index matches, before or after the change. Each message drains the bell first, so a ring that found the
-//! mailbox full is not lost. A session waits at most once to be called.
+//! Invariants: events of one type are looked up in order and none is skipped. A session is called for each event that its place
+//! in the index matches, before or after the change. Each message drains the bell first, so a ring that found the mailbox full is
+//! not lost. A session waits at most once to be called.
 
 mod audience;
 mod messages;
@@ -33,34 +34,34 @@ use crate::limits::{
 };
 use crate::object::TypeName;
 
-/// Finds and wakes the sessions of one thread. See the module text.
+/// The actor. See the module documentation.
 pub struct Broadcaster {
     bell: Arc<Bell>,
-    /// Where the bell hangs, to take it down at the end.
+    /// The list that holds the bell, to remove it at the end.
     bells: Bells,
     fatal: Fatal,
     audiences: HashMap<TypeName, Audience>,
-    /// Those who have news and were not called yet.
+    /// Sessions that have events and were not called yet.
     to_call: Calls,
-    /// Whether the next turn of calls is under way.
+    /// Whether the next turn of calls is scheduled.
     is_calling: bool,
     phase: Phase,
-    /// Whose turn it is to get a bookmark.
+    /// The slot of sessions that get a bookmark next.
     slot: u32,
 }
 
-/// Whether watches may still begin.
+/// Whether new watches are accepted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// They may.
+    /// New watches are accepted.
     Serving,
-    /// The server stops; a watch that begins now is closed at once.
+    /// The server stops: a new watch is closed at once.
     Closing,
 }
 
 impl Broadcaster {
-    /// Starts the broadcaster of this thread and hangs up its bell. `fatal` is raised if it dies: without it the watches
-    /// of the thread would stay open and hear of nothing.
+    /// Starts the broadcaster of this thread and adds its bell. `fatal` is raised if it dies: otherwise the watches of the thread
+    /// would stay open without events.
     pub fn begin(bells: &Bells, fatal: &Fatal) -> Addr<Broadcaster> {
         Broadcaster::create(|context| {
             let bell = bells.add(Bell::new(context.address().recipient()));
@@ -104,7 +105,7 @@ impl Actor for Broadcaster {
     fn stopped(&mut self, _: &mut Self::Context) {
         self.bells.remove(&self.bell);
         self.close_all();
-        // Whoever waits to be called would not be called for that.
+        // Waiting calls would be lost with the broadcaster.
         for call in self.to_call.drain(..) {
             if let Call::Session(summons) = call {
                 summons.call();
@@ -160,7 +161,7 @@ impl Handler<CloseType> for Broadcaster {
 }
 
 impl Broadcaster {
-    /// Drains the bell. What is more than a turn may do is rung again, after the thread's other tasks had theirs.
+    /// Drains the bell. Work beyond one turn is rung again, after other tasks of the thread have run.
     fn hear(&mut self, context: &mut Context<Self>) {
         let unfinished = self.find_interested();
         self.call_some(context);
@@ -174,7 +175,7 @@ impl Broadcaster {
         }
     }
 
-    /// Calls some of those who have news, and the others in turns to come.
+    /// Calls some of the waiting sessions, and the others in later turns.
     fn call_some(&mut self, context: &mut Context<Self>) {
         if self.is_calling {
             return;
@@ -202,7 +203,7 @@ impl Broadcaster {
         }
     }
 
-    /// Looks up the events of the types that were rung; returns those types that have more of them.
+    /// Looks up the events of the types that rang; answers the types that have more events.
     fn find_interested(&mut self) -> Vec<TypeName> {
         let mut rung = self.bell.drain();
         rung.retain(|type_name| {
@@ -223,7 +224,8 @@ impl Broadcaster {
         rung
     }
 
-    /// Whether a type rests whose crowd was called: only if there are news already. Else those that come next need not wait.
+    /// Decides whether a type rests after its sessions were called: only if there are new events already. Otherwise the next
+    /// event need not wait.
     fn begin_rest(&mut self, type_name: &TypeName) -> bool {
         let Some(audience) = self.audiences.get_mut(type_name) else { return false };
         audience.is_resting = audience.is_rung;
@@ -246,12 +248,12 @@ impl Broadcaster {
         let Subscribe { id, type_name, window, cursor, interest, summons, bookmarks } = subscribe;
         let audience = self.audiences.entry(type_name).or_insert_with(|| Audience::new(Arc::clone(&window)));
         if !Arc::ptr_eq(&audience.window, &window) {
-            // The type went and came again: nothing will ever be appended to the window of those who are here.
+            // The type was removed and created again: the old window gets no more events.
             audience.each(|member| member.summons.close());
             *audience = Audience::new(window);
         }
         if cursor < audience.cursor {
-            // Those events were looked up before this session stood in the index.
+            // These events were looked up before this session was in the index.
             summons.announce(cursor);
         }
         audience.index.insert(id.0, &interest, Arc::clone(&summons));
@@ -287,7 +289,7 @@ impl Broadcaster {
     }
 }
 
-/// How long a type rests whose news call so many. Those who are called in one turn are no crowd.
+/// How long a type rests after so many calls. If all fit into one turn, it does not rest.
 fn rest_after(calls: usize) -> Option<Duration> {
     let rest = REST_PER_CALL.saturating_mul(u32::try_from(calls).unwrap_or(u32::MAX));
     (calls > CALLS_PER_TURN).then_some(rest.min(LONGEST_REST))

@@ -1,28 +1,28 @@
-//! States of a type at older revisions, kept for lists that come in chunks: the next chunk goes on where the last one
-//! ended without walking back through the history again.
+//! Snapshots of a type at older revisions, kept for chunked lists: the next chunk continues without walking back through the
+//! history again.
 //!
-//! A state shares what did not change with all others, and what did change is in the window as long as the window
-//! reaches back that far. Then it goes. A state that was made from the shelf holds objects that nobody else does: those
-//! are weighed and bounded.
+//! A snapshot shares unchanged objects with all others. Changed objects are in the window as long as the window reaches back that
+//! far; then the snapshot is dropped. A snapshot built from the archive holds objects of its own: their bytes are counted and
+//! bounded.
 
 use crate::limits::{CHECKPOINT_BYTES, CHECKPOINTS};
 use crate::lock::Lock;
 use crate::object::Revision;
 use crate::snapshot::Snapshot;
 
-/// The states of one type. See the module text.
+/// The snapshots of one type. See the module documentation.
 #[derive(Debug, Default)]
 pub struct Checkpoints(Lock<Vec<Checkpoint>>);
 
 #[derive(Debug)]
 struct Checkpoint {
     state: Snapshot,
-    /// Bytes of objects that came from the shelf; `None` if all are in the window or in the present.
+    /// Bytes of objects from the archive; `None` if all objects are in the window or in the current snapshot.
     besides: Option<usize>,
 }
 
 impl Checkpoints {
-    /// Keeps a state. `besides`: what it holds that neither the window nor the present does, in bytes.
+    /// Keeps a snapshot. `besides`: bytes of objects that are neither in the window nor in the current snapshot.
     pub fn keep(&self, state: Snapshot, besides: Option<usize>) {
         let mut kept = self.0.lock();
         if kept.iter().any(|one| one.state.revision == state.revision) {
@@ -38,17 +38,17 @@ impl Checkpoints {
         kept.push(Checkpoint { state, besides });
     }
 
-    /// The oldest state at or after this revision.
+    /// The oldest snapshot at or after this revision.
     pub fn nearest(&self, revision: Revision) -> Option<Snapshot> {
         let mut kept = self.0.lock();
         let found = kept.iter().enumerate().filter(|(_, one)| one.state.revision >= revision);
         let (at, _) = found.min_by_key(|(_, one)| one.state.revision)?;
-        // What is used goes to the end: the first is the one that nobody has asked for in the longest time.
+        // A used snapshot moves to the end, so the first one is the least recently used.
         kept.get_mut(at..)?.rotate_left(1);
         kept.last().map(|one| one.state.clone())
     }
 
-    /// Lets go of what is older than the history, and of what the window no longer holds and nobody weighed.
+    /// Drops snapshots older than the history, and those without archived objects that the window no longer covers.
     pub(crate) fn forget_before(&self, in_memory: Revision, floor: Revision) {
         let mut kept = self.0.lock();
         if !kept.is_empty() {

@@ -56,7 +56,7 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Where the server gets the time from. Cheap to clone.
+/// The source of time. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 

@@ -1,13 +1,13 @@
 //! The actor between the stores and the log: it gathers the writes of all stores into durable batches.
 //!
-//! It owns the engine and a thread of its own, which it blocks while a batch syncs. What arrives meanwhile waits in its
-//! mailbox and becomes the next batch: the slower the disk, the larger the batches, and nobody waits for a timer.
+//! It owns the engine and a thread of its own, which it blocks while a batch syncs. Writes that arrive meanwhile wait in its
+//! mailbox and become the next batch: the slower the disk, the larger the batches, and no timer delays a write.
 //!
-//! Stores talk to it; the server asks it for [`Check`], [`Flush`] and [`Stop`]. Writes become durable in the order in
-//! which they arrived, and a store hears of its own in that order.
+//! Stores send it writes; the server sends [`Check`], [`Flush`] and [`Stop`]. Writes become durable in the order of their
+//! arrival, and a store is told in that order.
 //!
-//! After a commit that failed nobody knows what is on disk: those who wait are told, [`Fatal`] is raised, and no further
-//! commit is made. Recovery decides at the next start.
+//! After a failed commit the state of the disk is unknown. Waiting writers are told, [`Fatal`] is raised, and no further commit
+//! is made. Recovery decides at the next start.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,36 +27,35 @@ use crate::trims::Trims;
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Commit {
-    /// What is to be written.
+    /// The record to write.
     pub write: Write,
-    /// Who hears of it. A handle of its own for each write: see [`Committer::tell`].
+    /// The store to notify. A handle of its own for each write: see [`Committer::tell`].
     pub store: Recipient<Committed>,
 }
 
-/// Asks whether writes can be made durable; goes through the mailbox and thread that a write goes through.
-/// Answers what the engine tells of itself, or Unavailable.
+/// Checks that writes can be made durable, on the same path as a write. Answers the statistics of the engine, or Unavailable.
 #[derive(Message)]
 #[rtype(result = "Result<Stats, StoreError>")]
 pub struct Check;
 
-/// Asks to make everything durable that was sent before. Answers when it is, or Unavailable.
+/// Makes everything durable that was sent before. Answers when it is, or Unavailable.
 #[derive(Message)]
 #[rtype(result = "Result<(), StoreError>")]
 pub struct Flush;
 
-/// Asks for one step of what is done when idle: trim, or settle when there is nothing to trim.
-/// Answers how many records were removed. The committer does this by itself; a test need not wait for it.
+/// Runs one step of idle work: trim, or settle when nothing is left to trim. Answers how many records were removed. The committer
+/// does this by itself; tests use it to avoid waiting.
 #[derive(Message)]
 #[rtype(result = "Result<usize, StoreError>")]
 pub struct Tidy;
 
-/// Asks to make everything durable that was sent before and to let go of the log. Answers when it is closed; writes that
-/// come later are told Unavailable.
+/// Makes everything durable that was sent before, and closes the log. Answers when it is closed; later writes are told
+/// Unavailable.
 #[derive(Message)]
 #[rtype(result = "Result<(), StoreError>")]
 pub struct Stop;
 
-/// Tells a store how far its log is durable, or that nobody knows.
+/// Tells a store how far its log is durable, or that this is unknown.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Committed {
@@ -64,20 +63,20 @@ pub struct Committed {
     pub through: Result<Revision, StoreError>,
 }
 
-/// Commits what has gathered. Sent by the committer to itself: it gets its turn after everything in the mailbox.
+/// Commits the gathered writes. The committer sends it to itself, so that it is handled after everything in the mailbox.
 #[derive(Message)]
 #[rtype(result = "()")]
 struct Gathered;
 
-/// The actor. See the module text.
+/// The actor. See the module documentation.
 pub struct Committer {
     /// `None` once the log is closed or its state is unknown.
     engine: Option<Box<dyn Engine>>,
-    /// What has arrived and is in no batch yet, bounded by the gauge of the stores.
+    /// Writes that are in no batch yet, bounded by the stores' gauge.
     waiting: VecDeque<Commit>,
     /// Whether a [`Gathered`] is on its way.
     gathering: bool,
-    /// Whether anything was committed since the last look: trimming and settling wait for a quiet moment.
+    /// Whether there was a commit since the last check: trimming and settling wait for a quiet moment.
     busy: bool,
     housekeeping_every: Duration,
     trims: Trims,
@@ -103,7 +102,7 @@ impl Committer {
         }
     }
 
-    /// Takes one batch from what waits, makes it durable, and tells the stores.
+    /// Takes one batch of waiting writes, makes it durable, and notifies the stores.
     fn commit_batch(&mut self) {
         let mut batch = Batch::default();
         let mut told: HashMap<TypeName, (Recipient<Committed>, Revision)> = HashMap::new();
@@ -136,13 +135,13 @@ impl Committer {
         self.with_engine(|engine| engine.commit(batch))
     }
 
-    /// Works on the engine. An error, or a panic, is the end of it.
+    /// Runs work on the engine. An error or a panic ends the engine.
     fn with_engine<T>(
         &mut self,
         work: impl FnOnce(&mut dyn Engine) -> Result<T, EngineError>,
     ) -> Result<T, StoreError> {
         let engine = self.engine.as_deref_mut().ok_or(StoreError::Unavailable)?;
-        // A panic of the engine would leave the stores waiting for an answer that never comes.
+        // If the engine panics, the stores must still get an answer.
         let reason = match catch_unwind(AssertUnwindSafe(|| work(engine))) {
             Ok(Ok(done)) => return Ok(done),
             Ok(Err(error)) => error.to_string(),
@@ -159,9 +158,9 @@ impl Committer {
         }
     }
 
-    /// A mailbox counts its bound per handle, and a fresh handle has one free place. `store` came fresh with its write and
-    /// is used once, so clients that fill the mailbox of a store cannot keep it from hearing this; how many are on their
-    /// way is bounded by the places of the writes. Only a store that died refuses, and then `Fatal` is raised.
+    /// A mailbox counts its bound per handle, and a fresh handle has one free place. Each write brings a fresh handle that is
+    /// used once, so clients that fill the mailbox of a store cannot block this message. The places of the writes bound how many
+    /// are on their way. Only a dead store refuses, and then `Fatal` is raised.
     fn tell(store: &Recipient<Committed>, through: Result<Revision, StoreError>) {
         let _died = store.try_send(Committed { through });
     }
@@ -173,7 +172,7 @@ impl Committer {
         self.engine.as_ref().map(drop).ok_or(StoreError::Unavailable)
     }
 
-    /// One bounded step of what can wait.
+    /// One bounded step of idle work.
     fn tidy(&mut self) -> Result<usize, StoreError> {
         let trims = self.trims.take(TRIM_PER_BATCH);
         let removed = trims.len();
@@ -226,7 +225,8 @@ impl Handler<Commit> for Committer {
             return Committer::tell(&commit.store, Err(StoreError::Unavailable));
         }
         self.waiting.push_back(commit);
-        // The mailbox is emptied before anything else gets a turn, so a stream of writes must not wait for its end.
+        // The whole mailbox is handled before anything else, so a steady stream of writes must commit without waiting for its
+        // end.
         if self.waiting.len() >= BATCH_WRITES {
             self.commit_batch();
         } else if !self.gathering {

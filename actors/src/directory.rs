@@ -1,7 +1,7 @@
-//! The actor that knows who owns which type, and the one function that starts everything that stores.
+//! The actor that knows the store of each type, and the function that starts all storage actors.
 //!
-//! Stores start on first use, each on one of the store threads, from the state that the scan of the log found. Types that
-//! nobody asks for cost their objects and nothing else.
+//! Stores start on first use, each on one of the store threads, from the state that recovery found. A type that is never asked
+//! for costs only its objects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -30,61 +30,61 @@ use crate::store::{self, Rested, Store, Surroundings};
 use crate::trims::Trims;
 use crate::window::Extent;
 
-/// Asks for the store of a type, which is started if need be. The asker vouches that such a type exists.
-/// Answers its address, or Unavailable when the server ends. On Full the sender tries again, on Closed the server ends.
+/// Finds the store of a type and starts it if necessary. The sender guarantees that the type exists. Answers its address, or
+/// Unavailable when the server ends. On Full the sender retries; on Closed the server ends.
 #[derive(Message)]
 #[rtype(result = "Result<Addr<Store>, StoreError>")]
 pub struct Find {
-    /// Which type.
+    /// The type of the store.
     pub type_name: TypeName,
 }
 
-/// Tells that a type is no more: its store ends if it has no objects, and takes its history along. What is kept is the counter:
-/// should such a type come again, its revisions go on, and those of before are told to be too old. On Full and Closed the sender
-/// may ask again; nothing but memory is lost.
+/// Releases a removed type: its store ends if it has no objects, together with its history. Only the counter is kept. If such a
+/// type is created again, its revisions continue, and earlier ones are reported as expired. On Full and Closed the sender may
+/// retry; only memory is lost.
 #[derive(Message)]
 #[rtype(result = "Released")]
 pub struct Release {
-    /// Which type.
+    /// The type of the store.
     pub type_name: TypeName,
 }
 
-/// What became of a [`Release`].
+/// The result of a [`Release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// There is no store of that type any more.
+    /// The store is gone.
     Done,
-    /// There was none.
+    /// There was no store.
     Absent,
-    /// It has objects and stays.
+    /// The store has objects and stays.
     HasObjects,
-    /// It is busy: it is worth asking again.
+    /// The store is busy: retry later.
     Busy,
 }
 
-/// Asks for every type that was ever written to or asked for, without those that are no more.
+/// Lists every type that was ever written to or asked for, except released ones.
 #[derive(Message)]
 #[rtype(result = "Vec<TypeName>")]
 pub struct Types;
 
-/// Asks to end: what the committer was given becomes durable, the log is closed, stores and their threads end.
-/// Answers when the log may be opened again, or Unavailable if not everything got there.
+/// Ends storage: accepted writes become durable, the log is closed, stores and their threads end. Answers when the log may be
+/// opened again, or Unavailable if some writes failed.
 #[derive(Message)]
 #[rtype(result = "Result<(), StoreError>")]
 pub struct Stop;
 
-/// How the set is started.
+/// Settings of storage.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The time.
+    /// The source of time.
     pub clock: Clock,
     /// How long a superseded version stays readable and watchable.
     pub history: Duration,
     /// Bytes of history that one type keeps in memory.
     pub window_bytes: usize,
-    /// Threads that stores share; at least one.
+    /// The number of threads that stores share; at least one.
     pub store_threads: usize,
-    /// How often stores and the committer look for what is old.
+    /// How often stores expire old history, and how often the committer checks whether it is idle.
     pub housekeeping_every: Duration,
 }
 
@@ -100,25 +100,25 @@ impl Default for Options {
     }
 }
 
-/// Everything that stores, running.
+/// The running storage actors.
 #[derive(Clone)]
 pub struct Stores {
     /// Finds stores and stops everything.
     pub directory: Addr<Directory>,
     /// For health checks and flushes.
     pub committer: Addr<Committer>,
-    /// Where broadcasters join.
+    /// Where broadcasters add their bells.
     pub bells: Bells,
     /// Raised when the server must end.
     pub fatal: Fatal,
-    /// How much is on its way to disk.
+    /// Measures writes on their way to disk.
     pub gauge: Gauge,
-    /// How much waits for removal.
+    /// The queue of records to remove.
     pub trims: Trims,
 }
 
-/// Reads the log and starts the set. Must be called inside an actix system; the committer and the stores get threads of
-/// their own.
+/// Recovers the log and starts the storage actors. Must be called inside an actix system; the committer and the stores get
+/// threads of their own.
 pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, EngineError> {
     let archive = engine.archive();
     let horizon = options.clock.now().minus(options.history);
@@ -136,7 +136,7 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
             Committer::new(engine, options.housekeeping_every, trims, fatal)
         }
     });
-    // Until the actor is made its mailbox has the capacity of any mailbox, 16, and would refuse the first burst of writes.
+    // Until the actor exists its mailbox has the default capacity of 16, and would refuse the first burst of writes.
     is_up.recv().map_err(|_| io::Error::other("the thread of the committer ended"))?;
     let around = Surroundings {
         committer: committer.clone(),
@@ -163,19 +163,19 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
     Ok(Stores { directory: directory.start(), committer, bells, fatal, gauge, trims })
 }
 
-/// The actor. See the module text.
+/// The actor. See the module documentation.
 pub struct Directory {
-    /// Types that nobody has asked for since the start.
+    /// Types that were not asked for since the start.
     asleep: BTreeMap<TypeName, State>,
     awake: HashMap<TypeName, Addr<Store>>,
-    /// Types that are no more: nothing but their counters.
+    /// Released types: only their counters.
     gone: BTreeMap<TypeName, State>,
-    /// The threads that stores share; none once the server ends.
+    /// The threads that stores share; empty once the server ends.
     threads: Vec<Arbiter>,
-    /// The thread of the committer; none once the server ends.
+    /// The committer's thread; `None` once the server ends.
     committing: Option<Arbiter>,
     window_bytes: usize,
-    /// Where history is read again that does not fit into memory.
+    /// Reads history that does not fit into memory.
     archive: Option<Arc<dyn Archive>>,
     around: Surroundings,
 }
@@ -185,7 +185,7 @@ impl Directory {
         if let Some(store) = self.awake.get(type_name) {
             return if store.connected() { Ok(store.clone()) } else { Err(StoreError::Unavailable) };
         }
-        // Round robin: types are started in the order of their first use, which mixes busy and quiet ones.
+        // Round robin in the order of first use, which mixes busy and quiet types.
         let turn = self.awake.len().checked_rem(self.threads.len()).ok_or(StoreError::Unavailable)?;
         let thread = self.threads.get(turn).ok_or(StoreError::Unavailable)?;
         let state = self.asleep.remove(type_name).or_else(|| self.gone.remove(type_name));
@@ -201,11 +201,11 @@ impl Directory {
         Ok(store)
     }
 
-    /// Releases a type that nobody has asked for since the start.
+    /// Releases a type that was not asked for since the start.
     fn release_asleep(&mut self, type_name: TypeName) -> Released {
         match self.asleep.get(&type_name) {
             Some(state) if !state.snapshot.objects.is_empty() => Released::HasObjects,
-            // Its history would go on to take room: a store lets go of that, also by and by.
+            // Its history takes memory: a running store expires it over time.
             Some(state) if state.window.extent() != Extent::default() => match self.find(&type_name) {
                 Ok(_) => Released::Busy,
                 Err(_) => Released::Done,
@@ -225,7 +225,7 @@ impl Directory {
     }
 }
 
-/// Ends a thread after everything on it that is ready to run, so that a writer whose answer is there still hears it.
+/// Stops a thread after all tasks that are ready to run, so that waiting writers still get their answers.
 async fn finish(thread: &Arbiter) {
     let (done, finished) = oneshot::channel();
     thread.spawn(async move {
@@ -263,7 +263,7 @@ impl Handler<Release> for Directory {
     type Result = AtomicResponse<Self, Released>;
 
     fn handle(&mut self, Release { type_name }: Release, _: &mut Self::Context) -> Self::Result {
-        // Nothing else is handled meanwhile: nobody finds a store that is about to end.
+        // No other message is handled meanwhile, so nobody can find a store that is about to end.
         let rested = self.awake.get(&type_name).map(|store| store.send(store::Rest));
         let rested = async move {
             match rested {
@@ -304,7 +304,8 @@ impl Handler<Stop> for Directory {
         self.gone.clear();
         Box::pin(async move {
             let closed = committer.send(committer::Stop).await.unwrap_or(Err(StoreError::Unavailable));
-            // The committer has told the stores of their last writes before it answered; a store hears this after it.
+            // The committer has notified the stores of their last writes before it answered; a store handles this message after
+            // those.
             for store in stores {
                 let _died = store.send(store::Stop).await;
             }

@@ -1,7 +1,7 @@
-//! Where versions are kept: a log with one record per version, in which every batch is there as a whole or not at all.
+//! The log: one record per version of an object. Every batch is written as a whole or not at all.
 //!
-//! The log is the store. Live objects are the records that nobody superseded; memory is rebuilt from one scan at start.
-//! `docs/durability.md` says what is promised and what is assumed of the disk.
+//! The log is the only storage. Live objects are the records that no later record supersedes; memory is rebuilt from one scan at
+//! start. `docs/durability.md` says what is promised and what is assumed of the disk.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,33 +20,33 @@ pub mod redb;
 /// One record and its place in the log.
 #[derive(Clone, Debug)]
 pub struct Write {
-    /// The type it belongs to. A type comes into being with its first write.
+    /// The type of the object. A type is created with its first write.
     pub type_name: TypeName,
-    /// Its revision, one above the last of its type: the counter moves with the record.
+    /// The revision, one above the last of its type: the counter moves with the record.
     pub revision: Revision,
-    /// What was written.
+    /// The record itself.
     pub record: Record,
 }
 
-/// What becomes durable together.
+/// Changes that become durable together.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// New records, in the order of their revisions within each type.
     pub writes: Vec<Write>,
-    /// Records to remove, which may be gone already.
+    /// Records to remove; they may be gone already.
     pub trims: Vec<(TypeName, Revision)>,
 }
 
-/// What an engine tells of itself.
+/// Statistics of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Records in the log.
     pub records: u64,
-    /// Bytes of the file, zero where there is none.
+    /// The size of the file, zero without a file.
     pub file_bytes: u64,
 }
 
-/// Receives what [`Engine::load`] reads: each type once, followed by its records.
+/// Receives the output of [`Engine::load`]: each type once, followed by its records.
 pub trait Visitor {
     /// A type and its counter.
     fn begin_type(&mut self, type_name: TypeName, last: Revision) -> Result<(), EngineError>;
@@ -59,35 +59,35 @@ pub trait Engine: Send {
     /// Reads everything, once and in order.
     fn load(&mut self, visitor: &mut dyn Visitor) -> Result<(), EngineError>;
 
-    /// Makes the batch durable in one transaction with one sync. After an error nobody knows whether it is: the caller
-    /// must not commit anything more.
+    /// Makes the batch durable in one transaction with one sync. After an error the state of the disk is unknown: the caller must
+    /// not commit anything more.
     fn commit(&mut self, batch: &Batch) -> Result<(), EngineError>;
 
-    /// Called when there has been nothing to commit for a while: prepares the log for a quick start after a crash.
+    /// Called after some time without commits: prepares the log for a fast start after a crash.
     fn settle(&mut self) -> Result<(), EngineError>;
 
-    /// Reads records again beside the thread that writes; none if the log lives in memory, where nothing is gained by it.
+    /// Reads records while another thread writes; `None` for a log in memory, where it gains nothing.
     fn archive(&self) -> Option<Arc<dyn Archive>> {
         None
     }
 
-    /// How large the log is.
+    /// The size of the log.
     fn stats(&self) -> Result<Stats, EngineError>;
 
-    /// Lets go of the log, so that it may be opened again.
+    /// Closes the log, so that it can be opened again.
     fn close(self: Box<Self>) -> Result<(), EngineError>;
 }
 
-/// Why an engine did not open, load or commit. None of these goes away by trying again.
+/// Why an engine failed to open, load or commit. Retrying does not help with any of these.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// Another process has the file.
+    /// Another process uses the file.
     #[error("{} is in use by another process", .0.display())]
     Locked(PathBuf),
-    /// What was read is not what was written.
+    /// The data read differs from the data written.
     #[error("the store is damaged: {0}")]
     Damaged(String),
-    /// Written by another version of this program.
+    /// The file was written by another version of this program.
     #[error(
         "the store is in format {found}, this server reads format {known}: it was written by another version"
     )]
@@ -97,28 +97,28 @@ pub enum EngineError {
         /// The format that this code reads.
         known: u64,
     },
-    /// The system refused.
+    /// The operating system refused.
     #[error("the store cannot be used: {0}")]
     Io(#[from] io::Error),
-    /// A write that does not follow the last of its type. Writing it would break the order of the log, so nothing of
-    /// its batch was written.
+    /// A write whose revision does not follow the last one of its type. Nothing of its batch was written, because that would
+    /// break the order of the log.
     #[error("revision {found} of {type_name} does not follow {last}")]
     Order {
-        /// The type.
+        /// The type of the write.
         type_name: TypeName,
         /// The last revision of the type.
         last: Revision,
-        /// The revision that was to be written.
+        /// The revision of the refused write.
         found: Revision,
     },
 }
 
-/// The counters as the log has them: the check that an engine makes before it writes.
+/// The last revision of each type, for the order check before every write.
 #[derive(Debug, Default)]
 struct Counters(HashMap<TypeName, Revision>);
 
 impl Counters {
-    /// The last revision of each type that the batch moves, or the write that breaks the order.
+    /// The last revision of each type after the batch, or the write that breaks the order.
     fn after(&self, batch: &Batch) -> Result<HashMap<TypeName, Revision>, EngineError> {
         let mut moved: HashMap<TypeName, Revision> = HashMap::new();
         for write in &batch.writes {

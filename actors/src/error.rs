@@ -1,32 +1,32 @@
-//! The only error of the stores.
+//! The error type of the stores.
 
 use std::sync::Arc;
 
 use crate::object::Object;
 
-/// Why a store did not do what it was asked.
+/// Why a store refused a command.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// No object has this key.
     #[error("no object has this key")]
     NotFound,
-    /// An object with this key is there already.
+    /// An object with this key already exists.
     #[error("an object with this key exists")]
     Exists,
-    /// The object is not at the revision the caller expected. Reading it again and retrying makes sense.
+    /// The object is not at the expected revision. The caller may read it again and retry.
     #[error("the object has changed")]
     Conflict(Arc<Object>),
-    /// The object is there but its record is damaged: all that is known of it is its key and revision.
+    /// The object exists but its record is corrupt: only key and revision are known.
     #[error("the record of the object is damaged")]
     Unreadable(Arc<Object>),
     /// The object is larger than a record may be.
     #[error("the object is too large")]
     TooLarge,
-    /// A queue is full. The same call may succeed a moment later.
+    /// A queue is full. The same command may succeed a moment later.
     #[error("too many writes are waiting")]
     Busy,
-    /// The store takes no writes any more: the server is stopping, or a sync failed and nobody knows whether this write
-    /// is on disk.
+    /// The store accepts no more writes: the server is stopping, or a sync failed and it is unknown whether this write is on
+    /// disk.
     #[error("the store is not available")]
     Unavailable,
 }

@@ -1,23 +1,23 @@
-//! The switch that says "this server must end".
+//! The signal that this server must end.
 //!
-//! A server that lost a store or does not know what is on its disk must not go on half alive: whoever notices raises
-//! this switch, stores refuse writes from then on, and the server, which waits for it, exits. Recovery decides the rest.
+//! A server that lost a store, or that does not know the state of its disk, must not go on. The part that notices raises this
+//! signal. From then on stores refuse writes, and the server exits. Recovery decides the rest.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Shared by everything that may find a reason to end. Cheap to clone.
+/// Shared by all parts that may find a reason to end. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Fatal(Arc<watch::Sender<Option<String>>>);
 
 impl Fatal {
-    /// A switch that nobody has raised.
+    /// A signal that is not raised.
     pub fn new() -> Fatal {
         Fatal(Arc::new(watch::Sender::new(None)))
     }
 
-    /// Ends the server. The first reason is the one that is told: those that follow are its consequences.
+    /// Ends the server. The first reason is reported: later ones are its consequences.
     pub fn raise(&self, reason: String) {
         self.0.send_if_modified(|raised| {
             if raised.is_some() {

@@ -1,8 +1,8 @@
-//! What the body of a watch response reads: the frames that a session has ready.
+//! The frames that a watch session has ready for its response body.
 //!
-//! Both ends run on one thread. The session puts frames in until the queue is full, the body takes chunks out. A body that finds
-//! nothing takes the session's turn itself if there is something to do, see [`crate::session`]. A body that nobody reads costs
-//! its own queue and nothing else.
+//! Both ends run on one thread. The session adds frames until the queue is full, and the body takes chunks out. A body that finds
+//! the queue empty runs the session's turn itself if there is work, see [`crate::session`]. A client that does not read costs
+//! only its own queue.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,16 +18,16 @@ use crate::limits::{FEED_CHUNK_BYTES, SESSION_BYTES};
 use crate::session::course::Course;
 use crate::summons::Summons;
 
-/// Where a queue stands between its session and its body.
+/// The state of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Frames come. Next: any other.
+    /// Frames may be added. Next: any other.
     Open,
-    /// There was more than there is room for: the body fetches it when it has read all. Next: open, ended, abandoned.
+    /// The queue is full: the body fetches more once it has read everything. Next: open, ended, abandoned.
     Full,
-    /// No frame will come any more; the body reads what is left. Next: abandoned.
+    /// No frame will be added; the body reads the rest. Next: abandoned.
     Ended,
-    /// The body is gone: nothing that is put in will be read.
+    /// The body is gone: frames are discarded.
     Abandoned,
 }
 
@@ -43,14 +43,14 @@ pub(crate) struct Outlet {
     summons: Arc<Summons>,
 }
 
-/// The body's end: a stream of chunks, none of them empty. Dropping it ends the session.
+/// The body's end: a stream of nonempty chunks. Dropping it ends the session.
 pub struct Feed {
     queue: Rc<RefCell<Queue>>,
-    /// How the session is called; none if there is no session.
+    /// Calls the session; `None` without a session.
     summons: Option<Arc<Summons>>,
-    /// What comes next, for a body that has read everything; gone when the session is.
+    /// The session's work, for a body that has read everything; dangling once the session ended.
     course: Weak<RefCell<Course>>,
-    /// Whether the stream ends where its first frame would come.
+    /// Whether the stream ends in the place of its first frame.
     is_mute: bool,
 }
 
@@ -63,19 +63,19 @@ impl Feed {
         Feed { queue: Rc::new(RefCell::new(queue)), summons: None, course: Weak::new(), is_mute: false }
     }
 
-    /// The same feed for a client that asked for what no frame can be: it ends where the first would come.
+    /// For a client that asked for a form that no event has: the feed ends in the place of the first frame.
     pub fn mute(self) -> Feed {
         let mut feed = self;
         feed.is_mute = true;
         feed
     }
 
-    /// The next frame by itself, for protocols that have messages of their own.
+    /// The next single frame, for protocols with messages.
     pub fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         self.poll_with(context, Queue::frame)
     }
 
-    /// Takes turns of this session when there is nothing to read.
+    /// Runs turns of this session when there is nothing to read.
     pub(crate) fn follow(&mut self, course: Weak<RefCell<Course>>) {
         self.course = course;
     }
@@ -101,7 +101,7 @@ impl Feed {
                 return Poll::Pending;
             }
             match self.course.upgrade() {
-                // A turn empties the note, so this ends; what takes more than a turn is the session's.
+                // A turn clears the note, so this ends; longer work is left to the session.
                 Some(course) => course.borrow_mut().turn_of_body(),
                 None => return Poll::Pending,
             }
@@ -109,7 +109,7 @@ impl Feed {
     }
 }
 
-/// A queue with its two ends. The body calls the session by `summons`.
+/// A queue with its two ends. The body calls the session through `summons`.
 pub(crate) fn feed(summons: Arc<Summons>) -> (Outlet, Feed) {
     let queue = Queue { frames: VecDeque::new(), bytes: 0, phase: Phase::Open };
     let queue = Rc::new(RefCell::new(queue));
@@ -118,7 +118,7 @@ pub(crate) fn feed(summons: Arc<Summons>) -> (Outlet, Feed) {
 }
 
 impl Outlet {
-    /// Puts a frame in, whether or not there is room: a caller that can wait asks [`Outlet::has_room`] before.
+    /// Adds a frame, whether or not there is room: a caller that can wait checks [`Outlet::has_room`] first.
     pub(crate) fn push(&self, frame: Bytes) {
         let mut queue = self.queue.borrow_mut();
         // An empty chunk would stall the stream for good at the HTTP layer.
@@ -131,7 +131,7 @@ impl Outlet {
         self.summons.call_body();
     }
 
-    /// Whether the session may go on. If not, the body takes a turn when it has read what there is.
+    /// Whether the session may go on. If not, the body runs a turn once it has read everything.
     pub(crate) fn has_room(&self) -> bool {
         let mut queue = self.queue.borrow_mut();
         let room = queue.bytes < SESSION_BYTES;
@@ -146,7 +146,7 @@ impl Outlet {
         self.queue.borrow().phase == Phase::Abandoned
     }
 
-    /// No frame will come any more.
+    /// Ends the stream after the frames that are queued.
     pub(crate) fn end(&self) {
         let mut queue = self.queue.borrow_mut();
         if queue.phase != Phase::Abandoned {
@@ -165,7 +165,7 @@ impl Queue {
         Some(frame)
     }
 
-    /// The next chunk: one frame as it is, or several small ones together.
+    /// The next chunk: one frame as it is, or several small ones joined.
     fn chunk(&mut self) -> Option<Bytes> {
         let first = self.frames.pop_front()?;
         let mut size = first.len();

@@ -1,4 +1,4 @@
-//! What a list or a watch wants, as a predicate over an object.
+//! The objects that a list or a watch selects.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,31 +6,31 @@ use std::sync::Arc;
 
 use crate::object::{Key, Object, Pairs};
 
-/// The field of a rule that means the name in the key.
+/// The field of a rule that stands for the name in the key.
 pub const NAME_FIELD: &str = "metadata.name";
-/// The field of a rule that means the namespace in the key.
+/// The field of a rule that stands for the namespace in the key.
 pub const NAMESPACE_FIELD: &str = "metadata.namespace";
 
-/// The objects of a type that a reader asks for.
+/// Selects objects of a type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Only this namespace; `None`: all of them.
+    /// Only this namespace; `None` for all.
     pub namespace: Option<Box<str>>,
     /// Only this name.
     pub name: Option<Box<str>>,
-    /// All of these must hold of the labels.
+    /// The label selector: all rules must hold.
     pub labels: Vec<LabelRule>,
-    /// All of these must hold of the indexed fields.
+    /// The field selector: all rules must hold.
     pub fields: Vec<FieldRule>,
-    /// How fields are read that are not kept with objects.
+    /// Reads fields that are not stored with objects.
     pub reader: Option<FieldReader>,
 }
 
-/// The field in which an object says by which rules its other fields were kept; see [`FieldReader`].
+/// The field that names the rules by which an object's other fields were extracted; see [`FieldReader`].
 pub const MARK_FIELD: &str = "";
 
-/// Reads the fields of objects of a type whose fields need not be those that are kept with them, because what they are can change
-/// while the objects stay. An object whose [`MARK_FIELD`] is that of the reader was kept by the same rules, and need not be read.
+/// Reads the selectable fields of objects whose stored fields may be outdated, because a definition can change while its objects
+/// stay. If an object's [`MARK_FIELD`] equals the reader's mark, its stored fields are current and it need not be read.
 #[derive(Clone)]
 pub struct FieldReader {
     mark: Box<str>,
@@ -38,12 +38,12 @@ pub struct FieldReader {
 }
 
 impl FieldReader {
-    /// Reads fields by this function where their mark is another.
+    /// A reader that applies this function to objects with another mark.
     pub fn new(mark: &str, read: impl Fn(&Object) -> Pairs + Send + Sync + 'static) -> FieldReader {
         FieldReader { mark: mark.into(), read: Arc::new(read) }
     }
 
-    /// The mark of objects whose fields need not be read.
+    /// The mark of objects whose stored fields are current.
     pub fn mark(&self) -> &str {
         &self.mark
     }
@@ -95,7 +95,7 @@ impl Filter {
         Filter::default()
     }
 
-    /// Whether more than the scope decides what the reader gets.
+    /// Whether it selects by more than the namespace.
     pub fn is_selective(&self) -> bool {
         !self.labels.is_empty() || !self.fields.is_empty() || self.name.is_some()
     }
@@ -142,13 +142,13 @@ impl LabelRule {
 }
 
 impl FieldRule {
-    /// The field that it is about.
+    /// The field of the rule.
     pub fn field(&self) -> &str {
         let (FieldRule::Equals(field, _) | FieldRule::Differs(field, _)) = self;
         field
     }
 
-    /// Whether the object with these fields satisfies the rule. Name and namespace are fields too, though only the key holds them.
+    /// Whether an object with these fields satisfies the rule. Name and namespace come from the key.
     pub fn holds_of(&self, object: &Object, fields: &Pairs) -> bool {
         let (FieldRule::Equals(field, value) | FieldRule::Differs(field, value)) = self;
         let found = match &**field {

@@ -1,11 +1,11 @@
-//! How much the stores and the committer hold together, so that a slow disk is felt at the door and not in memory.
+//! Bounds the writes in stores and committer, so that a slow disk makes clients wait and not memory grow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::limits::{COMMITTER_BYTES, COMMITTER_WRITES};
 
-/// Counts writes from the moment a store takes them until they are answered. Cheap to clone.
+/// Counts writes from acceptance by a store until they are answered. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Gauge(Arc<Level>);
 
@@ -16,23 +16,22 @@ struct Level {
 }
 
 impl Gauge {
-    /// A place for a write of this many bytes, or `None` when the bound is reached. A write that is larger than all
-    /// places together still gets in when it is alone.
+    /// A place for a write of this size, or `None` at the bound. A write larger than the whole bound is accepted if it is alone.
     pub fn take(&self, bytes: usize) -> Option<Place> {
         let place = Place { level: Arc::clone(&self.0), bytes };
-        // Counted first and checked after: `place` gives back what did not fit.
+        // Counted first and checked afterwards: on failure the drop of `place` gives the count back.
         let writes = self.0.writes.fetch_add(1, Ordering::SeqCst);
         let held = self.0.bytes.fetch_add(bytes, Ordering::SeqCst);
         let fits = writes < COMMITTER_WRITES && (held == 0 || held.saturating_add(bytes) <= COMMITTER_BYTES);
         fits.then_some(place)
     }
 
-    /// Writes that are held now.
+    /// The number of pending writes.
     pub fn writes(&self) -> usize {
         self.0.writes.load(Ordering::SeqCst)
     }
 
-    /// Bytes that are held now.
+    /// The bytes of pending writes.
     pub fn bytes(&self) -> usize {
         self.0.bytes.load(Ordering::SeqCst)
     }

@@ -1,19 +1,19 @@
-//! Who is asking: what they showed, and who that makes them. Plain data; HTTP and TLS stay outside.
+//! Credentials and identities. Plain data; HTTP and TLS stay outside.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Someone who may ask for things. Shared as a pointer by everything that happens for one request.
+/// A user. Shared by everything that happens for one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// The name that policies speak of.
+    /// The user name.
     pub name: String,
-    /// Tells two bearers of one name apart over time; empty if unknown.
+    /// Tells users with the same name apart over time; empty if unknown.
     pub uid: String,
-    /// The groups that policies speak of.
+    /// The groups of the user.
     pub groups: Vec<String>,
-    /// Further facts that a verifier knows.
+    /// Additional attributes from a verifier.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -24,24 +24,23 @@ impl Identity {
     }
 }
 
-/// What came with a request.
+/// The credentials of a request.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// The certificates that the peer showed, each in DER, its own first. Nobody has checked them yet. Shared by all
-    /// requests of a connection.
+    /// The peer's certificates as DER, its own first. Not verified yet. Shared by all requests of a connection.
     pub certificates: Option<Arc<[Vec<u8>]>>,
     /// The bearer token of the request.
     pub bearer: Option<String>,
-    /// Whom the request says it comes from. Nobody has checked that either: it counts only where a verifier knows that
-    /// whoever sent the request may speak for others.
+    /// The identity in front proxy headers. Not verified either: it counts only if a verifier knows that the sender is a trusted
+    /// proxy.
     pub claimed: Option<Arc<Identity>>,
-    /// What the credentials must be meant for; nothing: for this server.
+    /// The audiences that the credentials must be valid for; empty for this server's own.
     pub audiences: Arc<[String]>,
-    /// Whether they are shown at a place where nobody may be anonymous, whatever holds elsewhere.
+    /// Whether anonymous requests are refused at this path, even if they are allowed elsewhere.
     pub never_anonymous: bool,
 }
 
-/// Says what there is and never what it is: a token in a log is a token lost.
+/// Shows which credentials exist but never their contents: a token in a log is a leaked token.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")

@@ -1,10 +1,10 @@
-//! Who may care about an object, without asking everyone.
+//! An index of watch sessions by the objects that may concern them.
 //!
-//! Each reader stands in exactly one place, the most selective part of its filter that can be looked up. Finding the
-//! readers of an object costs a few look-ups, however many readers there are.
+//! Each session has exactly one place in the index: the most selective part of its filter that can be looked up. Finding the
+//! sessions of an object takes a few lookups, however many sessions there are.
 //!
-//! Invariant: a reader whose filter matches an object is found by that object. The reverse need not hold: labels and
-//! further rules are for the reader itself to check.
+//! Invariant: a session whose filter matches an object is found by that object. The reverse need not hold: the session itself
+//! checks labels and further rules.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -12,15 +12,15 @@ use std::hash::Hash;
 use crate::filter::{FieldRule, Filter, MARK_FIELD};
 use crate::object::{Key, Object};
 
-/// Where a reader stands in the index.
+/// The place of a session in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// One object.
     Key(Key),
-    /// The objects of this name, in whatever namespace.
+    /// The objects of this name in any namespace.
     Name(Box<str>),
-    /// The objects with this value of an indexed field; an absent field has the empty value. Of those whose fields were not kept by
-    /// the rules of this mark nobody knows.
+    /// The objects with this value of an indexed field; an absent field has the empty value. Objects whose fields were extracted
+    /// under another mark always match.
     Field(Place, Box<str>),
     /// The objects of one namespace.
     Namespace(Box<str>),
@@ -47,19 +47,19 @@ impl Interest {
     }
 }
 
-/// A field, and the mark of objects that it can be looked up by; none if by all.
+/// A field, and the mark of objects whose stored fields are current; `None` if they always are.
 pub type Place = (Option<Box<str>>, Box<str>);
 
-/// The readers in one place, by their number.
+/// The sessions in one place, by number.
 type Group<T> = BTreeMap<u64, T>;
 
-/// Readers by where they stand. No place is kept that nobody stands in.
+/// Sessions by place. Empty places are not kept.
 pub struct Index<T> {
     all: Group<T>,
     namespaces: HashMap<Box<str>, Group<T>>,
     names: HashMap<Box<str>, Group<T>>,
     keys: HashMap<Key, Group<T>>,
-    /// By field, then by value: an object is looked up once per field that anyone has asked for.
+    /// By field, then by value: an object is looked up once per field that any session selects by.
     fields: BTreeMap<Place, HashMap<Box<str>, Group<T>>>,
 }
 
@@ -76,7 +76,7 @@ impl<T> Default for Index<T> {
 }
 
 impl<T> Index<T> {
-    /// Puts a reader in its place.
+    /// Adds a session.
     pub fn insert(&mut self, number: u64, interest: &Interest, reader: T) {
         let group = match interest {
             Interest::All => &mut self.all,
@@ -90,7 +90,7 @@ impl<T> Index<T> {
         group.insert(number, reader);
     }
 
-    /// Takes a reader out of its place.
+    /// Removes a session.
     pub fn remove(&mut self, number: u64, interest: &Interest) {
         match interest {
             Interest::All => drop(self.all.remove(&number)),
@@ -108,8 +108,8 @@ impl<T> Index<T> {
         }
     }
 
-    /// Calls `found` once for each reader that may care about this object. What the fields of an object were that cannot be
-    /// read nobody knows, so whoever asks for any value of them may care.
+    /// Calls `found` once for each session that this object may concern. The fields of a corrupt object are unknown, so it
+    /// matches all values.
     pub fn find(&self, object: &Object, mut found: impl FnMut(&T)) {
         let places = [
             Some(&self.all),
@@ -156,7 +156,7 @@ mod tests {
     use crate::filter::{FieldReader, LabelRule};
     use crate::object::{Draft, Pairs, Revision};
 
-    /// What the index must find, by asking everyone.
+    /// The expected result, without an index.
     fn stands_where(interest: &Interest, object: &Object) -> bool {
         match interest {
             Interest::All => true,
@@ -195,7 +195,7 @@ mod tests {
                     name,
                     labels: labels.into_iter().collect(),
                     fields,
-                    // What is read need not be what is kept.
+                    // Fields that are read may differ from stored ones.
                     reader: reads.then(|| {
                         FieldReader::new("1", |_| Pairs::from_iter([("node", "1"), ("phase", "2")]))
                     }),

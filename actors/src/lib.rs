@@ -1,17 +1,17 @@
 //! State, order, time, durability and delivery.
 //!
-//! This crate knows keys, bytes, labels, indexed fields, revisions and identities. It does not know what a Pod is, and
-//! it does not know HTTP. Read it in this order:
+//! This crate knows keys, bytes, labels, indexed fields, revisions and identities. It does not know what a Pod is, and it does
+//! not know HTTP. Suggested reading order:
 //!
-//! - [`object`] what is stored, [`filter`] what a reader wants of it, [`window`] what happened to it, [`archive`] and [`past`]
-//!   what happened longer ago;
-//! - [`engine`] where it is kept, [`committer`] how it gets there, [`store`] who owns it, [`directory`] who finds the owner;
-//! - [`bell`] how a change is announced, [`broadcaster`] and [`interest`] who hears of it, [`summons`] how a session is
-//!   called, [`session`] and [`telling`] what it says, [`feed`] what the client reads;
-//! - [`authenticator`] and [`authorizer`]: who is asking, and may they;
-//! - [`ports`]: which port on the nodes belongs to whom; [`rates`]: how fast things may come;
-//! - [`rounds`]: how many who want to change one thing take turns; [`fair`]: who is served next when not all can be;
-//! - [`lock`]: what is shared between threads.
+//! - [`object`] is the stored unit, [`filter`] selects objects, [`window`] holds recent events, [`archive`] and [`past`] older
+//!   ones;
+//! - [`engine`] is the log, [`committer`] writes it, [`store`] owns the objects of a type, [`directory`] finds stores;
+//! - [`bell`] announces a change, [`broadcaster`] and [`interest`] find the watches that it concerns, [`summons`] calls a
+//!   session, [`session`] and [`telling`] make its events, [`feed`] is what the client reads;
+//! - [`authenticator`] and [`authorizer`] check requests;
+//! - [`ports`] allocates node ports; [`rates`] limits event rates;
+//! - [`rounds`] batches concurrent changes of one object; [`fair`] is API Priority and Fairness;
+//! - [`lock`] guards state that threads share.
 
 pub mod answer;
 pub mod archive;
@@ -50,5 +50,4 @@ pub mod summons;
 pub mod telling;
 pub mod trims;
 pub mod turns;
-#[expect(clippy::disallowed_methods, reason = "not yet through [`lock`]")]
 pub mod window;

@@ -1,8 +1,8 @@
-//! Those who wait until the writes of their key that came before are durable, in the order in which they came: writes that
-//! do not fit these, and readers who want to see what becomes of them.
+//! The line of one key: writes and readers that wait, in order of arrival, until earlier writes of the key are durable. These are
+//! writes that conflict with pending ones, and readers of their result.
 //!
-//! Writes are bounded here. Readers are not, because one that were sent away could do nothing but come again: each has
-//! the permit of its request, and those are few.
+//! The number of writes is bounded here. Readers are not: a refused reader could only retry, and each holds the permit of its
+//! request, whose number is limited.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,30 +14,30 @@ use crate::limits::WRITES_WAITING_PER_KEY;
 use crate::object::{Object, Revision};
 use crate::permit::Permit;
 
-/// What a reader is answered: the object, or that there is none.
+/// The answer to a reader: the object, or `None` if there is none.
 pub type Seen = Result<Option<Arc<Object>>, StoreError>;
 
-/// A reader that waits for the writes before it.
+/// A reader that waits for earlier writes.
 pub struct Reader {
     reply: oneshot::Sender<Seen>,
     _permit: Permit,
 }
 
 impl Reader {
-    /// A reader, and where it hears.
+    /// A reader, and its receiver.
     pub fn new(permit: Permit) -> (Reader, oneshot::Receiver<Seen>) {
         let (reply, seen) = oneshot::channel();
         (Reader { reply, _permit: permit }, seen)
     }
 
-    /// Tells it.
+    /// Sends the answer.
     pub fn answer(self, seen: Seen) {
-        // A reader that no longer listens needs no answer.
+        // The reader may have gone.
         let _gone = self.reply.send(seen);
     }
 }
 
-/// One that waits.
+/// A waiting write or reader.
 pub enum Waiting<W> {
     /// A write.
     Write(W),
@@ -45,7 +45,7 @@ pub enum Waiting<W> {
     Reader(Reader),
 }
 
-/// The line of one key. Each waits for a revision, and whoever comes later for no earlier one.
+/// The line of one key. Each entry waits for a revision, and later entries never for an earlier one.
 pub struct Line<W> {
     waiting: VecDeque<(Revision, Waiting<W>)>,
     writes: usize,
@@ -58,7 +58,7 @@ impl<W> Default for Line<W> {
 }
 
 impl<W> Line<W> {
-    /// Lets a write wait until a revision is durable, or gives it back if too many do.
+    /// Lets a write wait until a revision is durable. Returns it if the line is full.
     pub fn push(&mut self, until: Revision, write: W) -> Result<(), W> {
         if self.writes >= WRITES_WAITING_PER_KEY {
             return Err(write);
@@ -68,13 +68,13 @@ impl<W> Line<W> {
         Ok(())
     }
 
-    /// Lets a write that was next wait on, still before all others.
+    /// Puts a write that was next back to the front.
     pub fn push_front(&mut self, until: Revision, write: W) {
         self.writes += 1;
         self.waiting.push_front((until, Waiting::Write(write)));
     }
 
-    /// Lets all wait until this revision at least: a write that came before them is under way now.
+    /// Lets all wait for at least this revision: a write before them is now pending.
     pub fn delay(&mut self, until: Revision) {
         self.waiting.iter_mut().for_each(|(known, _)| *known = until.max(*known));
     }
@@ -84,7 +84,7 @@ impl<W> Line<W> {
         self.waiting.push_back((until, Waiting::Reader(reader)));
     }
 
-    /// The next of those who wait for no later revision than this.
+    /// The next entry that waits for no later revision than this.
     pub fn pop(&mut self, through: Revision) -> Option<Waiting<W>> {
         if self.waiting.front().is_none_or(|(until, _)| *until > through) {
             return None;
@@ -96,7 +96,7 @@ impl<W> Line<W> {
         Some(next)
     }
 
-    /// All of them.
+    /// All entries in order.
     pub fn into_all(self) -> impl Iterator<Item = Waiting<W>> {
         self.waiting.into_iter().map(|(_, waiting)| waiting)
     }

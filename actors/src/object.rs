@@ -1,4 +1,4 @@
-//! What is stored: a key, a revision, and the canonical bytes of one version of an object.
+//! The stored unit: a key, a revision, and the canonical bytes of one version of an object.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use bytes::{Bytes, BytesMut};
 use crate::limits::VARIANTS_KEPT;
 use crate::lock::Lock;
 
-/// The position of a change in the history of one type. Comparable within that type only.
+/// The position of a change in the history of one type. Comparable only within that type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// Before everything. No object ever has it.
+    /// Before all changes. No object ever has it.
     pub const ZERO: Revision = Revision(0);
-    /// The revision of a type that nothing has been written to: an empty list must not answer 0.
+    /// The revision of a type without writes: an empty list must not answer 0.
     pub const FIRST: Revision = Revision(1);
 
     /// The revision that follows this one.
@@ -30,12 +30,12 @@ impl fmt::Display for Revision {
     }
 }
 
-/// The name of a resource type, `pods` or `deployments.apps`: what a store is found by.
+/// The name of a resource type, `pods` or `deployments.apps`: the key of its store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeName(Arc<str>);
 
 impl TypeName {
-    /// Takes the name as it is.
+    /// Takes the name without checking it.
     pub fn new(name: &str) -> TypeName {
         TypeName(name.into())
     }
@@ -52,13 +52,13 @@ impl fmt::Display for TypeName {
     }
 }
 
-/// The identity of an object within its type: `namespace/name`, or the bare name where the type has no namespaces.
-/// Keys sort by their bytes, which is the order of lists.
+/// The identity of an object within its type: `namespace/name`, or just the name for cluster-scoped types. Keys sort by their
+/// bytes, which is the order of lists.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// The key of an object in a namespace. Neither part may hold a slash; names are validated before they get here.
+    /// The key of a namespaced object. Neither part may contain a slash; names are validated before.
     pub fn namespaced(namespace: &str, name: &str) -> Key {
         let mut path = String::with_capacity(namespace.len() + 1 + name.len());
         path.push_str(namespace);
@@ -67,12 +67,12 @@ impl Key {
         Key(path.into())
     }
 
-    /// The key of an object that stands in no namespace.
+    /// The key of a cluster-scoped object.
     pub fn cluster(name: &str) -> Key {
         Key(name.into())
     }
 
-    /// The key as it was stored.
+    /// Takes a key as it was stored.
     pub fn from_path(path: &str) -> Key {
         Key(path.into())
     }
@@ -82,7 +82,7 @@ impl Key {
         &self.0
     }
 
-    /// The namespace, empty for an object that stands in none.
+    /// The namespace, empty for cluster-scoped objects.
     pub fn namespace(&self) -> &str {
         self.0.split_once('/').map_or("", |(namespace, _)| namespace)
     }
@@ -105,7 +105,7 @@ impl std::borrow::Borrow<str> for Key {
     }
 }
 
-/// Sorted pairs of text: the labels of an object, or its indexed fields.
+/// Sorted pairs of strings: the labels of an object, or its indexed fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pairs(Box<[(Box<str>, Box<str>)]>);
 
@@ -132,38 +132,38 @@ impl<K: Into<Box<str>>, V: Into<Box<str>>> FromIterator<(K, V)> for Pairs {
     }
 }
 
-/// An object on its way in: canonical bytes with a gap where the revision will stand.
+/// An object that is to be stored: canonical bytes with a gap for the revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
     /// The identity of the object.
     pub key: Key,
     /// Canonical JSON with an empty resourceVersion string.
     pub bytes: Bytes,
-    /// Where in `bytes` the digits of the revision go.
+    /// The offset in `bytes` for the digits of the revision.
     pub revision_at: usize,
-    /// Where in `bytes` the fields after kind and apiVersion begin: lists leave out what stands before.
+    /// The offset in `bytes` of the fields after kind and apiVersion: list items omit those two.
     pub item_at: usize,
     /// The labels that selectors see.
     pub labels: Pairs,
-    /// The fields that selectors see, beside name and namespace.
+    /// The fields that selectors see, besides name and namespace.
     pub fields: Pairs,
 }
 
-/// Another form of an object's bytes: an encoding, or a served version that is not the stored one.
+/// Identifies another form of an object's bytes: an encoding, or a served version that is not the stored one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Variant(pub u32);
 
-/// One version of one object. Immutable and shared: readers hold a pointer, nobody copies.
+/// One version of one object. Immutable and shared by pointer.
 pub struct Object {
     /// The identity of the object.
     pub key: Key,
-    /// The revision of this version, which also stands in `bytes`.
+    /// The revision of this version, which `bytes` contain as well.
     pub revision: Revision,
     /// Canonical JSON of the stored version, kind and apiVersion first.
     pub bytes: Bytes,
     /// The labels that selectors see.
     pub labels: Pairs,
-    /// The fields that selectors see, beside name and namespace.
+    /// The fields that selectors see, besides name and namespace.
     pub fields: Pairs,
     revision_at: usize,
     item_at: usize,
@@ -171,7 +171,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// Closes the gap: the one place where a revision enters the bytes.
+    /// Fills the gap: the only place where a revision enters the bytes.
     pub fn new(draft: Draft, revision: Revision) -> Object {
         let bytes = splice(&draft.bytes, draft.revision_at, 0, revision);
         Object {
@@ -186,7 +186,7 @@ impl Object {
         }
     }
 
-    /// What is known of an object whose record is damaged: that it is there. It has no bytes, no labels and no fields.
+    /// An object whose record is corrupt: only its key and revision are known. It has no bytes, labels or fields.
     pub fn unreadable(key: Key, revision: Revision) -> Object {
         Object {
             key,
@@ -200,12 +200,12 @@ impl Object {
         }
     }
 
-    /// Whether there is more than a key: see [`Object::unreadable`].
+    /// Whether the record is intact: see [`Object::unreadable`].
     pub fn is_readable(&self) -> bool {
         !self.bytes.is_empty()
     }
 
-    /// The same state at another revision: what a deletion reports.
+    /// The same state at another revision: the object of a deletion event.
     pub fn at(&self, revision: Revision) -> Object {
         if !self.is_readable() {
             return Object::unreadable(self.key.clone(), revision);
@@ -223,8 +223,8 @@ impl Object {
         }
     }
 
-    /// An object as the engine read it back: its bytes hold the revision already. `None` if they do not, which means
-    /// that the record is damaged.
+    /// An object as the engine read it: its bytes contain the revision already. `None` if they do not, because the record is
+    /// corrupt.
     pub fn restored(draft: Draft, revision: Revision) -> Option<Object> {
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(revision.0).as_bytes();
@@ -244,24 +244,24 @@ impl Object {
         })
     }
 
-    /// Where the digits of the revision stand in the bytes.
+    /// The offset of the revision's digits in the bytes.
     pub fn revision_at(&self) -> usize {
         self.revision_at
     }
 
-    /// Where the fields after kind and apiVersion begin.
+    /// The offset of the fields after kind and apiVersion.
     pub fn item_at(&self) -> usize {
         self.item_at
     }
 
-    /// What stands behind the opening brace when this object is an item of a list of its kind.
+    /// The bytes after the opening brace when this object is an item of a list of its kind.
     pub fn item(&self) -> Bytes {
         self.bytes.slice(self.item_at.min(self.bytes.len())..)
     }
 
-    /// Another form of the bytes, made by `make` on first use and shared by everyone after that. Only so many forms are
-    /// kept: a client that asks for all of them must not multiply what an object takes. Those that are not living any more
-    /// (what they were made for means something else now) make room first.
+    /// Another form of the bytes, made by `make` on first use and cached. Only a few forms are cached: a client that asks for all
+    /// of them must not multiply the memory of an object. Forms that `is_living` rejects, because their definition has changed,
+    /// are dropped first.
     pub fn variant<E>(
         &self,
         variant: Variant,

@@ -1,27 +1,39 @@
-//! The state of a type as it was at an older revision, worked out of a newer one and what happened in between.
+//! The state of a type at an older revision, computed from a newer one and the events in between.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::archive::ArchiveError;
 use crate::limits::EXPIRE_PER_TURN;
 use crate::object::{Key, Object, Revision};
 use crate::snapshot::Snapshot;
 use crate::store::Position;
 use crate::window::{Event, Read};
 
-/// Why a state cannot be had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why an older state is not available.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoState {
-    /// The history no longer reaches back that far, or not yet that far.
+    /// The revision is outside of the history.
     Gone,
-    /// It differs too much from what is in memory.
+    /// It differs too much from the states in memory.
     TooLarge,
+    /// The log cannot be read.
+    Broken(String),
 }
 
-/// The state at `revision`. `room` is asked before each part of it that comes from disk is kept, with its bytes.
+impl From<ArchiveError> for NoState {
+    fn from(error: ArchiveError) -> NoState {
+        match error {
+            ArchiveError::Gone => NoState::Gone,
+            ArchiveError::Broken(why) => NoState::Broken(why),
+        }
+    }
+}
+
+/// The state at `revision`. `room` is called with the size of each part from disk before it is kept.
 ///
-/// What an object was at a revision is what the first event after it has superseded. So one walk forward from there to
-/// the nearest known state finds everything that differs.
+/// The state of an object at a revision is the one that its first later event superseded. So one walk forward to the nearest
+/// known state finds all differences.
 pub async fn state_at(
     position: &Position,
     revision: Revision,
@@ -42,7 +54,7 @@ pub async fn state_at(
             Read::Expired(_) => return Err(NoState::Gone),
             Read::Shelved(shelf, through) => {
                 let read = shelf.read(cursor, through.min(base.revision), EXPIRE_PER_TURN).await;
-                let events = read.map_err(|_| NoState::Gone)?;
+                let events = read.map_err(NoState::from)?;
                 (events, true)
             }
         };
@@ -78,7 +90,7 @@ pub async fn state_at(
     Ok(state)
 }
 
-/// What an entry of the old state takes: that something was not there yet is one too.
+/// The memory of an entry of the old state: the absence of an object is an entry, too.
 fn weight(event: &Event) -> usize {
     const OVERHEAD: usize = 256;
     let previous = event.previous.as_ref().map_or(0, |previous| previous.bytes.len());

@@ -1,23 +1,23 @@
-//! The place of a request in flight. It travels inside every command, so that a client that hangs up does not free its
-//! place while its work goes on.
+//! The seat of a request in flight. It travels inside every command, so that a client that disconnects does not free its seat
+//! while its work goes on.
 
 use std::any::Any;
 use std::sync::Arc;
 
-/// Held by whoever works on the request; the place is free again when the last holder drops it.
+/// Held by all parts that work on the request; the seat is freed when the last copy is dropped.
 #[derive(Clone, Debug)]
 pub struct Permit {
-    /// Only held: dropping it is what counts.
+    /// Only held: its drop frees the seat.
     _place: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Permit {
-    /// For work that no client asked for, and for requests that are never counted.
+    /// For work without a client request, and for requests that are not counted.
     pub fn none() -> Permit {
         Permit { _place: None }
     }
 
-    /// Holds this place, whatever it is, until the last copy is dropped.
+    /// Holds any value until the last copy is dropped.
     pub fn holding(place: impl Any + Send + Sync) -> Permit {
         Permit { _place: Some(Arc::new(place)) }
     }

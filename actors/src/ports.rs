@@ -1,9 +1,9 @@
-//! The actor that knows which port on the nodes belongs to whom.
+//! The actor that allocates node ports.
 //!
-//! One per server: whoever stores an owner asks here first, so two writers never get the same port, whatever worker they
-//! run on. It keeps nothing on disk: what is taken stands in the stored owners, and from those it is made at the start.
+//! One per server: every writer of a Service asks it first, so two writers never get the same port, whichever worker they run on.
+//! It keeps nothing on disk: the stored Services contain their ports, and it is rebuilt from them at the start.
 //!
-//! Order: commands are answered as they come. A port is free again when its owner gave it back, and only its owner can.
+//! Commands are answered in order. A port becomes free when its owner returns it, and only its owner can.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,79 +14,76 @@ use crate::limits::PORTS_MAILBOX;
 use crate::object::Key;
 use crate::permit::Permit;
 
-/// The lower band is one part in this many of the range.
+/// The lower band is this fraction of the range.
 const LOWER_PART: u32 = 32;
-/// The lower band of a small range. A range of no more ports has none.
+/// The minimum size of the lower band. A range of no more ports has none.
 const LOWER_LEAST: u32 = 16;
-/// The lower band of a large range.
+/// The maximum size of the lower band.
 const LOWER_MOST: u32 = 128;
 
-/// One port that is asked for.
+/// One requested port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// This one and no other. It may be a number that is no port at all.
+    /// This port and no other. It may be outside of the range of ports.
     Exactly(i64),
-    /// Any that is free, looked for from a number that was drawn at random.
+    /// Any free port, searched from a random number.
     Any(u32),
 }
 
-/// Why a port cannot be had.
+/// Why a port is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Another has it.
+    /// Another owner has it.
     Taken,
-    /// It is not one of those that are given.
+    /// It is outside of the range.
     Outside,
-    /// All are taken.
+    /// No port is free.
     Full,
 }
 
-/// Which of the wants could not be had, and why.
+/// The refused port, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The index of the want.
     pub at: usize,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// Asks for ports, all or none.
-/// Answers them in the order of the wants, or the first that cannot be had. On Full the sender waits, within its own
-/// permit; on Closed the server ends.
+/// Takes ports, all or none. Answers them in the order of the wants, or the first refusal. On Full the sender waits, within its
+/// own permit; on Closed the server ends.
 #[derive(Message)]
 #[rtype(result = "Result<Vec<u16>, Refused>")]
 pub struct Take {
-    /// Whose they shall be.
+    /// The new owner.
     pub owner: Key,
-    /// Which.
+    /// The requested ports.
     pub wants: Vec<Want>,
-    /// The place of the request.
+    /// The seat of the request.
     pub permit: Permit,
 }
 
-/// Asks whether these could be had now, and takes none.
-/// Answers the first that could not. Full and Closed as for [`Take`].
+/// Checks whether these ports are free, without taking them. Answers the first refusal. Full and Closed as for [`Take`].
 #[derive(Message)]
 #[rtype(result = "Result<(), Refused>")]
 pub struct Look {
-    /// Which.
+    /// The ports to check.
     pub ports: Vec<i64>,
-    /// The place of the request.
+    /// The seat of the request.
     pub permit: Permit,
 }
 
-/// Gives ports back. Those that are not the owner's stay as they are.
-/// Full and Closed as for [`Take`].
+/// Returns ports. Ports of other owners are left alone. Full and Closed as for [`Take`].
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Return {
-    /// Whose they were.
+    /// The owner.
     pub owner: Key,
-    /// Which.
+    /// The ports to return.
     pub ports: Vec<u16>,
 }
 
-/// Who has which port? Answers all ports that are taken. On Full the sender waits; on Closed the server ends.
+/// Lists all taken ports with their owners. On Full the sender waits; on Closed the server ends.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "BTreeMap<u16, Key>")]
 pub struct Owners;
@@ -96,9 +93,9 @@ pub struct Owners;
 pub struct Pool {
     first: u16,
     last: u16,
-    /// Also ports outside the range: they were given when the range was another, and their owners still have them.
+    /// Includes ports outside of the range: they were taken when the range was different, and their owners still have them.
     owners: HashMap<u16, Key>,
-    /// Those of the range that have no owner, in order: a search does not walk over the rest.
+    /// The free ports of the range, sorted, so that a search does not walk over taken ones.
     free: BTreeSet<u16>,
 }
 
@@ -110,7 +107,7 @@ impl Pool {
         Pool { first, last, owners, free }
     }
 
-    /// Takes all that is wanted, or nothing.
+    /// Takes all ports, or none.
     pub fn take(&mut self, owner: &Key, wants: &[Want]) -> Result<Vec<u16>, Refused> {
         let mut got = Vec::with_capacity(wants.len());
         for (at, want) in wants.iter().enumerate() {
@@ -133,7 +130,7 @@ impl Pool {
         Ok(got)
     }
 
-    /// Whether no other owner has these ports. Like the reference's dry run it does not ask where they lie.
+    /// Checks that these ports have no owner. Like the reference's dry run it ignores the range.
     pub fn look(&self, ports: &[i64]) -> Result<(), Refused> {
         let taken = |port: &i64| u16::try_from(*port).is_ok_and(|port| self.owners.contains_key(&port));
         match ports.iter().position(taken) {
@@ -142,7 +139,7 @@ impl Pool {
         }
     }
 
-    /// Frees what is the owner's.
+    /// Frees those of the ports that the owner has.
     pub fn give_back(&mut self, owner: &Key, ports: &[u16]) {
         for port in ports {
             if self.owners.get(port) == Some(owner) {
@@ -160,7 +157,7 @@ impl Pool {
         if self.owners.contains_key(&port) { Err(Reason::Taken) } else { Ok(port) }
     }
 
-    /// Once around the upper band, then once around the lower one, which is left to those who choose for themselves.
+    /// Searches the upper band first and then the lower one, which is reserved for explicit choices.
     fn search(&self, random: u32) -> Option<u16> {
         let size = u32::from(self.last - self.first) + 1;
         let lower = if size <= LOWER_LEAST { 0 } else { (size / LOWER_PART).clamp(LOWER_LEAST, LOWER_MOST) };
@@ -171,7 +168,7 @@ impl Pool {
         around(lower, size - lower).or_else(|| around(0, lower))
     }
 
-    /// The first free one from an offset up to another, without that.
+    /// The first free port between two offsets, excluding the second.
     fn next_free(&self, from: u32, to: u32) -> Option<u16> {
         let port = |offset: u32| u16::try_from(u32::from(self.first) + offset);
         let (from, last) = (port(from).ok()?, port(to.checked_sub(1)?).ok()?);
@@ -179,10 +176,10 @@ impl Pool {
     }
 }
 
-/// The actor. See the module text.
+/// The actor. See the module documentation.
 pub struct Ports {
     pool: Pool,
-    /// Raised if this actor dies: without it services could be stored with ports that others have.
+    /// Raised if this actor dies: otherwise Services could be stored with ports of others.
     fatal: Fatal,
 }
 
@@ -282,8 +279,7 @@ mod tests {
         assert!(pool.take(&owner("a"), &[Want::Any(5)]).unwrap()[0] < 30_086);
     }
 
-    /// One owner may ask for everything, again and again: a search that walked over what is taken would keep all others
-    /// waiting.
+    /// One owner may ask for everything repeatedly: a search that walked over taken ports would block all others.
     #[test]
     #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
     fn a_range_is_emptied_fast() {

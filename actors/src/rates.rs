@@ -1,11 +1,10 @@
-//! The actor that knows how fast things have come lately.
+//! The actor that limits the rate of events.
 //!
-//! One per server: a limit holds for all workers together. It keeps nothing on disk: after a start everybody has their
-//! whole allowance again.
+//! One per server: a limit holds for all workers together. It keeps nothing on disk: after a start all buckets are full.
 //!
-//! Order: commands are answered as they come. Each limit has one bucket per key, which fills at a steady rate up to its
-//! burst; what is asked for takes one out of a bucket of each limit. Of the keys of a limit those that were asked about
-//! last are remembered; a key that is forgotten begins again with a full bucket.
+//! Commands are answered in order. Each limit has one token bucket per key, which fills at a steady rate up to its burst. A
+//! request takes one token from a bucket of each limit. Each limit remembers its most recently used keys; a forgotten key starts
+//! again with a full bucket.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
@@ -16,50 +15,48 @@ use crate::clock::{Clock, Timestamp};
 use crate::limits::RATES_MAILBOX;
 use crate::permit::Permit;
 
-/// What one whole thing costs: a bucket that gains `n` a second gains `n` of these a microsecond.
+/// The cost of one token: a bucket that gains `n` tokens a second gains `n` of these units a microsecond.
 const ONE: u64 = 1_000_000;
 
-/// How fast things with the same key may come.
+/// The rate limit of events with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// How many a second.
+    /// Tokens per second.
     pub per_second: u32,
-    /// How many at once.
+    /// The maximum number of tokens.
     pub burst: u32,
-    /// How many keys are remembered.
+    /// The number of keys that are remembered.
     pub keys: usize,
 }
 
-/// Takes one out of the bucket of each key: the first is that of the first limit, and so on.
-/// Answers for each limit whether there was one to take. On Full the sender waits, within its own permit; on Closed the
-/// server ends.
+/// Takes one token from the bucket of each key: the first key is for the first limit, and so on. Answers for each limit whether a
+/// token was left. On Full the sender waits, within its own permit; on Closed the server ends.
 #[derive(Message)]
 #[rtype(result = "Vec<bool>")]
 pub struct Spend {
-    /// Whose.
+    /// One key per limit.
     pub keys: Vec<String>,
-    /// The place of the request.
+    /// The seat of the request.
     pub permit: Permit,
 }
 
-/// What is left for one key.
+/// The tokens of one key.
 #[derive(Debug)]
 struct Bucket {
     left: u64,
     filled: Timestamp,
-    /// When it was last asked about, as the count of questions.
+    /// The number of the last question about it.
     asked: u64,
 }
 
-/// A key, short whatever its text: texts come from clients. Two hashes with secrets of their own do not meet by chance, nor
-/// by intent.
+/// A hashed key, because clients choose the texts. Two hashes with independent secrets do not collide by chance, nor by intent.
 type Short = (u64, u64);
 
 /// One limit and its buckets.
 struct Buckets {
     limit: Limit,
     known: HashMap<Short, Bucket>,
-    /// The keys by when they were last asked about.
+    /// The keys, least recently used first.
     by_age: BTreeMap<u64, Short>,
     questions: u64,
     secrets: (RandomState, RandomState),
@@ -80,7 +77,7 @@ impl Buckets {
         self.by_age.remove(&bucket.asked);
         self.by_age.insert(asked, key);
         bucket.asked = asked;
-        // A clock that was set back neither fills nor empties.
+        // A clock that was set back changes nothing.
         let gained = now.0.saturating_sub(bucket.filled.0).saturating_mul(u64::from(self.limit.per_second));
         bucket.left = bucket.left.saturating_add(gained).min(most);
         bucket.filled = now;
@@ -95,7 +92,7 @@ impl Buckets {
     }
 }
 
-/// The actor. See the module text.
+/// The actor. See the module documentation.
 pub struct Rates {
     limits: Vec<Buckets>,
     clock: Clock,
@@ -184,7 +181,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nobody gets more than the burst and what came since, and what is remembered is bounded.
+        /// Nobody gets more than the burst and the tokens gained since, and memory is bounded.
         #[test]
         fn limits_hold(
             steps in prop::collection::vec((0u64..2_000, 0u8..6), 1..200),
@@ -195,7 +192,7 @@ mod tests {
             for (pause, key) in steps {
                 clock.advance(Duration::from_millis(pause));
                 passed += pause;
-                // The first key is asked about in every step, so it is never forgotten.
+                // The first key is used in every step, so it is never forgotten.
                 taken += u64::from(spend(&mut rates, "0"));
                 if keys > 1 {
                     spend(&mut rates, &key.to_string());

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! format u8 · operation u8 · checksum u32 · checksum of the head u32 · accepted at u64 · superseded revision u64 · key
-//! and, unless it is a removal:
+//! and, if an object was written:
 //! place of the revision u32 · start of the item u32 · labels · fields · body
 //! ```
 //!
@@ -35,6 +35,8 @@ pub enum Operation {
     Replace(Arc<Object>, Revision),
     /// The object with this key is gone; its last version is at this revision. No body: it lies in that version.
     Remove(Key, Revision),
+    /// Nothing: the type went on by a revision. It stands in the log so that there is no hole where nothing is missing.
+    Step,
 }
 
 /// A write, and when it was accepted.
@@ -47,11 +49,12 @@ pub struct Record {
 }
 
 impl Record {
-    /// The key of the object that was written.
-    pub fn key(&self) -> &Key {
+    /// The key of the object that was written; empty if none was.
+    pub fn key(&self) -> &str {
         match &self.operation {
-            Operation::Create(object) | Operation::Replace(object, _) => &object.key,
-            Operation::Remove(key, _) => key,
+            Operation::Create(object) | Operation::Replace(object, _) => object.key.as_str(),
+            Operation::Remove(key, _) => key.as_str(),
+            Operation::Step => "",
         }
     }
 
@@ -60,7 +63,7 @@ impl Record {
         const OVERHEAD: usize = 128;
         match &self.operation {
             Operation::Create(object) | Operation::Replace(object, _) => object.bytes.len() + OVERHEAD,
-            Operation::Remove(..) => OVERHEAD,
+            Operation::Remove(..) | Operation::Step => OVERHEAD,
         }
     }
 
@@ -70,12 +73,13 @@ impl Record {
             Operation::Create(object) => (1, Revision::ZERO, Some(object)),
             Operation::Replace(object, superseded) => (2, *superseded, Some(object)),
             Operation::Remove(_, superseded) => (3, *superseded, None),
+            Operation::Step => (4, Revision::ZERO, None),
         };
         out.clear();
         out.extend_from_slice(&[FORMAT, code, 0, 0, 0, 0, 0, 0, 0, 0]);
         out.extend_from_slice(&self.at.0.to_le_bytes());
         out.extend_from_slice(&superseded.0.to_le_bytes());
-        put(out, self.key().as_str().as_bytes());
+        put(out, self.key().as_bytes());
         let head = head_checksum(type_id, revision, out, out.len()).to_le_bytes();
         if let Some(gap) = out.get_mut(CHECKSUM_END..HEAD_AT) {
             gap.copy_from_slice(&head);
@@ -219,6 +223,7 @@ impl<'a> Reader<'a> {
             1 if superseded == Revision::ZERO => Operation::Create(object(self, key, revision)?),
             2 if superseded < revision => Operation::Replace(object(self, key, revision)?, superseded),
             3 if superseded < revision => Operation::Remove(key, superseded),
+            4 if superseded == Revision::ZERO && key.as_str().is_empty() => Operation::Step,
             _ => return None,
         };
         Some(Record { operation, at })
@@ -264,7 +269,8 @@ mod tests {
                 let operation = match kind {
                     0 => Operation::Create(object(&body, labels, revision)),
                     1 => Operation::Replace(object(&body, labels, revision), Revision(revision.0 - 1)),
-                    _ => Operation::Remove(Key::cluster("gone"), Revision(2)),
+                    2 => Operation::Remove(Key::cluster("gone"), Revision(2)),
+                    _ => Operation::Step,
                 };
                 (Record { operation, at: Timestamp(at) }, revision)
             },
@@ -281,6 +287,7 @@ mod tests {
                     gone(a) && a.revision == b.revision && x == y
                 }
                 (Operation::Remove(_, x), Operation::Remove(_, y)) => x == y,
+                (Operation::Step, Operation::Step) => true,
                 _ => false,
             }
     }
@@ -299,6 +306,7 @@ mod tests {
                 (Operation::Create(a), Operation::Create(b)) => objects(a, b),
                 (Operation::Replace(a, x), Operation::Replace(b, y)) => objects(a, b) && x == y,
                 (Operation::Remove(a, x), Operation::Remove(b, y)) => (a, x) == (b, y),
+                (Operation::Step, Operation::Step) => true,
                 _ => false,
             }
     }
@@ -316,7 +324,7 @@ mod tests {
             let mut bytes = Vec::new();
             record.encode(7, revision, &mut bytes);
             let whole = bytes.clone();
-            let head = HEAD_AT + 8 + 8 + 4 + record.key().as_str().len();
+            let head = HEAD_AT + 8 + 8 + 4 + record.key().len();
             let (at, cut) = (at.index(whole.len()), cut.index(whole.len()));
             bytes[at] ^= 1 << bit;
             for (damaged, first) in [(&bytes[..], at), (&whole[..cut], cut)] {

@@ -132,23 +132,33 @@ impl Rebuilding {
         }
         self.seen = revision;
         let at = record.at;
+        let too_old = self.window.is_none() && at < horizon;
         let previous = self.apply(revision, &record)?;
         let change = match record.operation {
             Operation::Create(_) => Change::Created,
             Operation::Replace(..) => Change::Replaced,
             Operation::Remove(..) => Change::Removed,
+            Operation::Step => {
+                if too_old {
+                    self.cut(revision);
+                    self.trims.push(revision);
+                } else {
+                    // Somebody may go on from before it.
+                    self.window(window_bytes).step(revision, at);
+                }
+                return Ok(());
+            }
         };
         let now_readable = match &record.operation {
             Operation::Create(object) | Operation::Replace(object, _) => object.is_readable(),
-            Operation::Remove(..) => true,
+            Operation::Remove(..) | Operation::Step => true,
         };
         if !now_readable {
-            let (type_name, key) = (&self.type_name, record.key().as_str());
+            let (type_name, key) = (&self.type_name, record.key());
             tracing::error!(%type_name, key, %revision, "a record is damaged: this version of the object cannot be read");
         }
         let before_readable = previous.as_ref().map(|previous| previous.is_readable());
         let is_whole = now_readable && before_readable.unwrap_or(change == Change::Created);
-        let too_old = self.window.is_none() && at < horizon;
         if !is_whole || too_old {
             self.cut(revision);
             self.trims.extend(previous.map(|previous| previous.revision));
@@ -158,17 +168,21 @@ impl Rebuilding {
         let object = match (record.operation, &previous) {
             (Operation::Create(object) | Operation::Replace(object, _), _) => object,
             (Operation::Remove(..), Some(last)) => Arc::new(last.at(revision)),
-            (Operation::Remove(..), None) => return Ok(()),
+            (Operation::Remove(..), None) | (Operation::Step, _) => return Ok(()),
         };
-        let (floor, counter) = (self.floor, self.counter);
-        let shelf = &self.shelf;
-        let window = self.window.get_or_insert_with(|| {
-            Window::restored(floor, counter, Vec::new(), window_bytes).with_shelf(shelf.clone())
-        });
-        for gone in window.append(Arc::new(Event::new(change, object, previous, at))) {
+        let event = Event::new(change, object, previous, at);
+        for gone in self.window(window_bytes).append(Arc::new(event)) {
             self.trims.extend(freed_by(&gone));
         }
         Ok(())
+    }
+
+    /// The window, which begins after the floor.
+    fn window(&mut self, window_bytes: usize) -> &Window {
+        let Rebuilding { floor, counter, shelf, window, .. } = self;
+        window.get_or_insert_with(|| {
+            Window::restored(*floor, *counter, Vec::new(), window_bytes).with_shelf(shelf.clone())
+        })
     }
 
     /// Moves the objects on by one record and answers the version it superseded, if the log still has it.
@@ -179,6 +193,7 @@ impl Rebuilding {
                 (self.objects.insert(object.key.clone(), Arc::clone(object)), Some(*superseded))
             }
             Operation::Remove(key, superseded) => (self.objects.remove(key), Some(*superseded)),
+            Operation::Step => (None, None),
         };
         // A superseded version may have been trimmed; another one in its place means that the log lies.
         match &previous {

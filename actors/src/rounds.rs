@@ -1,11 +1,11 @@
-//! The actor that holds rounds: for each key one at a time, and those who come meanwhile share the next.
+//! The actor that batches work: one round at a time per key, and items that arrive meanwhile share the next round.
 //!
-//! Many writers who change the same object one by one, each against the version it read, spend most of their tries on
-//! each other. Here they wait for their turn instead, and all who wait take it together: one read and one write serve
-//! them all. It knows nothing of what they want; what is done in a round is given to it when it is made.
+//! Writers that change the same object one by one, each against the version it read, would mostly conflict with each other. Here
+//! they wait for a round instead, and one read and one write serve all of them. The actor knows nothing about the items; the work
+//! of a round is injected.
 //!
-//! Order: items of a key are taken as they came. Rounds of different keys run side by side. An item that was taken in is
-//! part of a round even if its sender is gone, so whoever wants an answer puts a way to answer into the item.
+//! The items of a key are processed in order. Rounds of different keys run concurrently. An accepted item is processed even if
+//! its sender is gone, so a sender that wants an answer puts a channel into the item.
 
 use std::collections::HashMap;
 
@@ -15,36 +15,36 @@ use futures::future::LocalBoxFuture;
 use crate::fatal::Fatal;
 use crate::limits::{ROUND_ITEMS, ROUNDS_MAILBOX};
 
-/// Asks to be part of the next round of a key.
-/// Answers when the item has been taken in. On Full the sender waits, within its own permit; on Closed the server ends.
+/// Adds an item to the next round of a key. Answers when it is accepted. On Full the sender waits, within its own permit; on
+/// Closed the server ends.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Join<T: Send + 'static> {
-    /// Whose turn it is about.
+    /// The key of the round.
     pub key: String,
-    /// What is wanted.
+    /// The item to process.
     pub item: T,
 }
 
-/// What is done in a round: the key and the items, in order.
+/// The work of a round: the key and the items, in order.
 pub type Work<T> = Box<dyn Fn(String, Vec<T>) -> LocalBoxFuture<'static, ()>>;
 
-/// The actor. See the module text.
+/// The actor. See the module documentation.
 pub struct Rounds<T> {
     work: Work<T>,
-    /// Those who wait for the next round, for each key that has a round under way.
+    /// Items for the next round of each key that has a round in progress.
     waiting: HashMap<String, Vec<T>>,
-    /// Raised if this actor dies: those who wait would never get their turn.
+    /// Raised if this actor dies: waiting items would never be processed.
     fatal: Fatal,
 }
 
 impl<T> Rounds<T> {
-    /// The actor whose rounds do this work.
+    /// An actor with this work.
     pub fn new(work: Work<T>, fatal: Fatal) -> Rounds<T> {
         Rounds { work, waiting: HashMap::new(), fatal }
     }
 
-    /// Takes an item in. Answers it back if no round of its key is under way.
+    /// Queues an item. Returns it if its key has no round in progress.
     fn wait(&mut self, key: &str, item: T) -> Option<T> {
         if let Some(waiting) = self.waiting.get_mut(key) {
             waiting.push(item);
@@ -54,7 +54,7 @@ impl<T> Rounds<T> {
         Some(item)
     }
 
-    /// Who is in the next round of a key, now that one is over. `None`: nobody waits.
+    /// The items of the next round of a key after one has ended; `None` if there are none.
     fn next(&mut self, key: &str) -> Option<Vec<T>> {
         let waiting = self.waiting.get_mut(key)?;
         if waiting.is_empty() {

@@ -1,4 +1,4 @@
-//! The objects of one type at one revision: a pointer to take, shared by all who read it.
+//! The objects of one type at one revision, shared by all readers.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use imbl::OrdMap;
 
 use crate::object::{Key, Object, Revision};
 
-/// A state that never changes, whatever is written after it was taken.
+/// An immutable state: later writes do not change it.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The newest revision of the type in this state.
@@ -17,7 +17,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The state of a type that nothing was ever written to.
+    /// The state of a type without writes.
     pub fn empty() -> Snapshot {
         Snapshot { revision: Revision::FIRST, objects: OrdMap::new() }
     }
@@ -42,7 +42,8 @@ impl Snapshot {
         self.objects.values()
     }
 
-    /// The objects of one namespace, or of all, from `start` on, by key. Costs what it yields, not what the type holds.
+    /// The objects of one namespace, or of all, from `start` on, by key. The cost depends on the result, not on the size of the
+    /// type.
     pub fn scan<'a>(
         &'a self,
         namespace: Option<&str>,

@@ -104,6 +104,19 @@ pub struct Settled {
     pub permit: Permit,
 }
 
+/// Asks that the type go on to a revision above this one, if it has not: at a new revision at which nothing changes. Whoever was
+/// told that a revision has expired takes the same one for the same list.
+/// Answers when that is durable, or Busy or Unavailable. Nothing happens where something did within the history: no revision above
+/// has expired then, and readers must not be able to make a log grow. Full and Closed as for [`Create`].
+#[derive(Message)]
+#[rtype(result = "Result<(), StoreError>")]
+pub struct Step {
+    /// The revision that has expired.
+    pub above: Revision,
+    /// The place of the request.
+    pub permit: Permit,
+}
+
 /// Asks for the whole present state, which costs a pointer. Full and Closed as for [`Create`].
 #[derive(Message)]
 #[rtype(result = "Result<Snapshot, StoreError>")]
@@ -220,23 +233,34 @@ impl Demand {
 }
 
 /// A writer and the places it holds, given back when it is answered.
-struct Writer {
-    reply: oneshot::Sender<Answer>,
+struct Writer<T = Arc<Object>> {
+    reply: oneshot::Sender<Result<T, StoreError>>,
     _permit: Permit,
     _place: Place,
 }
 
-impl Writer {
-    fn answer(self, answer: Answer) {
+impl<T> Writer<T> {
+    fn answer(self, answer: Result<T, StoreError>) {
         // A writer that no longer listens needs no answer.
         let _gone = self.reply.send(answer);
     }
 }
 
-/// A write that was passed to the committer.
-struct Pending {
-    event: Event,
-    writer: Writer,
+/// What was passed to the committer.
+enum Pending {
+    /// A change of an object.
+    Write(Event, Writer),
+    /// A revision at which nothing changes.
+    Step(Revision, Timestamp, Writer<()>),
+}
+
+impl Pending {
+    fn revision(&self) -> Revision {
+        match self {
+            Pending::Write(event, _) => event.revision(),
+            Pending::Step(revision, ..) => *revision,
+        }
+    }
 }
 
 /// A key with writes under way.
@@ -260,6 +284,8 @@ pub struct Store {
     window: Arc<Window>,
     /// The last revision that was given to a write; at least that of the snapshot.
     last: Revision,
+    /// When that was; unknown until something happens after a start.
+    last_at: Option<Timestamp>,
     /// Writes under way, by revision.
     pending: VecDeque<Pending>,
     /// Every key with a write under way.
@@ -281,6 +307,7 @@ impl Store {
             last: state.snapshot.revision,
             snapshot: state.snapshot,
             window: state.window,
+            last_at: None,
             pending: VecDeque::new(),
             under_way: HashMap::new(),
             turns: Turns::default(),
@@ -331,19 +358,34 @@ impl Store {
     /// Passes on a write that fits the newest state of its key.
     fn begin(&mut self, demand: Demand, writer: Writer) {
         let passed = self.plan(demand).and_then(|(operation, event)| {
-            self.pass_on(operation, &event)?;
+            self.pass_on(event.revision(), Record { operation, at: event.at })?;
             Ok(event)
         });
         let event = match passed {
             Ok(event) => event,
             Err(refused) => return writer.answer(Err(refused)),
         };
-        self.last = event.revision();
+        (self.last, self.last_at) = (event.revision(), Some(event.at));
         let way = self.under_way.entry(event.object.key.clone()).or_default();
         way.newest = (event.change != Change::Removed).then(|| Arc::clone(&event.object));
         way.last = self.last;
         way.writes += 1;
-        self.pending.push_back(Pending { event, writer });
+        self.pending.push_back(Pending::Write(event, writer));
+    }
+
+    /// Goes on to a revision above this one, unless that is there.
+    fn step(&mut self, above: Revision, writer: Writer<()>) {
+        let now = self.around.clock.now();
+        let is_quiet = self.last_at.is_none_or(|last| last < now.minus(self.around.history));
+        if self.last > above || !is_quiet {
+            return writer.answer(Ok(()));
+        }
+        let revision = self.last.next();
+        if let Err(refused) = self.pass_on(revision, Record { operation: Operation::Step, at: now }) {
+            return writer.answer(Err(refused));
+        }
+        (self.last, self.last_at) = (revision, Some(now));
+        self.pending.push_back(Pending::Step(revision, now, writer));
     }
 
     /// What a write does to the newest state of its key, at the next revision, or why it may not.
@@ -382,12 +424,8 @@ impl Store {
         to.answer(Ok(self.basis(key, Some(turn))));
     }
 
-    fn pass_on(&self, operation: Operation, event: &Event) -> Result<(), StoreError> {
-        let write = Write {
-            type_name: self.type_name.clone(),
-            revision: event.revision(),
-            record: Record { operation, at: event.at },
-        };
+    fn pass_on(&self, revision: Revision, record: Record) -> Result<(), StoreError> {
+        let write = Write { type_name: self.type_name.clone(), revision, record };
         let commit = Commit { write, store: self.me.clone() };
         self.around.committer.try_send(commit).map_err(|error| match error {
             SendError::Full(_) => StoreError::Busy,
@@ -398,8 +436,17 @@ impl Store {
     /// Makes visible what is durable, in the order that the module text promises.
     fn reveal(&mut self, through: Revision) {
         let mut done = Vec::new();
-        while self.pending.front().is_some_and(|pending| pending.event.revision() <= through) {
-            let Some(Pending { event, writer }) = self.pending.pop_front() else { break };
+        while self.pending.front().is_some_and(|pending| pending.revision() <= through) {
+            let (event, writer) = match self.pending.pop_front() {
+                Some(Pending::Write(event, writer)) => (event, writer),
+                Some(Pending::Step(revision, at, writer)) => {
+                    self.snapshot.revision = revision;
+                    self.window.step(revision, at);
+                    writer.answer(Ok(()));
+                    continue;
+                }
+                None => break,
+            };
             let object = Arc::clone(&event.object);
             match event.change {
                 Change::Removed => self.snapshot.objects.remove(&object.key),
@@ -466,7 +513,10 @@ impl Store {
     fn give_up(&mut self) {
         self.gave_up = true;
         for pending in self.pending.drain(..) {
-            pending.writer.answer(Err(StoreError::Unavailable));
+            match pending {
+                Pending::Write(_, writer) => writer.answer(Err(StoreError::Unavailable)),
+                Pending::Step(.., writer) => writer.answer(Err(StoreError::Unavailable)),
+            }
         }
         for next in self.under_way.drain().flat_map(|(_, way)| way.line.into_all()) {
             match next {
@@ -555,6 +605,22 @@ impl Handler<Get> for Store {
 
     fn handle(&mut self, command: Get, _: &mut Self::Context) -> Self::Result {
         self.snapshot.get(command.key.as_str()).cloned().ok_or(StoreError::NotFound)
+    }
+}
+
+impl Handler<Step> for Store {
+    type Result = ResponseFuture<Result<(), StoreError>>;
+
+    fn handle(&mut self, Step { above, permit }: Step, _: &mut Self::Context) -> Self::Result {
+        let (reply, answer) = oneshot::channel();
+        if self.is_over() {
+            return Box::pin(async { Err(StoreError::Unavailable) });
+        }
+        let Some(place) = self.around.gauge.take(0) else {
+            return Box::pin(async { Err(StoreError::Busy) });
+        };
+        self.step(above, Writer { reply, _permit: permit, _place: place });
+        answered(answer)
     }
 }
 

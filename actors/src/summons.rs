@@ -1,10 +1,10 @@
-//! How a session is called: a note of what it is asked to do, and one call that says there is a note. The call goes to the
-//! task of the body if that waits for something to read, else it is a message to the session.
+//! How a session is called: by a note with its tasks, and one call that announces the note. The call wakes the task of the
+//! response body if that waits for something to read. Otherwise it is a message to the session.
 //!
-//! Invariants: a note that is not empty has been called for, or somebody has promised to, or the session waits for its client
-//! and goes on anyway when that reads; nothing written on it is lost when the session's mailbox is full, because the session
-//! reads it whenever it handles a message; and a body that was called but cannot come, because its client does not read, is
-//! given up for the session at the next errand.
+//! Invariants: for a nonempty note, either a call was made, or a caller has promised one, or the session waits for its client and
+//! continues when that reads. Nothing on the note is lost when the session's mailbox is full, because the session reads the note
+//! with every message. If a body was called but does not come, because its client does not read, the next task goes to the
+//! session instead.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -14,43 +14,43 @@ use actix::prelude::*;
 use crate::lock::Lock;
 use crate::object::Revision;
 
-/// There is something on the note of the session's [`Summons`].
+/// The note of the session's [`Summons`] has tasks.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Wake;
 
-/// What a session is asked to do.
+/// The tasks of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Errands {
-    /// Events of interest have come. None of those that were not announced before stands at or before this revision.
+    /// Events may concern the session. All newly announced events are after this revision.
     pub news_after: Option<Revision>,
-    /// A bookmark is due. All events of interest up to this revision have been announced.
+    /// A bookmark is due. All events up to this revision that concern the session have been announced.
     pub bookmark: Option<Revision>,
-    /// The session may have stopped in the middle, and can go on now.
+    /// The session may have stopped in the middle, and can continue now.
     pub resume: bool,
-    /// The watch is over.
+    /// The watch ends.
     pub close: bool,
 }
 
-/// The note and the ways to the session. Shared by the session, its broadcaster and its feed.
+/// The note and the ways to call the session. Shared by the session, its broadcaster and its feed.
 pub struct Summons {
     session: Recipient<Wake>,
-    /// A plain lock, because all who take it run on the thread of the session: it is never contended.
+    /// A plain lock: everybody who takes it runs on the session's thread, so it is never contended.
     note: Lock<Note>,
 }
 
 #[derive(Default)]
 struct Note {
     errands: Errands,
-    /// The task of the body.
+    /// Wakes the task of the body.
     body: Option<Waker>,
-    /// Whether the body has nothing to read: then it is called, and takes the session's turn.
+    /// Whether the body has nothing to read: then it is called, and runs the session's turn.
     body_waits: bool,
-    /// Whether a call is under way that somebody has promised to make.
+    /// Whether somebody has promised to make a call.
     is_promised: bool,
     /// Whether the session was called and has not read the note yet.
     is_session_called: bool,
-    /// Whether the session knows of news that its client leaves no room for: more of them are nothing new.
+    /// Whether the session already has events that its client leaves no room for: further events need no call.
     is_stalled: bool,
 }
 
@@ -60,15 +60,15 @@ impl Summons {
         Arc::new(Summons { session, note: Lock::default() })
     }
 
-    /// An event of interest has come, the next one after `after`.
+    /// Announces an event after `after`, and calls the session.
     pub fn announce(&self, after: Revision) {
         if self.note_news(after) {
             self.call();
         }
     }
 
-    /// As [`Summons::announce`], but whoever notes it calls the session later. Answers whether that is to be done: not if
-    /// the session is called for something else already.
+    /// Like [`Summons::announce`], but the caller calls the session later. Answers whether it must: not if a call is made or
+    /// promised already.
     #[must_use]
     pub fn note_news(&self, after: Revision) -> bool {
         let mut note = self.note.lock();
@@ -77,12 +77,12 @@ impl Summons {
         !note.is_stalled && note.promise()
     }
 
-    /// Whether news are to be kept from the session, because its client does not read what it has.
+    /// Sets whether events are withheld from the session, because its client does not read.
     pub(crate) fn stall(&self, is_stalled: bool) {
         self.note.lock().is_stalled = is_stalled;
     }
 
-    /// Tells that there is something on the note: the body if it waits, else the session.
+    /// Announces the note: to the body if it waits, else to the session.
     pub fn call(&self) {
         let mut note = self.note.lock();
         note.is_promised = false;
@@ -92,42 +92,43 @@ impl Summons {
         if note.wake_body() {
             return;
         }
-        // A body that was called before and has not come stands behind a client that does not read.
+        // A body that was called before and did not come belongs to a client that does not read.
         note.is_session_called = true;
         drop(note);
         self.call_session();
     }
 
-    /// Tells the session to take a turn.
+    /// Sends the session a message.
     pub(crate) fn call_session(&self) {
-        // Full: the session reads the note when it handles what fills its mailbox. Closed: it has ended.
+        // If the mailbox is full, the session reads the note with the message that fills it. If it is closed, the session has
+        // ended.
         let _ = self.session.try_send(Wake);
     }
 
-    /// A bookmark is due, and everything of interest up to `announced` has been announced.
+    /// Asks for a bookmark; all events up to `announced` have been announced.
     pub fn ask_for_bookmark(&self, announced: Revision) {
         self.write(|errands| errands.bookmark = Some(announced));
     }
 
-    /// Go on where you stopped.
+    /// Asks the session to continue where it stopped.
     pub fn resume(&self) {
         self.write(|errands| errands.resume = true);
     }
 
-    /// End the watch. That is never left to the body, which may stand behind a client that does not read.
+    /// Asks the session to end the watch. Never left to the body, whose client may not read.
     pub fn close(&self) {
         self.note.lock().errands.close = true;
         self.call_session();
     }
 
-    /// What there is to do. Taken before the session reads its window: what comes while it reads is a new errand.
+    /// Takes the tasks. Called before the session reads its window: an event that comes during the read is a new task.
     pub fn answer(&self) -> Errands {
         let mut note = self.note.lock();
         note.is_session_called = false;
         std::mem::take(&mut note.errands)
     }
 
-    /// Whether there is something to do. If not, this task is called in the session's place when there is, once.
+    /// Whether there are tasks. If not, the body's task is woken in the session's place at the next one, once.
     pub(crate) fn has_errands_or_calls(&self, body: &Waker) -> bool {
         let mut note = self.note.lock();
         if note.errands != Errands::default() {
@@ -140,12 +141,12 @@ impl Summons {
         false
     }
 
-    /// There is something to read.
+    /// Wakes the body: there is something to read.
     pub(crate) fn call_body(&self) {
         self.note.lock().wake_body();
     }
 
-    /// The body is gone.
+    /// Forgets the body, which is gone.
     pub(crate) fn forget_body(&self) {
         let mut note = self.note.lock();
         (note.body, note.body_waits) = (None, false);
@@ -163,14 +164,14 @@ impl Summons {
 }
 
 impl Note {
-    /// Answers whether somebody is to be called for what was written, which is a promise to do so.
+    /// Answers whether a call is needed for what was written. Then the caller has promised it.
     fn promise(&mut self) -> bool {
         let call = !self.is_promised && !self.is_session_called;
         self.is_promised |= call;
         call
     }
 
-    /// Whether the body waited.
+    /// Wakes the body if it waits; answers whether it did.
     fn wake_body(&mut self) -> bool {
         let waited = std::mem::take(&mut self.body_waits);
         if let Some(body) = self.body.as_ref().filter(|_| waited) {
@@ -187,7 +188,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// An actor that counts how often it is woken and leaves the note alone.
+    /// An actor that counts its wakes and never reads the note.
     pub(crate) struct Counter(pub(crate) Rc<Cell<usize>>);
 
     impl Actor for Counter {

@@ -1,7 +1,7 @@
-//! What an event means to one reader.
+//! The meaning of an event for one watch.
 //!
-//! A selector makes a view of the type: a change can move an object into the view, within it, or out of it. So the same
-//! event may be an addition for one reader and a modification for another.
+//! A selector defines a view of the type. A change can move an object into the view, within it, or out of it. So the same event
+//! may be ADDED for one watch and MODIFIED for another.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use crate::filter::Filter;
 use crate::object::{Object, Variant};
 use crate::window::{Change, Event};
 
-/// What a reader is told.
+/// The type of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Told {
     /// The object is in the view now and was not before.
     Added,
     /// The object was in the view and still is.
     Modified,
-    /// The object was in the view and is not any more.
+    /// The object was in the view and no longer is.
     Deleted,
 }
 
 impl Told {
-    /// The number under which an event keeps its frame for readers of `variant` who are told this. All who are told of a
-    /// deletion are shown the same object, see [`shown`], so variant and kind name the frame completely. Variants are
-    /// small numbers that the encodings count from zero, far below the two bits that are lost here.
+    /// The number under which an event caches its frame for this variant and event type. All watches see the same object of a
+    /// deletion, see [`shown`], so both numbers identify the frame. Variants are small numbers, far below the two bits that are
+    /// lost here.
     pub fn frame_of(self, variant: Variant) -> Variant {
         let kind = match self {
             Told::Added => 0,
@@ -40,14 +40,14 @@ pub fn before(event: &Event) -> Option<&Arc<Object>> {
     event.previous.as_ref().or(removed)
 }
 
-/// The object as it is after the event; `None` if there is none any more.
+/// The object as it is after the event; `None` if it was removed.
 pub fn after(event: &Event) -> Option<&Arc<Object>> {
     (event.change != Change::Removed).then_some(&event.object)
 }
 
-/// What a reader with this filter is told of the event; `None`: nothing.
+/// The event type for a watch with this filter; `None` if the event is not sent.
 pub fn told(filter: &Filter, event: &Event) -> Option<Told> {
-    // The key never changes, so most events of no interest fall out here.
+    // The key never changes, so most events that do not match are dropped here.
     if !filter.wants_key(&event.object.key) {
         return None;
     }
@@ -60,8 +60,8 @@ pub fn told(filter: &Filter, event: &Event) -> Option<Told> {
     }
 }
 
-/// The object that such a reader is shown. One that left the view is shown as it was while it was still in it, at the
-/// revision of the event: the reader has no right to see what it became, and resumes from that revision.
+/// The object of the event. An object that left the view is shown in its last state inside the view, at the revision of the
+/// event: the client must not see its new state, and resumes from that revision.
 pub fn shown(told: Told, event: &Event) -> Arc<Object> {
     match (told, event.change, &event.previous) {
         (Told::Deleted, Change::Replaced, Some(previous)) => Arc::new(previous.at(event.revision())),

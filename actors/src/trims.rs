@@ -1,9 +1,9 @@
-//! Records that nothing needs any more, on their way out of the log.
+//! Superseded records on their way out of the log.
 //!
-//! Order is what makes trimming safe. Live objects are the records that nobody superseded; if a tombstone left the log
-//! before the version it removed, the next start would find that version alive. Stores push in the order of their
-//! history, the committer takes in the order of pushing, and a type that once found no room is left alone until the next
-//! start: skipping one record and trimming a later one of the same key could bring the skipped one back to life.
+//! Trimming depends on order. Live objects are the records that no later record supersedes. If a tombstone left the log before
+//! the version it removed, the next start would find that version alive. Stores push in the order of their history, and the
+//! committer takes in the same order. A type that once found the queue full is not trimmed until the next start: if one record
+//! were skipped and a later one of the same key trimmed, the skipped one could come back to life.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -20,19 +20,19 @@ pub struct Trims(Arc<Lock<Waiting>>);
 #[derive(Debug)]
 struct Waiting {
     records: VecDeque<(TypeName, Revision)>,
-    /// Types that found no room: see the module text.
+    /// Types that found the queue full: see the module documentation.
     halted: HashSet<TypeName>,
     most: usize,
 }
 
 impl Trims {
-    /// A queue that holds at most `most` records.
+    /// A queue of at most `most` records.
     pub fn new(most: usize) -> Trims {
         let waiting = Waiting { records: VecDeque::new(), halted: HashSet::new(), most };
         Trims(Arc::new(Lock::new(waiting)))
     }
 
-    /// Hands over records of one type that may go, in the order of its history.
+    /// Adds records of one type that may be removed, in the order of its history.
     pub fn push(&self, type_name: &TypeName, records: impl IntoIterator<Item = Revision>) {
         let mut waiting = self.0.lock();
         for revision in records {
@@ -48,20 +48,20 @@ impl Trims {
         }
     }
 
-    /// At most `most` of the records that have waited longest.
+    /// Takes at most `most` records, the oldest first.
     pub fn take(&self, most: usize) -> Vec<(TypeName, Revision)> {
         let mut waiting = self.0.lock();
         let most = most.min(waiting.records.len());
         waiting.records.drain(..most).collect()
     }
 
-    /// How many more records fit.
+    /// The number of records that still fit.
     pub fn room(&self) -> usize {
         let waiting = self.0.lock();
         waiting.most.saturating_sub(waiting.records.len())
     }
 
-    /// How many records wait.
+    /// The number of waiting records.
     pub fn len(&self) -> usize {
         self.0.lock().records.len()
     }
@@ -78,8 +78,8 @@ impl Default for Trims {
     }
 }
 
-/// The records that nothing needs once this event has left its window: the version it superseded, and then, for a
-/// removal, the tombstone itself. In this order, see the module text.
+/// The records that become unnecessary once this event has left its window: the superseded version, and then, for a removal, the
+/// tombstone itself. In this order, see the module documentation.
 pub fn freed_by(event: &Trace) -> impl Iterator<Item = Revision> + use<> {
     let tombstone = event.removed.then_some(event.revision);
     event.superseded.into_iter().chain(tombstone)

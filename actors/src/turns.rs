@@ -1,9 +1,9 @@
-//! Who may change an object next, when several want to and each would undo the work of the others.
+//! Turns at an object, for concurrent changes that would conflict.
 //!
-//! A change is worked out of the state that was read, so of all who read the same state one gets through and the rest begin
-//! anew. Where several write one object, those who change it ask for a turn: they work one after the other, each from what the one
-//! before it made, durable or not. Nobody waits for the disk before the next begins, so many of their writes become durable
-//! together. A turn is a courtesy and no lock: whoever has none may still write, and the store checks every write as ever.
+//! A change is computed from the state that was read. If several requests read the same state, one succeeds and the others start
+//! over. So requests that change a contended object ask for a turn. They work one after the other, each from the result of the
+//! one before, durable or not. The next one does not wait for the disk, so many of their writes become durable together. A turn
+//! is an optimization, not a lock: a request without one may still write, and the store checks every write.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,51 +18,51 @@ use crate::object::{Key, Object};
 use crate::permit::Permit;
 use crate::store::Store;
 
-/// Asks for the state that a change of an object shall be worked out of, and for a turn. Answers when those who came before
-/// have had theirs, or Busy if they are too many. Full and Closed as for [`crate::store::Create`].
+/// Asks for the state that a change of an object starts from, and for a turn. Answers after the turns of earlier requests, or
+/// Busy if too many wait. Full and Closed as for [`crate::store::Create`].
 #[derive(Message)]
 #[rtype(result = "Result<Basis, StoreError>")]
 pub struct TakeTurn {
-    /// Which object.
+    /// The key of the object.
     pub key: Key,
-    /// Whether a turn is waited for.
+    /// Whether to wait for a turn.
     pub turn: Turning,
-    /// The place of the request.
+    /// The seat of the request.
     pub permit: Permit,
 }
 
-/// Whether whoever asks for a state waits for a turn.
+/// Whether a request waits for a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turning {
-    /// Always.
+    /// Always wait.
     Always,
-    /// Only while others write the object.
+    /// Wait only while others write the object.
     IfContended,
     /// Never: the answer comes at once.
     Never,
 }
 
-/// What a change is worked out of.
+/// The state that a change starts from.
 #[derive(Debug)]
 pub struct Basis {
-    /// The object as the writes before this leave it, if they leave one.
+    /// The object after all pending writes; `None` if there is none.
     pub object: Option<Arc<Object>>,
-    /// Whether all of these are durable. While they are not, nobody may hear of them: a write that builds on them is answered
-    /// after they are, and whoever answers without a write waits first: see [`crate::store::Settled`].
+    /// Whether all of these writes are durable. Until then their effects must not be revealed: a write based on them is answered
+    /// after they are durable, and a reply without a write must wait, see [`crate::store::Settled`].
     pub is_durable: bool,
     /// The turn, if there is one.
     pub turn: Option<Turn>,
 }
 
-/// Tells the store that a turn is over. It comes through a handle of its own, one for each turn, so it is never refused.
+/// Ends a turn. Each turn has a handle of its own, so this message is never refused.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct EndTurn {
-    /// Whose turn.
+    /// The key of the turn.
     pub key: Key,
 }
 
-/// A turn. Dropped, it is over.
+/// A turn, which ends when it is dropped.
 #[derive(Debug)]
 pub struct Turn {
     store: Addr<Store>,
@@ -77,37 +77,37 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // A new address has a slot of its own, so this cannot find the mailbox full; and there is one per turn.
+        // A new address has a slot of its own, so the mailbox cannot be full; and there is one per turn.
         let _ = self.store.clone().try_send(EndTurn { key: self.key.clone() });
     }
 }
 
-/// One that waits for a turn.
+/// A request that waits for a turn.
 pub(crate) struct Waiting {
     reply: oneshot::Sender<Result<Basis, StoreError>>,
 }
 
 impl Waiting {
-    /// One that waits, and where it hears.
+    /// A waiting request, and its receiver.
     pub(crate) fn new(permit: Permit) -> (Waiting, Awaited) {
         let (reply, basis) = oneshot::channel();
         (Waiting { reply }, Awaited { basis, _permit: permit })
     }
 
-    /// Whether nobody waits any more: the request gave up, or its client did.
+    /// Whether the request has given up, or its client has.
     fn is_gone(&self) -> bool {
         self.reply.is_closed()
     }
 
-    /// Tells it.
+    /// Sends the answer.
     pub(crate) fn answer(self, basis: Result<Basis, StoreError>) {
-        // Where nobody listens any more a turn is dropped here, and ends by itself.
+        // If the receiver is gone, the turn is dropped here and ends.
         let _gone = self.reply.send(basis);
     }
 }
 
-/// What one that waits will hear. It holds the place of the request for as long as somebody wants to hear it: a request that gives
-/// up works no more, whatever is left of it in the line.
+/// The receiver of a waiting request. It holds the request's seat as long as somebody waits: a request that gave up no longer
+/// counts, even if its entry is still in the line.
 pub struct Awaited {
     basis: oneshot::Receiver<Result<Basis, StoreError>>,
     _permit: Permit,
@@ -120,7 +120,7 @@ impl MessageResponse<Store, TakeTurn> for Awaited {
             let mut waiting = self;
             tokio::select! {
                 basis = &mut waiting.basis => {
-                    // Where nobody listens any more a turn is dropped here, and ends by itself.
+                    // If the receiver is gone, the turn is dropped here and ends.
                     drop(asked.send(basis.unwrap_or(Err(StoreError::Unavailable))));
                 }
                 () = asked.closed() => {}
@@ -129,22 +129,22 @@ impl MessageResponse<Store, TakeTurn> for Awaited {
     }
 }
 
-/// The turns of one store: every key at which somebody has one, and who waits for the next.
+/// The turns of one store: every key with a turn in progress, and its waiting requests.
 #[derive(Default)]
 pub(crate) struct Turns(HashMap<Key, VecDeque<Waiting>>);
 
 impl Turns {
-    /// Whether nobody has a turn.
+    /// Whether no turn is in progress.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether somebody has a turn at this key.
+    /// Whether a turn at this key is in progress.
     pub(crate) fn is_taken(&self, key: &Key) -> bool {
         self.0.contains_key(key)
     }
 
-    /// Takes in one that wants a turn. Gives it back if its turn is now.
+    /// Adds a request for a turn. Returns it if its turn is now.
     pub(crate) fn enter(&mut self, key: &Key, one: Waiting) -> Option<Waiting> {
         match self.0.get_mut(key) {
             None => {
@@ -152,7 +152,7 @@ impl Turns {
                 Some(one)
             }
             Some(waiting) => {
-                // Those who gave up take no room from the others.
+                // Requests that gave up take no room from the others.
                 if waiting.len() >= TURNS_WAITING_PER_KEY {
                     waiting.retain(|waiting| !waiting.is_gone());
                 }
@@ -166,7 +166,7 @@ impl Turns {
         }
     }
 
-    /// A turn at this key is over: whose is the next.
+    /// Ends a turn at this key and answers the next request.
     pub(crate) fn end(&mut self, key: &Key) -> Option<Waiting> {
         let waiting = self.0.get_mut(key)?;
         let next = std::iter::from_fn(|| waiting.pop_front()).find(|waiting| !waiting.is_gone());

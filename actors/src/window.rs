@@ -9,14 +9,15 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
 
 use crate::archive::Shelf;
 use crate::checkpoints::Checkpoints;
 use crate::clock::Timestamp;
-use crate::limits::{FRAMES_KEPT, SHELVED_EVENTS};
+use crate::limits::{FRAMES_KEPT, SET_BACK, SHELVED_EVENTS};
+use crate::lock::{Lock, SharedLock};
 use crate::object::{Object, Revision, Variant};
 
 /// What happened to an object.
@@ -40,13 +41,13 @@ pub struct Event {
     pub previous: Option<Arc<Object>>,
     /// When the change was accepted.
     pub at: Timestamp,
-    frames: Mutex<Vec<(Variant, Bytes)>>,
+    frames: Lock<Vec<(Variant, Bytes)>>,
 }
 
 impl Event {
     /// An event that nobody has encoded yet.
     pub fn new(change: Change, object: Arc<Object>, previous: Option<Arc<Object>>, at: Timestamp) -> Event {
-        Event { change, object, previous, at, frames: Mutex::default() }
+        Event { change, object, previous, at, frames: Lock::default() }
     }
 
     /// The revision of the change.
@@ -65,7 +66,7 @@ impl Event {
             return made;
         }
         let frame = make();
-        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut frames = self.frames.lock();
         if frames.len() < FRAMES_KEPT && !frames.iter().any(|(known, _)| *known == variant) {
             frames.push((variant, frame.clone()));
         }
@@ -73,7 +74,7 @@ impl Event {
     }
 
     fn made(&self, variant: Variant) -> Option<Bytes> {
-        let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let frames = self.frames.lock();
         frames.iter().find(|(known, _)| *known == variant).map(|(_, frame)| frame.clone())
     }
 
@@ -136,7 +137,7 @@ pub struct Extent {
 
 /// The history itself. See the module text.
 pub struct Window {
-    inner: RwLock<Inner>,
+    inner: SharedLock<Inner>,
     /// A copy of the head, for those who look often and seldom find anything.
     latest: AtomicU64,
     max_bytes: usize,
@@ -153,6 +154,14 @@ struct Inner {
     in_memory: Revision,
     /// What is on the shelf: the events after `floor`, up to `in_memory`.
     shelved: VecDeque<Trace>,
+    /// Revisions after `floor` at which nothing happened. A cursor before one has missed nothing, as long as the log shows it.
+    /// Nothing is hidden by their records, which leave the log like those of removals: by themselves.
+    steps: VecDeque<Trace>,
+    /// When the newest of all this was accepted.
+    newest_at: Timestamp,
+    /// Where the clock was set back: everything up to a revision is at least as old as the time beside it. Both rise. Without
+    /// this one write of a moment in which the clock was wrong would keep all later ones until that time has come.
+    set_back: VecDeque<(Revision, Timestamp)>,
     /// A cursor below this has missed something.
     floor: Revision,
     /// The newest revision of the type that readers may see.
@@ -167,11 +176,14 @@ impl Window {
             bytes: 0,
             in_memory: head,
             shelved: VecDeque::new(),
+            steps: VecDeque::new(),
+            newest_at: Timestamp(0),
+            set_back: VecDeque::new(),
             floor: head,
             head,
         };
         Window {
-            inner: RwLock::new(inner),
+            inner: SharedLock::new(inner),
             latest: AtomicU64::new(head.0),
             max_bytes,
             shelf: None,
@@ -205,6 +217,7 @@ impl Window {
     pub fn append(&self, event: Arc<Event>) -> Vec<Trace> {
         let mut inner = self.write();
         debug_assert!(inner.events.back().is_none_or(|last| last.revision() < event.revision()));
+        inner.note_time(event.at);
         inner.bytes += event.weight();
         inner.head = inner.head.max(event.revision());
         inner.events.push_back(event);
@@ -225,18 +238,35 @@ impl Window {
         gone
     }
 
+    /// The type went on to this revision without an event. Only its store calls this.
+    pub fn step(&self, to: Revision, at: Timestamp) {
+        let mut inner = self.write();
+        inner.note_time(at);
+        inner.steps.push_back(Trace { revision: to, at, superseded: None, removed: true });
+        inner.head = inner.head.max(to);
+        self.latest.store(inner.head.0, Ordering::Release);
+    }
+
     /// Lets go of at most `most` events from before `horizon` and returns what is left of them.
     pub fn forget_before(&self, horizon: Timestamp, most: usize) -> Vec<Trace> {
         let mut inner = self.write();
         let mut gone = Vec::new();
         while gone.len() < most {
             let trace = match (inner.shelved.front(), inner.events.front()) {
-                (Some(oldest), _) if oldest.at < horizon => inner.shelved.pop_front(),
-                (None, Some(oldest)) if oldest.at < horizon => inner.pop(),
+                (Some(oldest), _) if inner.is_before(horizon, oldest.revision, oldest.at) => {
+                    inner.shelved.pop_front()
+                }
+                (None, Some(oldest)) if inner.is_before(horizon, oldest.revision(), oldest.at) => inner.pop(),
                 _ => break,
             };
             gone.extend(trace.map(|trace| inner.forget(trace)));
         }
+        while let Some(step) = inner.step_before(horizon) {
+            gone.push(inner.forget(step));
+            inner.in_memory = inner.in_memory.max(inner.floor);
+        }
+        let floor = inner.floor;
+        inner.set_back.retain(|(revision, _)| *revision > floor);
         if inner.events.is_empty() && inner.shelved.is_empty() {
             // The room of what was there once goes with it.
             (inner.events, inner.shelved) = (VecDeque::new(), VecDeque::new());
@@ -299,11 +329,11 @@ impl Window {
     }
 
     fn read_lock(&self) -> RwLockReadGuard<'_, Inner> {
-        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+        self.inner.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Inner> {
-        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+        self.inner.write()
     }
 }
 
@@ -316,9 +346,37 @@ impl Inner {
         Some(Trace::from(&*oldest))
     }
 
+    /// The next event was accepted at this time.
+    fn note_time(&mut self, at: Timestamp) {
+        if at.plus(SET_BACK) < self.newest_at {
+            while self.set_back.back().is_some_and(|(_, before)| *before >= at) {
+                self.set_back.pop_back();
+            }
+            self.set_back.push_back((self.head, at));
+        }
+        self.newest_at = at;
+    }
+
+    /// Whether something is from before `horizon` that says of itself that it was accepted at `at`.
+    fn is_before(&self, horizon: Timestamp, revision: Revision, at: Timestamp) -> bool {
+        let later = self.set_back.iter().find(|(until, _)| *until >= revision);
+        later.map_or(at, |(_, before)| at.min(*before)) < horizon
+    }
+
+    /// Takes out the oldest step, if it is from before `horizon` and so is all that happened before it.
+    fn step_before(&mut self, horizon: Timestamp) -> Option<Trace> {
+        let (shelved, in_memory) = (self.shelved.front(), self.events.front());
+        let oldest = shelved.map(|trace| trace.revision).or_else(|| in_memory.map(|event| event.revision()));
+        let goes = |step: &Trace| {
+            self.is_before(horizon, step.revision, step.at)
+                && oldest.is_none_or(|oldest| step.revision < oldest)
+        };
+        self.steps.front().is_some_and(goes).then(|| self.steps.pop_front())?
+    }
+
     /// Nobody can read this event any more.
     fn forget(&mut self, trace: Trace) -> Trace {
-        self.floor = trace.revision;
+        self.floor = self.floor.max(trace.revision);
         trace
     }
 }
@@ -332,6 +390,10 @@ mod tests {
     use crate::object::{Draft, Key, Pairs, TypeName};
 
     fn event(revision: u64) -> Arc<Event> {
+        event_at(revision, revision)
+    }
+
+    fn event_at(revision: u64, second: u64) -> Arc<Event> {
         let bytes = Bytes::from_static(br#"{"resourceVersion":""}"#);
         let draft = Draft {
             key: Key::cluster("a"),
@@ -342,7 +404,7 @@ mod tests {
             fields: Pairs::default(),
         };
         let object = Arc::new(Object::new(draft, Revision(revision)));
-        Arc::new(Event::new(Change::Replaced, object, None, Timestamp(revision * 1_000_000)))
+        Arc::new(Event::new(Change::Replaced, object, None, Timestamp(second * 1_000_000)))
     }
 
     fn revisions(read: Read) -> Vec<u64> {
@@ -375,6 +437,23 @@ mod tests {
         assert_eq!(gone.iter().map(|trace| trace.revision.0).collect::<Vec<_>>(), [2, 3]);
         assert!(matches!(window.read(Revision(2), 9), Read::Expired(Revision(3))));
         assert_eq!(revisions(window.read(Revision(3), 9)), [4, 5, 6]);
+    }
+
+    #[test]
+    fn a_moment_in_which_the_clock_was_wrong_keeps_nothing_for_longer() {
+        let window = Window::new(Revision(1), 1 << 20);
+        for (revision, second) in [(2, 2), (3, 90_000), (4, 90_001), (5, 5), (6, 6)] {
+            window.append(event_at(revision, second));
+        }
+        window.step(Revision(7), Timestamp(7_000_000));
+        let gone = |second: u64| {
+            let gone = window.forget_before(Timestamp(second * 1_000_000), 10);
+            gone.iter().map(|trace| trace.revision.0).collect::<Vec<_>>()
+        };
+        assert_eq!(gone(3), [2]);
+        assert_eq!(gone(5), [0; 0], "they are no older than what came next");
+        assert_eq!(gone(6), [3, 4, 5]);
+        assert_eq!((gone(8), window.floor()), (vec![6, 7], Revision(7)));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use pilothouse_actors::limits::WINDOW_BYTES;
 use pilothouse_actors::object::{Key, Revision, TypeName};
 use pilothouse_actors::past::{NoState, state_at};
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::store::{Answer, Expire, Get, Position};
+use pilothouse_actors::store::{self, Answer, Expire, Get, Position};
 use pilothouse_actors::window::Change;
 use proptest::prelude::*;
 
@@ -43,6 +43,7 @@ enum Step {
     Create(usize, usize, String),
     Replace(usize, usize, String, Expect),
     Remove(usize, usize, Expect),
+    Advance(usize),
     Pass(u64),
     Tidy,
     Restart,
@@ -54,8 +55,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => (types.clone(), keys.clone(), body).prop_map(|(t, k, b)| Step::Create(t, k, b)),
         8 => (types.clone(), keys.clone(), body, expect.clone()).prop_map(|(t, k, b, e)| Step::Replace(t, k, b, e)),
-        5 => (types, keys, expect).prop_map(|(t, k, e)| Step::Remove(t, k, e)),
-        2 => (1u64..80).prop_map(Step::Pass),
+        5 => (types.clone(), keys, expect).prop_map(|(t, k, e)| Step::Remove(t, k, e)),
+        3 => types.prop_map(Step::Advance),
+        3 => (1u64..120).prop_map(Step::Pass),
         2 => Just(Step::Tidy),
         2 => Just(Step::Restart),
     ];
@@ -77,8 +79,12 @@ struct Happened {
 struct TypeModel {
     /// Zero until the first write, which gets 2.
     writes: u64,
+    /// When the last one was, since the last start.
+    last_at: Option<Timestamp>,
     live: BTreeMap<&'static str, (u64, String)>,
     history: VecDeque<Happened>,
+    /// Revisions at which nothing happened.
+    steps: VecDeque<(u64, Timestamp)>,
     floor: Option<u64>,
 }
 
@@ -88,8 +94,7 @@ impl TypeModel {
     }
 
     fn happen(&mut self, change: Change, key: &'static str, body: &str, at: Timestamp) -> u64 {
-        self.writes += 1;
-        let revision = self.counter();
+        let revision = self.advance(at);
         let previous = match change {
             Change::Removed => self.live.remove(key),
             _ => self.live.insert(key, (revision, body.to_owned())),
@@ -99,9 +104,18 @@ impl TypeModel {
         revision
     }
 
+    fn advance(&mut self, at: Timestamp) -> u64 {
+        self.writes += 1;
+        self.last_at = Some(at);
+        self.counter()
+    }
+
     fn forget(&mut self, horizon: Timestamp) {
         while self.history.front().is_some_and(|oldest| oldest.at < horizon) {
             self.floor = self.history.pop_front().map(|oldest| oldest.revision);
+        }
+        while self.steps.front().is_some_and(|(_, at)| *at < horizon) {
+            self.floor = self.floor.max(self.steps.pop_front().map(|(revision, _)| revision));
         }
     }
 
@@ -112,7 +126,7 @@ impl TypeModel {
             needed.extend(event.previous);
             needed.insert(event.revision);
         }
-        needed.len()
+        needed.len() + self.steps.len()
     }
 }
 
@@ -166,13 +180,27 @@ impl World {
                     written(answer, revision, &body);
                 }
             }
+            Step::Advance(at) => {
+                let name = TYPES[at];
+                let model = self.model.entry(name).or_default();
+                let above = Revision(model.counter());
+                let step = store::Step { above, permit: Permit::none() };
+                find(&self.stores, name).await.send(step).await.unwrap().unwrap();
+                if model.last_at.is_none_or(|last| last < now.minus(HISTORY)) {
+                    let revision = model.advance(now);
+                    model.steps.push_back((revision, now));
+                }
+            }
             Step::Pass(seconds) => self.options.clock.advance(Duration::from_secs(seconds)),
             Step::Tidy => self.tidy().await,
             Step::Restart => {
                 self.stores.directory.send(Stop).await.unwrap().unwrap();
                 self.stores = run((self.open)(), &self.options);
                 let horizon = now.minus(HISTORY);
-                self.model.values_mut().for_each(|model| model.forget(horizon));
+                for model in self.model.values_mut() {
+                    model.forget(horizon);
+                    model.last_at = None;
+                }
                 self.compare().await;
             }
         }

@@ -1,5 +1,4 @@
-//! Groups that other servers serve: what an APIService says of one of their versions, whether that server can be reached, and what
-//! it says of itself.
+//! API aggregation: what an APIService registers, whether its server is available, and what that server publishes.
 
 pub mod availability;
 pub mod contents;
@@ -17,13 +16,13 @@ use super::value::Value;
 use super::version::GroupVersion;
 use super::words::MASTERS;
 
-/// Their store.
+/// The store of APIServices.
 pub const STORE: &str = "apiservices.apiregistration.k8s.io";
 /// As whom this server asks others what they serve.
 const ASKS_AS: &str = "system:kube-aggregator";
-/// The same where it asks for descriptions of their API.
+/// The user of its requests for OpenAPI documents.
 pub const READS_AS: &str = "system:aggregator";
-/// The port of services that name none.
+/// The default port of an APIService's service.
 const USUAL_PORT: u16 = 443;
 
 /// Who this server is where it asks others what they serve.
@@ -31,33 +30,33 @@ pub fn asker() -> Identity {
     Identity { name: ASKS_AS.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() }
 }
 
-/// What an APIService says.
+/// The contents of an APIService.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
-    /// Its name: the version, a dot and the group.
+    /// Its name: version, dot, group.
     pub name: String,
-    /// What it is about.
+    /// The group version that it registers.
     pub gv: GroupVersion,
-    /// How early the group stands among the groups, at least.
+    /// groupPriorityMinimum: the order of groups in discovery.
     pub group_priority: i64,
-    /// How early the version stands among those of its group.
+    /// versionPriority: the order of versions within the group.
     pub version_priority: i64,
-    /// Who serves it; `None`: this server.
+    /// The service that serves it; `None` for this server.
     pub service: Option<Service>,
-    /// Whether somebody has said that it is.
+    /// Whether its Available condition is true.
     pub is_available: bool,
 }
 
-/// A service of the cluster behind which somebody serves a group.
+/// The service of an extension API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Its namespace.
+    /// The namespace of the Service.
     pub namespace: String,
-    /// Its name.
+    /// The name of the Service.
     pub name: String,
-    /// Its port.
+    /// The port of the Service.
     pub port: u16,
-    /// How whoever is there is made sure of.
+    /// How the server's certificate is verified.
     pub peer: Arc<Peer>,
 }
 
@@ -67,7 +66,7 @@ pub fn name_of(group: &str, version: &str) -> String {
 }
 
 impl Registration {
-    /// Reads an APIService.
+    /// Parses an APIService.
     pub fn read(object: &Value) -> Registration {
         let spec = object.get("spec").unwrap_or(&Value::Null);
         let number = |field: &str| spec.get(field).and_then(Value::as_int).unwrap_or(0);
@@ -84,7 +83,7 @@ impl Registration {
         }
     }
 
-    /// Where its document of discovery stands.
+    /// The path of its discovery document.
     pub fn path(&self) -> String {
         match &*self.gv.group {
             "" => format!("/api/{}", self.gv.version),
@@ -105,7 +104,7 @@ fn read(spec: &Value, service: &Value) -> Service {
     Service { namespace, name, port: port.unwrap_or(USUAL_PORT), peer: Arc::new(peer) }
 }
 
-/// The group and version that a path of discovery is about: `/apis/GROUP/VERSION`, maybe with a slash behind it.
+/// The group and version of a discovery path: `/apis/GROUP/VERSION`, possibly with a final slash.
 pub fn version_at(path: &str) -> Option<(&str, &str)> {
     let rest = path.strip_prefix("/apis/")?;
     let (group, version) = rest.strip_suffix('/').unwrap_or(rest).split_once('/')?;

@@ -1,19 +1,19 @@
-//! Amounts of resources: what a map of an object says, and what a pod asks for as a whole.
+//! Resource quantities: of a map in an object, and the total of a pod.
 
 use std::collections::BTreeMap;
 
 use super::schema::quantity::Quantity;
 use super::value::Value;
 
-/// Amounts of resources by their names.
+/// Quantities by resource name.
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// Whether pods can ask for this resource as a whole, whatever their containers say.
+/// Whether this resource can be set for a whole pod.
 pub fn is_for_whole_pods(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }
 
-/// The amounts in a map of an object.
+/// Parses the quantities of a map.
 pub fn read(map: Option<&Value>) -> Amounts {
     let entries = map.and_then(Value::fields).into_iter().flatten();
     entries
@@ -27,7 +27,7 @@ pub fn read(map: Option<&Value>) -> Amounts {
         .collect()
 }
 
-/// The `requests` or `limits` of a pod by what its containers and the pod itself ask for.
+/// The total `requests` or `limits` of a pod, from its containers and the pod itself.
 pub fn total(pod: &Value, field: &str) -> Amounts {
     let mut all = together(pod, |container, _| read(container.at(&["resources", field])));
     let whole = read(pod.at(&["spec", "resources", field]));
@@ -35,9 +35,9 @@ pub fn total(pod: &Value, field: &str) -> Amounts {
     all
 }
 
-/// What the containers of a pod need together, where `of` says what each of them needs; its second argument tells
-/// whether the container runs as long as the pod. Containers run together; init containers run before them and one after
-/// the other, except those that always restart, which stay beside all that come later.
+/// The total that the containers of a pod need, where `of` gives the needs of each; its second argument tells whether the
+/// container runs as long as the pod. Containers run together. Init containers run before them, one after the other, except for
+/// sidecars (restartPolicy Always), which keep running.
 pub fn together(pod: &Value, of: impl Fn(&Value, bool) -> Amounts) -> Amounts {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let list = |name: &str| spec.get(name).map(Value::items).unwrap_or_default();
@@ -45,8 +45,8 @@ pub fn together(pod: &Value, of: impl Fn(&Value, bool) -> Amounts) -> Amounts {
     for container in list("containers") {
         add(&mut all, &of(container, true));
     }
-    // Only what a container names itself is touched: walking all that stays for each of them would take the square of
-    // what a client can send.
+    // Only the resources of the container itself are visited: visiting all those that accumulate would be quadratic in the size
+    // of the request.
     let (mut staying, mut peak) = (Amounts::new(), Amounts::new());
     for container in list("initContainers") {
         let stays = container.str("restartPolicy") == "Always";
@@ -66,7 +66,7 @@ pub fn together(pod: &Value, of: impl Fn(&Value, bool) -> Amounts) -> Amounts {
     all
 }
 
-/// Adds each amount to that of the same name.
+/// Adds quantities by name.
 pub fn add(to: &mut Amounts, more: &Amounts) {
     for (name, amount) in more {
         let sum = to.get(name).map_or_else(|| amount.clone(), |known| known.plus(amount));
@@ -74,7 +74,7 @@ pub fn add(to: &mut Amounts, more: &Amounts) {
     }
 }
 
-/// Makes each amount at least that of `least`.
+/// Raises each quantity to at least that of `least`.
 pub fn raise(to: &mut Amounts, least: &Amounts) {
     for (name, amount) in least {
         if to.get(name).is_none_or(|known| amount > known) {

@@ -1,5 +1,5 @@
-//! What is written down of requests: which of them and how much (`policy`), in which words (`event`), what is left of
-//! bodies (`bodies`, `response`), and where requests come from (`sources`).
+//! Auditing: which requests at which level (`policy`), the events (`event`), the recorded bodies (`bodies`, `response`), and the
+//! source addresses (`sources`).
 
 pub mod bodies;
 pub mod event;
@@ -7,28 +7,28 @@ pub mod policy;
 pub mod response;
 pub mod sources;
 
-/// The group and version of records and policies.
+/// The apiVersion of audit events and policies.
 pub const API_VERSION: &str = "audit.k8s.io/v1";
 
-/// How much is written down of a request.
+/// The audit level of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Nothing.
+    /// Not audited.
     #[default]
     None,
-    /// Who asked for what, and what came of it.
+    /// Metadata of the request.
     Metadata,
-    /// And the body.
+    /// Metadata and the request body.
     Request,
-    /// And the answer.
+    /// Metadata and both bodies.
     RequestResponse,
 }
 
 impl Level {
-    /// All of them, in the order in which messages name them.
+    /// All levels, in the order in which messages name them.
     pub const ALL: [Level; 4] = [Level::None, Level::Metadata, Level::Request, Level::RequestResponse];
 
-    /// As policies and records say it.
+    /// The name in policies and events.
     pub fn word(self) -> &'static str {
         match self {
             Level::None => "None",
@@ -39,25 +39,25 @@ impl Level {
     }
 }
 
-/// When something is written down of a request.
+/// The stage of a request at which an event is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Before anything is done.
     RequestReceived,
-    /// When the answer begins, of requests without an end of their own.
+    /// When the response begins, for long-running requests.
     ResponseStarted,
-    /// When nothing more will be said.
+    /// After the response is complete.
     ResponseComplete,
-    /// When the server broke on it.
+    /// After a panic.
     Panic,
 }
 
 impl Stage {
-    /// All of them, in the order in which messages name them.
+    /// All stages, in the order in which messages name them.
     pub const ALL: [Stage; 4] =
         [Stage::RequestReceived, Stage::ResponseStarted, Stage::ResponseComplete, Stage::Panic];
 
-    /// As policies and records say it.
+    /// The name in policies and events.
     pub fn word(self) -> &'static str {
         match self {
             Stage::RequestReceived => "RequestReceived",
@@ -68,22 +68,22 @@ impl Stage {
     }
 }
 
-/// Some of the stages.
+/// A set of stages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stages(u8);
 
 impl Stages {
-    /// These and one more.
+    /// The set with one more stage.
     pub fn with(self, stage: Stage) -> Stages {
         Stages(self.0 | 1 << stage as u8)
     }
 
-    /// These and those.
+    /// The union of both sets.
     pub fn and(self, others: Stages) -> Stages {
         Stages(self.0 | others.0)
     }
 
-    /// Whether this is one of them.
+    /// Whether the set contains a stage.
     pub fn contain(self, stage: Stage) -> bool {
         self.0 & 1 << stage as u8 != 0
     }

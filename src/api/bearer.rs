@@ -1,19 +1,19 @@
-//! The token of an Authorization header.
+//! Parses the Authorization header.
 
-/// What is said to clients that put too much space before their token; the reference server's words.
+/// The warning about extra space before a token; the reference's words.
 const SPACE: &str =
     "the provided Authorization header contains extra space before the bearer token, and is ignored";
 
-/// What an Authorization header shows.
+/// The contents of an Authorization header.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Shown<'a> {
-    /// The token. Any other scheme and an empty token count as no credentials at all.
+    /// The bearer token. Other schemes and an empty token count as no credentials.
     pub token: Option<&'a str>,
-    /// What the client should know.
+    /// A warning for the client.
     pub warning: Option<&'static str>,
 }
 
-/// Reads an Authorization header. What follows a token after a space is not looked at, as in the reference.
+/// Parses an Authorization header. Text after the token and a space is ignored, as in the reference.
 pub fn bearer(header: &str) -> Shown<'_> {
     let mut words = header.trim().splitn(3, ' ');
     let (scheme, token) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());

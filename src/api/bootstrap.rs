@@ -1,4 +1,4 @@
-//! What the reference server makes at its first start, as values: clients look for these objects by name.
+//! The objects that the reference creates at its first start, as values: clients look for them by name.
 
 pub mod api_services;
 pub mod flow_control;
@@ -7,14 +7,14 @@ pub mod roles;
 
 use super::value::Value;
 
-/// One object that shall exist.
+/// One object that must exist.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     /// The group of its resource.
     pub group: &'static str,
     /// The plural of its resource.
     pub resource: &'static str,
-    /// The object, of version 1 of the group.
+    /// The object, in version v1 of the group.
     pub object: Value,
 }
 

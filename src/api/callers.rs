@@ -1,5 +1,5 @@
-//! Expressions about those who call, which operators write into files: [`tokens`] makes a user of the claims of a token, and
-//! [`conditions`] says about which requests another server is asked.
+//! CEL expressions in authentication and authorization configuration files: [`tokens`] maps claims to users, and [`conditions`]
+//! selects the requests for which a webhook is called.
 
 pub mod conditions;
 #[cfg(test)]
@@ -14,11 +14,11 @@ use super::custom::pattern::Patterns;
 use super::limits::RULE_COST;
 use super::value::Value;
 
-/// A file is no stored object that an older server must be able to read, so it may call every function that there is.
+/// No older server must read these files, so all functions are available.
 static ALL: LazyLock<Environment> =
     LazyLock::new(|| Environment::with_libraries(&[&Library::NEW[..], &[Library::Semver]].concat()));
 
-/// An expression that can be evaluated. Two are the same if their texts are.
+/// A compiled expression. Two are equal if their texts are.
 #[derive(Clone, Debug)]
 pub struct Expression {
     text: String,
@@ -40,12 +40,12 @@ impl Expression {
         Ok(Expression { text: text.to_owned(), program: Arc::new(program) })
     }
 
-    /// As it was written.
+    /// The source text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The type of its value.
+    /// The type of its result.
     fn kind(&self) -> Type {
         self.program.kind()
     }

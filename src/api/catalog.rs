@@ -1,7 +1,7 @@
-//! Which resources the server serves: looked up by every request, built once at start.
+//! The served resources: looked up by every request, built once at start.
 //!
-//! A catalog never changes. Whoever adds or removes custom resources makes the next one with [`Catalog::with`] and
-//! publishes it behind an `Arc`; requests under way keep the one they began with.
+//! A catalog is immutable. Custom resources make a new one with [`Catalog::with`], which is published behind an `Arc`; requests
+//! in flight keep the one they began with.
 
 pub mod build;
 pub mod resource;
@@ -14,10 +14,10 @@ use super::path::ResourcePath;
 use super::version;
 use resource::Resource;
 
-/// The place of groups that are not built in: behind all that are.
+/// The priority of custom groups: after all built-in ones.
 pub const CUSTOM_PRIORITY: u32 = 1_000;
 
-/// Where the built-in groups stand in discovery; clients resolve a short name that two groups share by this order.
+/// The order of built-in groups in discovery; clients resolve ambiguous short names by this order.
 const PRIORITIES: [(&str, u32); 23] = [
     ("apiregistration.k8s.io", 20_000),
     ("", 18_000),
@@ -44,7 +44,7 @@ const PRIORITIES: [(&str, u32); 23] = [
     ("storagemigration.k8s.io", 15_800),
 ];
 
-/// Everything that is served.
+/// All served resources.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     groups: Vec<Group>,
@@ -54,7 +54,7 @@ pub struct Catalog {
 /// One group with its served versions.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The name, empty for the core.
+    /// The name, empty for the core group.
     pub name: Arc<str>,
     /// The served versions, the preferred one first.
     pub versions: Vec<Version>,
@@ -63,14 +63,14 @@ pub struct Group {
 /// One served version of a group.
 #[derive(Clone, Debug)]
 pub struct Version {
-    /// The name.
+    /// The name, such as `v1`.
     pub name: Arc<str>,
-    /// Its resources, by plural.
+    /// Its resources, sorted by plural.
     pub resources: Vec<Arc<Resource>>,
     by_plural: HashMap<Arc<str>, Arc<Resource>>,
 }
 
-/// The resources of one group, while they are gathered.
+/// The resources of one group, while the catalog is built.
 type ByVersion = HashMap<Arc<str>, Vec<Arc<Resource>>>;
 
 impl Catalog {
@@ -88,8 +88,8 @@ impl Catalog {
         Catalog { groups, by_name }
     }
 
-    /// This catalog with `others` besides its own: how custom resources join. A version that it has already takes in
-    /// nothing, so that nobody can cover what is built in.
+    /// This catalog with custom resources. They cannot join a version that exists already, so that nobody can shadow built-in
+    /// resources.
     pub fn with(&self, others: impl IntoIterator<Item = Arc<Resource>>) -> Catalog {
         let is_new = |resource: &Arc<Resource>| {
             let group = self.group(&resource.gv.group);
@@ -98,12 +98,12 @@ impl Catalog {
         Catalog::new(self.resources().cloned().chain(others.into_iter().filter(is_new)))
     }
 
-    /// The groups in the order of discovery, the core among them.
+    /// All groups in the order of discovery, including the core group.
     pub fn groups(&self) -> impl Iterator<Item = &Group> {
         self.groups.iter()
     }
 
-    /// The group of this name, empty for the core.
+    /// The group of this name, empty for the core group.
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.by_name.get(name).and_then(|at| self.groups.get(*at))
     }
@@ -125,7 +125,7 @@ impl Catalog {
 }
 
 impl Group {
-    /// Whether something in it is built in.
+    /// Whether it has built-in resources.
     pub fn is_builtin(&self) -> bool {
         self.versions.iter().flat_map(|version| &version.resources).any(|one| one.custom.is_none())
     }
@@ -137,12 +137,12 @@ impl Group {
         Group { name, versions }
     }
 
-    /// The version of this name. A group has a handful at most, so looking at each is quicker than hashing.
+    /// The version of this name. A group has only a few, so scanning is faster than hashing.
     pub fn version(&self, name: &str) -> Option<&Version> {
         self.versions.iter().find(|version| *version.name == *name)
     }
 
-    /// The version that clients should use.
+    /// The preferred version.
     pub fn preferred(&self) -> Option<&Version> {
         self.versions.first()
     }
@@ -157,7 +157,7 @@ impl Version {
     }
 }
 
-/// How early a group stands among the groups.
+/// The position of a group in discovery.
 pub fn priority(group: &str) -> u32 {
     PRIORITIES.iter().find(|(name, _)| *name == group).map_or(CUSTOM_PRIORITY, |(_, priority)| *priority)
 }
@@ -218,7 +218,7 @@ mod tests {
             ("apps", "v1beta1", ""),
             ("apps", "v1beta2", ""),
         ];
-        // Even with every version that is known turned on.
+        // Even with every known version enabled.
         let catalog = everything();
         for (group, version, plural) in gone {
             let served = catalog.group(group).and_then(|group| group.version(version));

@@ -41,6 +41,7 @@ use checker::Checked;
 use eval::Run;
 use functions::Functions;
 pub use functions::Library;
+pub use library::semver::Semver;
 use plan::Node;
 use source::{Issues, Source};
 use types::Type;

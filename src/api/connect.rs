@@ -1,6 +1,5 @@
-//! What stands below pods, services and nodes and leads out of this server: logs, commands, ports, and whatever speaks
-//! HTTP behind them. Here is what a request for it asks, whether it makes sense, and where it leads; who goes there is
-//! somebody else.
+//! Connecting subresources of pods, services and nodes: log, exec, attach, portforward and proxy. Parses their options, validates
+//! them and determines the destination; `verbs::connect` and the HTTP edge do the rest.
 
 pub mod links;
 pub mod options;
@@ -14,26 +13,26 @@ use super::catalog::resource::Resource;
 use super::query::Query;
 use super::status::{Result, Status};
 
-/// A way out of this server.
+/// A connecting subresource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// What a container has written.
+    /// The log of a container.
     Log,
-    /// A command that runs in a container.
+    /// A command in a container.
     Exec,
-    /// The process that a container is.
+    /// The main process of a container.
     Attach,
     /// Ports of a pod.
     PortForward,
-    /// HTTP behind a pod, a service or a node.
+    /// HTTP to a pod, a service or a node.
     Proxy,
 }
 
-/// The names of all ways in paths. Requests for them last as long as both ends like: they count as no requests in flight.
+/// The names of these subresources. Such requests are long-running: they do not count as requests in flight.
 pub const WAYS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
 impl Way {
-    /// The way that this sub-resource is, if it is one.
+    /// The connecting subresource of this name, if it is one.
     pub fn of(resource: &Resource, subresource: &str) -> Option<Way> {
         if !resource.gv.group.is_empty() {
             return None;
@@ -48,7 +47,7 @@ impl Way {
         }
     }
 
-    /// Whether the way can be gone with this HTTP method.
+    /// Whether it supports this HTTP method.
     pub fn allows(self, method: &str) -> bool {
         match self {
             Way::Log => method == "GET",
@@ -60,7 +59,7 @@ impl Way {
     }
 }
 
-/// Refuses to pretend: what happens at the other end cannot be taken back.
+/// Refuses dry runs: effects at the other end cannot be undone.
 pub fn refuse_dry_run(query: &Query<'_>) -> Result<()> {
     match query.get("dryRun") {
         Some(_) => Err(Status::bad_request("dryRun is not supported")),
@@ -68,77 +67,77 @@ pub fn refuse_dry_run(query: &Query<'_>) -> Result<()> {
     }
 }
 
-/// How the other end of a connection is made sure of.
+/// How the peer of a connection is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// A kubelet: its certificate is verified, and it is shown ours.
+    /// A kubelet: its certificate is verified, and we present ours.
     Kubelet,
-    /// A kubelet whose certificate the client does not want verified.
+    /// A kubelet whose certificate the client asks not to verify.
     KubeletUnverified,
-    /// Anybody: nothing is verified, and nobody is shown our certificate.
+    /// Anybody: nothing is verified, and we present no certificate.
     Nobody,
-    /// A server that extends this API: it is shown the certificate by which it knows us as the one who speaks for others.
+    /// An extension API server: we present the front proxy certificate, by which it trusts our identity headers.
     Extension(Arc<Peer>),
 }
 
-/// How a server that extends this API is made sure of.
+/// How an extension API server is verified.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
-    /// The name that it is asked by, and that its certificate must have.
+    /// The server name for SNI, which its certificate must contain.
     pub server_name: String,
-    /// Whom it must be known to, in PEM; empty: to whom the system believes.
+    /// The CA bundle as PEM; empty for the CAs of the system.
     pub authority_pem: Vec<u8>,
-    /// Whether it has to prove anything.
+    /// Whether its certificate is verified at all.
     pub verifies: bool,
 }
 
-/// Which addresses may be connected to.
+/// The allowed addresses of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Any: the kubelet's own, which only nodes and their keepers can set.
+    /// Any address: those of kubelets, which only nodes and administrators can set.
     Any,
-    /// Those of other machines. A client must not reach through to what listens on this machine alone.
+    /// Global unicast addresses only. A client must not reach services that listen on this machine alone.
     GlobalUnicast,
 }
 
-/// Where a request leads.
+/// The destination of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// Where.
+    /// The URL.
     pub location: Location,
-    /// How the other end is made sure of.
+    /// How the peer is verified.
     pub trust: Trust,
-    /// Which addresses the host may have.
+    /// The allowed addresses of the host.
     pub reach: Reach,
-    /// Whether the answer may begin whenever it likes: a log that is followed may be silent for days.
+    /// Whether the response may take any time to begin: a followed log may be silent for days.
     pub is_patient: bool,
-    /// On whose behalf; empty: on that of the server.
+    /// The user on whose behalf the connection is made; empty for the server itself.
     pub asker: String,
 }
 
-/// A URL, taken apart.
+/// A parsed URL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Location {
-    /// Whether it is spoken to through TLS.
+    /// Whether it uses TLS.
     pub secure: bool,
-    /// A name or an address, without brackets.
+    /// A host name or an address, without brackets.
     pub host: String,
-    /// The port.
+    /// The port number.
     pub port: u16,
-    /// The path as it is meant, without escapes; may be empty.
+    /// The unescaped path; may be empty.
     pub path: String,
-    /// What follows the question mark, with its escapes.
+    /// The escaped query string.
     pub query: String,
 }
 
 impl Location {
-    /// Host and port as they stand in a URL.
+    /// Host and port as in a URL.
     pub fn authority(&self) -> String {
         let Location { host, port, .. } = self;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
-    /// Path and query as they stand in a request.
+    /// Path and query as in a request line.
     pub fn target(&self) -> String {
         let mut target = url::escape_path(&self.path);
         if target.is_empty() {
@@ -151,7 +150,7 @@ impl Location {
         target
     }
 
-    /// All of it.
+    /// The complete URL.
     pub fn url(&self) -> String {
         let scheme = if self.secure { "https" } else { "http" };
         format!("{scheme}://{}{}", self.authority(), self.target())

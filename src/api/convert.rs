@@ -1,7 +1,7 @@
-//! Between the served versions of one kind.
+//! Conversion between the served versions of built-in kinds.
 //!
-//! Every kind has one version that the others are converted through. Most versions differ in nothing but their name;
-//! those that differ in shape are in [`SHAPES`], each with its way to that version and back.
+//! Every kind has a hub version through which the others are converted. Most versions differ only in their name; versions of
+//! another shape are in [`SHAPES`], each with functions to and from the hub.
 
 mod autoscaling;
 mod devices;
@@ -11,27 +11,27 @@ mod ordered;
 use super::value::Value;
 use super::version::GroupVersion;
 
-/// Why an object cannot be had in another version.
+/// Why an object cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConvertError {
-    /// The two versions are not versions of one kind.
+    /// These are not versions of one kind.
     #[error("{kind} cannot be converted from {from} to {to}")]
     NoWay {
-        /// The kind.
+        /// The kind of the object.
         kind: String,
-        /// The version it is in.
+        /// The version of the object.
         from: String,
-        /// The version asked for.
+        /// The requested version.
         to: String,
     },
 }
 
-/// A version whose shape differs from the one the others are converted through.
+/// A version whose shape differs from the hub version.
 struct Shape {
     group: &'static str,
     version: &'static str,
     kind: &'static str,
-    /// The group and version that conversions go through.
+    /// The group and version of the hub.
     hub: (&'static str, &'static str),
     to_hub: fn(&mut Value),
     from_hub: fn(&mut Value),
@@ -92,7 +92,7 @@ fn shape(gv: &GroupVersion, kind: &str) -> Option<&'static Shape> {
     SHAPES.iter().find(|shape| shape.kind == kind && gv.is(shape.group, shape.version))
 }
 
-/// An object of `kind` in version `to`. It must be in version `from`, and of the shape its schema says.
+/// Converts an object of `kind` from version `from`, which it must be in, to version `to`.
 pub fn convert(
     mut value: Value,
     from: &GroupVersion,
@@ -123,14 +123,14 @@ pub fn convert(
     Ok(value)
 }
 
-/// Moves a field to another name.
+/// Renames a field.
 fn rename(value: &mut Value, from: &str, to: &str) {
     if let Some(field) = value.remove(from) {
         value.set(to, field);
     }
 }
 
-/// The items of a list for writing; none if it is no list.
+/// The items of a list, to change them; empty if it is no list.
 fn items_mut(value: Option<&mut Value>) -> &mut [Value] {
     value.map_or(&mut [], |value| match value {
         Value::Array(items) => items,

@@ -1,16 +1,16 @@
-//! Custom kinds: what definitions say, and how their objects are read, filled in, checked and shown.
+//! Custom resources: definitions, and how their objects are decoded, defaulted, validated and printed.
 //!
-//! A definition says of each version of its kind what its objects may look like. [`definition`] makes resources of it that
-//! join the catalog; each carries a [`Custom`], which knows the schema. Objects of custom kinds are read and stored as they are
-//! (`Registry::free_object`), and the schema is applied to the value: [`prune`] takes out what it does not know and fills
-//! in what is left out, [`validate`] and [`lists`] check, [`embedded`] looks after objects within objects. For ownership and
-//! apply the schema is a type as those of built-in kinds are ([`types`]).
+//! A definition has a schema for each version of its kind. [`definition`] makes resources of it that join the catalog; each
+//! carries a [`Custom`] with the schema. Custom objects are decoded and stored without a type (`Registry::free_object`), and the
+//! schema is applied to the value: [`prune`] removes unknown fields and sets defaults, [`validate`] and [`lists`] validate,
+//! [`embedded`] handles embedded resources. For server-side apply the schema becomes a type like those of built-in kinds
+//! ([`types`]).
 //!
-//! [`rules`] are those that are written as expressions; [`shapes`] says what expressions may speak of.
+//! [`rules`] are CEL validation rules; [`shapes`] are the types that expressions see.
 //!
-//! [`conversion`] is what webhooks are asked that turn objects into other versions, and what their answers mean.
+//! [`conversion`] builds the requests to conversion webhooks and reads their responses.
 //!
-//! [`status`] is what the server itself writes into definitions.
+//! [`status`] is what the server writes into the status of definitions.
 
 mod check_rules;
 pub mod conversion;

@@ -1,4 +1,4 @@
-//! What a deletion means for an object: it goes now, it is marked and goes later, or that is under way already.
+//! The effect of a deletion on an object: it is removed now, marked and removed later, or already pending.
 
 use pilothouse_actors::clock::Timestamp;
 
@@ -9,26 +9,26 @@ use super::schema::time;
 use super::status::{GroupResource, Result, Status};
 use super::value::Value;
 
-/// What a deletion does next.
+/// The next step of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
-    /// The object goes at once.
+    /// The object is removed at once.
     Now,
-    /// The object has been changed, as those who watch it shall see, and then goes at once.
+    /// The object was changed, which watches must see, and is then removed at once.
     MarkThenGo,
-    /// The object has been changed and must be stored: it goes when its finalizers have gone and its grace is over.
+    /// The object was marked and must be stored: it is removed after its finalizers are gone and its grace period is over.
     Mark,
-    /// An earlier deletion is still under way and this one adds nothing.
+    /// An earlier deletion is pending and this one adds nothing.
     Pending,
 }
 
-/// Kinds that go in steps, whose storage looks at the preconditions itself and has words of its own.
+/// Kinds whose deletion has several steps. In the reference their storage checks preconditions itself, with messages of its own.
 const STEPWISE: [(&str, &str, &str); 2] = [
     ("", "Namespace", "namespaces"),
     ("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions"),
 ];
 
-/// Refuses the deletion of an object that is not the one the client means.
+/// Checks the preconditions of a deletion.
 pub fn check_preconditions(options: &DeleteOptions, object: &Value, group: &str) -> Result<()> {
     let meta = meta::of(object);
     let kind = object.str("kind");
@@ -46,7 +46,7 @@ pub fn check_preconditions(options: &DeleteOptions, object: &Value, group: &str)
                     "Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
                 ),
             ),
-            // Here, and only here, errors name the kind and not the resource.
+            // Only here errors name the kind instead of the resource.
             None => (
                 kind,
                 format!(
@@ -60,11 +60,11 @@ pub fn check_preconditions(options: &DeleteOptions, object: &Value, group: &str)
     Ok(())
 }
 
-/// Decides what a deletion does and marks the object where it must wait.
+/// Decides the next step, and marks the object if it must wait.
 pub fn begin(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now: Timestamp) -> Deletion {
     if !meta::is_terminating(object) && rules.first_deletion != FirstDeletion::Plain {
         if rules.first_deletion == FirstDeletion::MarksWithDependents {
-            // Who wants no orphans here wants to wait for the dependents, which means nothing elsewhere.
+            // For these kinds orphanDependents=false means foreground deletion, unlike elsewhere.
             let waits = options.orphan_dependents == Some(false);
             let propagation = if waits { Some(Propagation::Foreground) } else { options.propagation };
             set_finalizers(rules, object, &DeleteOptions { propagation, ..options.clone() });
@@ -99,11 +99,11 @@ fn has_finalizers(object: &Value) -> bool {
 }
 
 enum Grace {
-    /// The kind gives none, or it is used up.
+    /// The kind has none, or it is over.
     None,
-    /// The object has been given some.
+    /// A grace period was set on the object.
     Given,
-    /// It is running already.
+    /// A grace period is running already.
     Pending,
 }
 
@@ -126,7 +126,7 @@ fn grace(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now: Ti
     if running == 0 {
         return Grace::None;
     }
-    // Once begun, grace can only be shortened.
+    // A running grace period can only be shortened.
     match options.grace_period_seconds.map(|asked| if asked < 0 { 1 } else { asked }) {
         Some(asked) if asked < running => {
             let now = now.unix_seconds();
@@ -140,7 +140,7 @@ fn grace(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now: Ti
     }
 }
 
-/// Marks an object that waits for finalizers only.
+/// Marks an object that only waits for finalizers.
 fn mark(object: &mut Value, now: Timestamp) {
     let generation = meta::generation(object);
     let terminating = meta::is_terminating(object);
@@ -154,7 +154,7 @@ fn mark(object: &mut Value, now: Timestamp) {
     data.set("deletionGracePeriodSeconds", 0);
 }
 
-/// Adds or takes away the finalizers by which the garbage collector learns what to do with dependents.
+/// Adds or removes the finalizers that tell the garbage collector how to treat dependents.
 fn set_finalizers(rules: &KindRules, object: &mut Value, options: &DeleteOptions) {
     if !rules.collected {
         return;
@@ -182,7 +182,7 @@ fn set_finalizers(rules: &KindRules, object: &mut Value, options: &DeleteOptions
     }
 }
 
-/// What the options or the kind say of dependents; `None`: neither says anything.
+/// The orphaning policy of the options or the kind; `None` if neither has one.
 fn wants_orphans(rules: &KindRules, options: &DeleteOptions) -> Option<bool> {
     match (options.orphan_dependents, options.propagation) {
         (Some(orphan), _) => Some(orphan),
@@ -192,7 +192,7 @@ fn wants_orphans(rules: &KindRules, options: &DeleteOptions) -> Option<bool> {
     }
 }
 
-/// Whether nothing holds an object any more whose deletion has begun.
+/// Whether nothing holds a terminating object any more.
 pub fn is_over(rules: &KindRules, object: &Value) -> bool {
     let grace = meta::of(object).get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0);
     meta::is_terminating(object) && !has_finalizers(object) && !(rules.holds)(object) && grace == 0

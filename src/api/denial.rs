@@ -1,10 +1,10 @@
-//! What somebody is told who may not do what they want.
+//! The message of a 403.
 
 use pilothouse_actors::authorizer::{Action, Target};
 
 use super::status::{GroupResource, Status};
 
-/// 403, in the reference's words. `reason`: what the policies had to say, if anything.
+/// 403 in the reference's words. `reason`: the reasons of the authorizers, if any.
 pub fn denied(user: &str, action: &Action, reason: &str) -> Box<Status> {
     let verb = &action.verb;
     let mut message = match &action.target {
@@ -20,7 +20,7 @@ pub fn denied(user: &str, action: &Action, reason: &str) -> Box<Status> {
             )
         }
     };
-    // Browsers show what a server says: what came with the request shall not become markup.
+    // Escaped, because a browser might render the message as HTML.
     message = message.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     if !reason.is_empty() {
         message = format!("{message}: {reason}");

@@ -1,33 +1,33 @@
-//! What the types and fields of the built-in kinds are for, in words.
+//! The descriptions of built-in types and fields.
 //!
-//! The words are not ours: the build script takes them out of published packages (see the `texts` crate for the form of
-//! the two files). They are searched where they lie in the program, so a server that nobody asks reads none of them.
+//! The build script extracts them from published packages (see the `texts` crate for the format of the two files). They are
+//! searched in place, so a server that is never asked for them does not load them into memory.
 
-/// Every name and description.
+/// All names and descriptions.
 const WORDS: &str = include_str!(concat!(env!("OUT_DIR"), "/descriptions.txt"));
-/// Where they are.
+/// The index of the texts.
 const INDEX: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptions.idx"));
-/// How many numbers tell of a type, and of a field.
+/// The number of index entries per type, and per field.
 const TYPE: usize = 6;
 const FIELD: usize = 4;
 
-/// What a type is for. `published` is its published name, such as `io.k8s.api.core.v1.PodSpec`.
+/// The description of a type. `published` is its published name, such as `io.k8s.api.core.v1.PodSpec`.
 pub fn of_type(published: &str) -> Option<&'static str> {
     text(find(published)? + 2)
 }
 
-/// What a field of a type is for, by its JSON name.
+/// The description of a field, by its JSON name.
 pub fn of_field(published: &str, field: &str) -> Option<&'static str> {
     let at = find(published)?;
     let (first, count) = (number(at + 4)?, number(at + 5)?);
     let place = |field: usize| 1 + number(0).unwrap_or_default() * TYPE + field * FIELD;
     let mut fields = (first..first + count).map(place);
-    // Some names have lost their capitals on the way here; no two fields of a type differ in them alone.
+    // Some names have lost their capitals; no two fields of a type differ only in case.
     let at = fields.find(|at| words(*at).is_some_and(|name| name.eq_ignore_ascii_case(field)))?;
     text(at + 2)
 }
 
-/// Where the numbers of a type begin.
+/// The index position of a type.
 fn find(published: &str) -> Option<usize> {
     let (mut from, mut to) = (0, number(0)?);
     while from < to {
@@ -42,7 +42,7 @@ fn find(published: &str) -> Option<usize> {
     None
 }
 
-/// The text whose place the numbers at `at` tell, unless it is empty.
+/// The text at an index position, unless it is empty.
 fn text(at: usize) -> Option<&'static str> {
     words(at).filter(|text| !text.is_empty())
 }

@@ -1,4 +1,4 @@
-//! What clients read to learn what is served. Every document is written once per catalog and shared.
+//! Discovery documents. Each is written once per catalog and shared.
 
 mod merged;
 
@@ -19,11 +19,11 @@ pub use self::merged::{Other, usual_places};
 /// One document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// The kind that the text says it is.
+    /// The kind of the document.
     pub kind: &'static str,
-    /// The text, in the order of fields that clients have always seen.
+    /// The JSON text, in the reference's field order.
     pub json: Bytes,
-    /// The quoted strong tag, if clients may ask whether the document has changed.
+    /// The quoted strong ETag, if the document supports conditional requests.
     pub etag: Option<String>,
 }
 
@@ -34,23 +34,23 @@ pub struct Documents {
     pub api: Document,
     /// `/apis`.
     pub apis: Document,
-    /// `/api` with everything in one.
+    /// `/api` as aggregated discovery.
     pub aggregated_api: Document,
-    /// `/apis` with everything in one.
+    /// `/apis` as aggregated discovery.
     pub aggregated_apis: Document,
-    /// By path, without the slash at the end: `/api/v1`, `/apis/apps`, `/apis/apps/v1`.
+    /// By path, without a final slash: `/api/v1`, `/apis/apps`, `/apis/apps/v1`.
     by_path: HashMap<String, Document>,
-    /// Where others have documents.
+    /// Paths of documents that extension API servers serve.
     elsewhere: Vec<String>,
 }
 
 impl Documents {
-    /// Writes the documents of a catalog. `address`: where clients of any network reach the server, as host and port.
+    /// Writes the documents of a catalog. `address`: host and port for clients outside of the cluster.
     pub fn new(catalog: &Catalog, address: &str) -> Documents {
         Documents::with(catalog, address, &[])
     }
 
-    /// The same, with versions that others serve among them.
+    /// Writes the documents of a catalog and of extension API servers.
     pub fn with(catalog: &Catalog, address: &str, others: &[Other]) -> Documents {
         let (mut by_path, mut elsewhere) = (HashMap::new(), Vec::new());
         let groups = Merged::all(catalog, others);
@@ -94,13 +94,13 @@ impl Documents {
         }
     }
 
-    /// Where there are documents.
+    /// All paths of documents.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         let all = self.by_path.keys().chain(&self.elsewhere);
         all.map(String::as_str).chain(["/api", "/apis", "/apis/"])
     }
 
-    /// The document at a path that has everything in one, for clients that ask for it.
+    /// The aggregated document at a path.
     pub fn aggregated_at(&self, path: &str) -> Option<&Document> {
         match path.strip_suffix('/').unwrap_or(path) {
             "/api" => Some(&self.aggregated_api),
@@ -133,7 +133,7 @@ fn group_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
-/// The names of what can be done with a resource, in the order in which clients have always seen them.
+/// The verbs of a resource, in the reference's order.
 fn verb_names(resource: &Resource) -> Vec<&'static str> {
     let Some(custom) = &resource.custom else {
         return resource.verbs.iter().map(|verb| verb.as_str()).collect();
@@ -210,7 +210,7 @@ struct NamedVersion<'a> {
 }
 
 impl<'a> ApiGroup<'a> {
-    /// `alone`: whether the group is a document of its own, which says what it is.
+    /// `alone`: whether the group is a document of its own, which has kind and apiVersion.
     fn of(group: &Merged<'a>, alone: bool) -> ApiGroup<'a> {
         let named = |version: &merged::Entry<'a>| NamedVersion {
             group_version: group_version(group.name, version.name),
@@ -265,7 +265,7 @@ impl<'a> ApiResourceList<'a> {
         }
         ApiResourceList {
             kind: "APIResourceList",
-            // The oldest document has never said its version, and clients' caches compare it byte by byte.
+            // The core document never had an apiVersion, and clients' caches compare it byte by byte.
             api_version: (!group.is_empty()).then_some("v1"),
             group_version: group_version(group, &version.name),
             resources,
@@ -290,7 +290,7 @@ impl<'a> ApiResource<'a> {
     }
 
     fn of_sub(resource: &'a Resource, sub: &'a Subresource) -> ApiResource<'a> {
-        // Only a kind of another group or version says which.
+        // Only a kind of another group version states it.
         let (group, version): (&str, &str) =
             if sub.gv == resource.gv { ("", "") } else { (&sub.gv.group, &sub.gv.version) };
         ApiResource {
@@ -326,7 +326,7 @@ struct GroupDiscovery<'a> {
     versions: Vec<AnyVersion<'a>>,
 }
 
-/// A version as this server says it, or as somebody else did.
+/// A version of this server or of an extension API server.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum AnyVersion<'a> {
@@ -391,7 +391,7 @@ impl<'a> GroupDiscoveryList<'a> {
             metadata: GroupMeta { name: group.name, creation_timestamp: None },
             versions: group.versions.iter().filter_map(version).collect(),
         });
-        // Of what is only registered nobody can say what it is.
+        // A registered group without any discovered version is omitted.
         let items = items.filter(|group| !group.versions.is_empty());
         GroupDiscoveryList {
             kind: "APIGroupDiscoveryList",
@@ -429,55 +429,6 @@ impl<'a> ResourceDiscovery<'a> {
             subresources: subresources.collect(),
         }
     }
-}
-
-/// What `/version` says.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct VersionInfo {
-    major: &'static str,
-    minor: &'static str,
-    emulation_major: &'static str,
-    emulation_minor: &'static str,
-    min_compatibility_major: &'static str,
-    min_compatibility_minor: &'static str,
-    git_version: String,
-    git_commit: &'static str,
-    git_tree_state: &'static str,
-    build_date: &'static str,
-    go_version: &'static str,
-    compiler: &'static str,
-    platform: String,
-}
-
-/// The release whose API is served, down to the patch that its behaviour was compared with.
-pub const RELEASE: &str = "v1.33.12";
-
-/// The document at `/version`, laid out for people.
-pub fn version_document() -> Bytes {
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    let info = VersionInfo {
-        major: "1",
-        minor: "33",
-        emulation_major: "1",
-        emulation_minor: "33",
-        min_compatibility_major: "1",
-        min_compatibility_minor: "32",
-        git_version: format!("{RELEASE}+pilothouse-{}", env!("CARGO_PKG_VERSION")),
-        git_commit: "",
-        git_tree_state: "clean",
-        build_date: "1970-01-01T00:00:00Z",
-        // Clients print these; there is no Go here, so they say what there is instead.
-        go_version: "none",
-        compiler: "rustc",
-        platform: format!("{}/{arch}", std::env::consts::OS),
-    };
-    #[expect(clippy::expect_used, reason = "a struct of texts has no form that cannot be written")]
-    serde_json::to_vec_pretty(&info).expect("a struct of texts").into()
 }
 
 #[cfg(test)]

@@ -64,6 +64,8 @@ features! {
     PodLifecycleSleepAction: true,
     /// Such hooks may take no time.
     PodLifecycleSleepActionAllowZero: true,
+    /// The log of one of the streams of a container.
+    PodLogsQuerySplitStreams: false,
     /// Which generation of a pod its status is about.
     PodObservedGenerationTracking: false,
     /// Services that prefer endpoints of the same zone or node.

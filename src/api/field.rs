@@ -1,15 +1,14 @@
-//! Where in an object something is wrong, and what: the vocabulary of validation.
+//! Validation errors: the path of a field, and what is wrong with it.
 
 use std::fmt::{self, Write as _};
 
 use super::limits::PATH_BYTES;
 
-/// The path of a field as messages print it: `spec.containers[0].name`, `data[tls.crt]`. One that is too long ends in
-/// dots.
+/// The path of a field as messages print it: `spec.containers[0].name`, `data[tls.crt]`. A path that is too long is cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path(String);
 
-/// What a path ends in that is cut.
+/// The end of a cut path.
 const CUT: &str = "...";
 
 impl Path {
@@ -25,7 +24,7 @@ impl Path {
 
     /// The path of a field below this one.
     pub fn child(&self, field: &str) -> Path {
-        // Rules make many more paths than errors: one allocation of the right size, nothing of the formatter.
+        // Validation makes many more paths than errors: one allocation of the right size, without the formatter.
         let mut text = String::with_capacity(self.0.len() + field.len() + 1);
         text.push_str(&self.0);
         if !self.0.is_empty() {
@@ -48,7 +47,7 @@ impl Path {
         self.subscript(key)
     }
 
-    /// The path of what has no name: rules about an object as a whole print it as an empty subscript.
+    /// The path of rules about an object as a whole, which prints as an empty subscript.
     pub fn nameless() -> Path {
         Path("[]".to_owned())
     }
@@ -62,7 +61,7 @@ impl Path {
         Path::bounded(text)
     }
 
-    /// A path that is cut where it becomes too long. Keys are the client's, and each field below one repeats them.
+    /// Cuts a path that becomes too long. Clients choose the keys, and each field below repeats them.
     fn bounded(mut text: String) -> Path {
         if text.len() > PATH_BYTES {
             let mut end = PATH_BYTES - CUT.len();
@@ -93,33 +92,33 @@ impl fmt::Display for Path {
     }
 }
 
-/// What kind of wrong.
+/// The type of a validation error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// The field must be there.
+    /// A required field is missing.
     Required,
-    /// The value breaks a rule.
+    /// The value violates a rule.
     Invalid,
-    /// The value is of another type than it should be.
+    /// The value has the wrong type.
     TypeInvalid,
-    /// The value is none of the known ones.
+    /// The value is not in the list of supported ones.
     NotSupported,
-    /// The value stands twice where it may stand once.
+    /// The value occurs twice.
     Duplicate,
-    /// The field may not be set, or not to this, or not by this request.
+    /// The field must not be set, or not to this value, or not by this request.
     Forbidden,
     /// The value is longer than allowed.
     TooLong,
     /// The list is longer than allowed.
     TooMany,
-    /// The value refers to something that is not there.
+    /// The value refers to an object that does not exist.
     NotFound,
-    /// The server failed while it looked.
+    /// The check itself failed.
     Internal,
 }
 
 impl Problem {
-    /// The reason of the Status cause.
+    /// The reason in the causes of a Status.
     pub fn reason(self) -> &'static str {
         match self {
             Problem::Required => "FieldValueRequired",
@@ -150,18 +149,18 @@ impl Problem {
     }
 }
 
-/// One thing that is wrong with one field.
+/// One validation error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// Where.
+    /// The path of the field.
     pub path: Path,
-    /// What kind of wrong.
+    /// The type of the error.
     pub problem: Problem,
-    /// The cause's message, without the path: `Invalid value: "x": must be a number`.
+    /// The message without the path: `Invalid value: "x": must be a number`.
     pub message: String,
-    /// The rule that it breaks, where two engines check it: both name it alike. Else empty.
+    /// The violated rule, if both declarative and handwritten validation check it under this name; else empty.
     pub rule: &'static str,
-    /// Whether a rule of the table finds the same.
+    /// Whether declarative validation finds the same error.
     pub covered: bool,
 }
 
@@ -177,27 +176,27 @@ impl FieldError {
         FieldError::worded(path, problem, message)
     }
 
-    /// An error with a message that is complete.
+    /// An error with a complete message.
     pub fn worded(path: &Path, problem: Problem, message: String) -> FieldError {
         FieldError { path: path.clone(), problem, message, rule: "", covered: false }
     }
 
-    /// Names the rule that is broken.
+    /// Names the violated rule.
     pub fn by_rule(self, rule: &'static str) -> FieldError {
         FieldError { rule, ..self }
     }
 
-    /// Says that a rule of the table finds the same.
+    /// Marks that declarative validation finds the same error.
     pub fn covered(self) -> FieldError {
         FieldError { covered: true, ..self }
     }
 
-    /// The field is missing.
+    /// A required field is missing.
     pub fn required(path: &Path, detail: &str) -> FieldError {
         FieldError::new(path, Problem::Required, None, detail)
     }
 
-    /// The value breaks a rule. `value` is printed as the API prints it: see [`quoted`].
+    /// The value violates a rule. `value` is printed as the API prints it: see [`quoted`].
     pub fn invalid(path: &Path, value: &str, detail: &str) -> FieldError {
         FieldError::new(path, Problem::Invalid, Some(value), detail)
     }
@@ -207,12 +206,12 @@ impl FieldError {
         FieldError::new(path, Problem::Internal, None, detail)
     }
 
-    /// The value is of another type than it should be.
+    /// The value has the wrong type.
     pub fn type_invalid(path: &Path, value: &str, detail: &str) -> FieldError {
         FieldError::new(path, Problem::TypeInvalid, Some(value), detail)
     }
 
-    /// The value is none of `supported`, which are named in the order in which they are given.
+    /// The value is not in `supported`, which is printed in the given order.
     pub fn not_supported(path: &Path, value: &str, supported: &[&str]) -> FieldError {
         let names: Vec<String> = supported.iter().map(|name| quoted(name)).collect();
         let detail =
@@ -220,12 +219,12 @@ impl FieldError {
         FieldError::new(path, Problem::NotSupported, Some(value), &detail)
     }
 
-    /// The value stands twice.
+    /// The value occurs twice.
     pub fn duplicate(path: &Path, value: &str) -> FieldError {
         FieldError::new(path, Problem::Duplicate, Some(value), "")
     }
 
-    /// The field may not be set like this.
+    /// The field must not be set like this.
     pub fn forbidden(path: &Path, detail: &str) -> FieldError {
         FieldError::new(path, Problem::Forbidden, None, detail)
     }
@@ -235,7 +234,7 @@ impl FieldError {
         FieldError::new(path, Problem::TooLong, None, &format!("may not be more than {most} bytes"))
     }
 
-    /// The list has `actual` items where `most` may be.
+    /// The list has `actual` items, but `most` are allowed.
     pub fn too_many(path: &Path, actual: usize, most: usize) -> FieldError {
         FieldError::new(
             path,
@@ -245,12 +244,12 @@ impl FieldError {
         )
     }
 
-    /// What the value refers to is not there.
+    /// The value refers to an object that does not exist.
     pub fn not_found(path: &Path, value: &str) -> FieldError {
         FieldError::new(path, Problem::NotFound, Some(value), "")
     }
 
-    /// The same with a reason behind it.
+    /// Appends a reason.
     pub fn because(mut self, detail: &str) -> FieldError {
         self.message.push_str(": ");
         self.message.push_str(detail);
@@ -267,7 +266,7 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// Text as messages print it: in double quotes, with the escapes of the API's own language.
+/// Quotes a text like Go's `%q`.
 pub fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -298,9 +297,9 @@ pub fn quoted(text: &str) -> String {
     out
 }
 
-/// Whether a character is shown as it is: letters, marks, numbers, punctuation and symbols are; spaces, what controls, what
-/// is private and what nobody has assigned are not. The standard library draws the same line for text that is not at its
-/// beginning, but for spaces.
+/// Whether Go prints a character as it is: letters, marks, numbers, punctuation and symbols are; spaces, control, private and
+/// unassigned characters are not. The standard library's debug format agrees, except for spaces, for characters that are not the
+/// first of a text.
 fn is_printable(c: char) -> bool {
     c.is_ascii() || (!c.is_whitespace() && format!("a{c}").escape_debug().nth(1) == Some(c))
 }

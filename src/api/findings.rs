@@ -1,7 +1,7 @@
-//! What the rules find in one object: errors, and what its writer is told although it was accepted.
+//! The errors and warnings of validating one object.
 //!
-//! A body can break a rule in a million places, and a rule may repeat a long value each time. Nobody reads all of that,
-//! so both lists keep their beginning and let go of the rest: what they hold never outgrows the body by much.
+//! A body can violate a rule in a million places, and each error may repeat a long value. Nobody reads all of that, so both lists
+//! keep only their beginning: their size stays close to that of the body.
 
 use std::ops::{Deref, DerefMut};
 
@@ -9,8 +9,8 @@ use super::features::Terms;
 use super::field::FieldError;
 use super::limits::{FIELD_ERROR_BYTES, FIELD_ERRORS, WARNING_BYTES, WARNINGS};
 
-/// What is wrong with an object, in the order in which it was found. Reads as a slice of those that are kept. Every rule is given
-/// it, so it also says under which terms the object is checked.
+/// The errors of an object, in the order in which they were found. Dereferences to a slice of those that are kept. Every rule
+/// gets it, so it also carries the terms of validation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
     terms: Terms,
@@ -20,27 +20,27 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// Nothing is wrong yet.
+    /// No errors yet.
     pub fn new() -> Errors {
         Errors::default()
     }
 
-    /// The same, for an object that is checked under these terms.
+    /// No errors yet, under these terms.
     pub fn under(terms: Terms) -> Errors {
         Errors { terms, ..Errors::default() }
     }
 
-    /// Under which terms the object is checked.
+    /// The terms of validation.
     pub fn terms(&self) -> Terms {
         self.terms
     }
 
-    /// Adds one. Beyond the bounds it is only counted.
+    /// Adds an error. Beyond the bounds it is only counted.
     pub fn push(&mut self, error: FieldError) {
         self.add(|| error);
     }
 
-    /// Adds one that is only made if it is kept: for messages that repeat what is not the item's own.
+    /// Adds an error that is only made if it is kept: for messages that are expensive to make.
     pub fn add(&mut self, make: impl FnOnce() -> FieldError) {
         self.found += 1;
         if !self.is_full() {
@@ -50,7 +50,7 @@ impl Errors {
         }
     }
 
-    /// Adds what another list has.
+    /// Adds the errors of another list.
     pub fn append(&mut self, other: &mut Errors) {
         let Errors { kept, found, .. } = std::mem::take(other);
         let dropped = found - kept.len();
@@ -58,22 +58,22 @@ impl Errors {
         self.found += dropped;
     }
 
-    /// How many were found, also those that are not kept: rules compare it to learn whether another rule complained.
+    /// The number of all errors, including dropped ones: rules compare it to learn whether another rule failed.
     pub fn len(&self) -> usize {
         self.found
     }
 
-    /// Whether nothing is wrong.
+    /// Whether there are no errors.
     pub fn is_empty(&self) -> bool {
         self.found == 0
     }
 
-    /// Whether no more are kept: there is no use in looking further.
+    /// Whether no more errors are kept: further checks are useless.
     pub fn is_full(&self) -> bool {
         self.kept.len() >= FIELD_ERRORS || self.bytes >= FIELD_ERROR_BYTES
     }
 
-    /// Forgets all.
+    /// Removes all errors.
     pub fn clear(&mut self) {
         *self = Errors::under(self.terms);
     }
@@ -131,7 +131,7 @@ impl<'a> IntoIterator for &'a Errors {
     }
 }
 
-/// What the writer of an object is told although it was accepted, in the order in which it was found; and under which terms.
+/// The warnings about an accepted object, in order; with the terms of validation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Warned {
     terms: Terms,
@@ -140,22 +140,22 @@ pub struct Warned {
 }
 
 impl Warned {
-    /// There is nothing to tell yet.
+    /// No warnings yet.
     pub fn new() -> Warned {
         Warned::default()
     }
 
-    /// The same, for an object that was checked under these terms.
+    /// No warnings yet, under these terms.
     pub fn under(terms: Terms) -> Warned {
         Warned { terms, ..Warned::default() }
     }
 
-    /// Under which terms the object was checked.
+    /// The terms of validation.
     pub fn terms(&self) -> Terms {
         self.terms
     }
 
-    /// Adds one, within the bounds.
+    /// Adds a warning, within the bounds.
     pub fn push(&mut self, warning: String) {
         if !self.is_full() {
             self.bytes += warning.len();
@@ -163,7 +163,7 @@ impl Warned {
         }
     }
 
-    /// Whether no more are kept: there is no use in looking further.
+    /// Whether no more warnings are kept: further checks are useless.
     pub fn is_full(&self) -> bool {
         self.kept.len() >= WARNINGS || self.bytes >= WARNING_BYTES
     }

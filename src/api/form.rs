@@ -1,4 +1,4 @@
-//! How a client sees objects: in which encoding, and turned into what.
+//! The form of objects in a response: encoding, and full object, metadata or table.
 
 pub mod inner;
 
@@ -8,38 +8,38 @@ use super::status::{Result, Status};
 use super::verb::Verb;
 use super::words::META_GROUP;
 
-/// How objects are written for one client.
+/// The form of objects for one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
     /// The encoding.
     pub encoding: Encoding,
-    /// What they are turned into.
+    /// Full object, metadata or table.
     pub shape: Shape,
 }
 
-/// What a request is about.
+/// The scope of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// One object.
     One,
-    /// A collection of them.
+    /// A list of objects.
     List,
-    /// What happens to them.
+    /// Watch events.
     Events,
 }
 
-/// What an object is turned into before it is written.
+/// The representation of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Nothing: the object itself.
+    /// The full object.
     Whole,
-    /// Its metadata alone.
+    /// PartialObjectMetadata.
     Metadata(MetaVersion),
-    /// A row of a table.
+    /// A row of a Table.
     Table(MetaVersion, Include),
 }
 
-/// A version of the group that tables and partial objects belong to.
+/// A version of meta.k8s.io, the group of Table and PartialObjectMetadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaVersion {
     /// `meta.k8s.io/v1`
@@ -65,7 +65,7 @@ impl MetaVersion {
         }
     }
 
-    /// What stands in the apiVersion field.
+    /// The apiVersion.
     pub fn api_version(self) -> &'static str {
         match self {
             MetaVersion::V1 => "meta.k8s.io/v1",
@@ -74,7 +74,7 @@ impl MetaVersion {
     }
 }
 
-/// What a row of a table carries besides its cells.
+/// The `object` of a table row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Include {
     /// The metadata of the object.
@@ -85,27 +85,27 @@ pub enum Include {
     Object,
 }
 
-/// The parameter that says what rows carry.
+/// The query parameter for the `object` of table rows.
 pub const INCLUDE_OBJECT: &str = "includeObject";
 
 impl Form {
-    /// Objects as they are, in JSON.
+    /// Full objects in JSON.
     pub const PLAIN: Form = Form { encoding: Encoding::Json, shape: Shape::Whole };
 
-    /// Whether objects can be turned into what a client asks for, in this encoding.
+    /// Whether the requested transformation is supported in this encoding.
     pub fn allows(encoding: Encoding, asked: Transform<'_>) -> bool {
         let known = asked.group == META_GROUP && MetaVersion::named(asked.version).is_some();
         known
             && match asked.kind {
-                // Tables have no Protobuf message.
+                // Table has no Protobuf message.
                 "Table" => matches!(encoding, Encoding::Json | Encoding::Yaml),
                 "PartialObjectMetadata" | "PartialObjectMetadataList" => true,
                 _ => false,
             }
     }
 
-    /// The form that was agreed upon for what the request is about. `include` is the parameter of the query that says
-    /// what rows carry, `name` how refusals name the kind, such as `core.Pod`.
+    /// The negotiated form for this scope. `include` is the query parameter for table rows, `name` is the kind in error messages,
+    /// such as `core.Pod`.
     pub fn agreed(
         agreed: &Agreed<'_>,
         extent: Extent,
@@ -134,7 +134,7 @@ impl Form {
         Ok(Form { encoding, shape })
     }
 
-    /// A small number that no other form has whose bytes differ. YAML is made from JSON, so both have one.
+    /// A small number that is unique per form with different bytes. YAML is made from JSON, so both share one.
     pub fn number(self) -> u32 {
         let encoding = match self.encoding {
             Encoding::Json | Encoding::Yaml => 0,
@@ -150,9 +150,9 @@ impl Form {
     }
 
     const SHAPES: u32 = 9;
-    /// The number of what no client sees: the fields that an object of a custom kind can be selected by.
+    /// The number of a cached value that no client sees: the selectable fields of a custom object.
     pub const FIELDS: u32 = 3 * Form::SHAPES;
-    /// More than any number of a form.
+    /// Greater than the number of any form.
     pub const NUMBERS: u32 = Form::FIELDS + 1;
 }
 
@@ -171,7 +171,7 @@ impl Include {
     }
 }
 
-/// How an answer is encoded and what it is turned into. `rows`: whether it can be a table.
+/// Negotiates encoding and transformation. `rows`: whether a Table is possible.
 pub fn agree<'a>(accept: &'a str, offer: Offer, verb: Verb, rows: bool) -> Result<Agreed<'a>> {
     let offer = match verb {
         Verb::List | Verb::Watch => offer.watchable(),
@@ -186,11 +186,11 @@ pub fn agree<'a>(accept: &'a str, offer: Offer, verb: Verb, rows: bool) -> Resul
     Ok(agreed)
 }
 
-/// What becomes of a form that cannot be had. Reads and deletions go on: if they find another error the client is told that one, and only
-/// where objects would be shown it is told of the form. So what is deleted is gone by then, as in the reference. Everything else would
-/// be stored, and is refused before it is.
+/// Handles an unsupported form. Reads and deletions still run: if they fail, the client gets that error, and only instead of an
+/// object it gets the error of the form. So an object is deleted by then, as in the reference. All other requests are refused
+/// before anything is stored.
 pub fn misfit(form: Result<Form>, verb: Verb, encoding: Encoding) -> Result<(Form, Option<Box<Status>>)> {
-    // What no event can be shows when there is one.
+    // A form that events cannot have matters only when there is an event.
     let of_events = |status: &Status| verb == Verb::Watch && status.is_not_acceptable();
     match form {
         Ok(form) => Ok((form, None)),

@@ -1,5 +1,5 @@
-//! Webhooks of admission: what a configuration says, whom a request concerns, what is asked and what an answer means. Who
-//! asks is `verbs/admission/webhooks.rs`.
+//! Admission webhooks: configurations, matching, AdmissionReview requests and responses. `verbs/admission/webhooks.rs` makes the
+//! calls.
 
 pub mod answer;
 pub mod hook;
@@ -8,12 +8,12 @@ use crate::api::words::ADMISSION_REGISTRATION_GROUP;
 
 pub use hook::{Hook, ReviewVersion, Way};
 
-/// The group of the questions.
+/// The group of AdmissionReview.
 pub const REVIEW_GROUP: &str = "admission.k8s.io";
-/// The kind of the questions.
+/// The kind of AdmissionReview.
 pub const REVIEW_KIND: &str = "AdmissionReview";
 
-/// Kinds that no webhook is asked about: whoever got one wrong could not put it right any more.
+/// Kinds that no webhook sees: otherwise a faulty configuration could not be repaired.
 const EXEMPT: [&str; 6] = [
     "ValidatingWebhookConfiguration",
     "MutatingWebhookConfiguration",
@@ -23,7 +23,7 @@ const EXEMPT: [&str; 6] = [
     "MutatingAdmissionPolicyBinding",
 ];
 
-/// Whether no webhook is asked about objects of this kind.
+/// Whether no webhook sees objects of this kind.
 pub fn is_exempt(group: &str, kind: &str) -> bool {
     group == ADMISSION_REGISTRATION_GROUP && EXEMPT.contains(&kind)
 }

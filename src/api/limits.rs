@@ -119,6 +119,13 @@ pub const RULES_COST: u64 = 10_000_000;
 pub const DEFAULT_RULES: usize = 10_000;
 /// Kinds that the expressions of one policy are held against; the reference server's value.
 pub const TYPES_CHECKED: usize = 10;
+/// What holding the expressions of one policy against kinds may cost: the bytes of each, and what any costs, once for each kind.
+/// Some seconds at most. What comes after that is not looked at; nothing depends on it.
+pub const TYPE_CHECK_COST: usize = 8 << 20;
+/// What any expression costs there besides its bytes.
+pub const TYPE_CHECK_EACH: usize = 1_024;
+/// Bytes of what is told of the expressions of one policy that do not fit.
+pub const TYPE_WARNINGS_BYTES: usize = 256 << 10;
 /// Variables of a policy that expressions can also ask for all at once, to know whether there is one.
 pub const VARIABLES_AS_ONE: usize = 1_000;
 /// What all conditions of one policy or webhook may cost for one request together.

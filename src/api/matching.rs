@@ -1,40 +1,40 @@
-//! Which requests the rules of policies and webhooks are about.
+//! Match rules of policies and webhooks.
 
 use super::kinds::{selector_is_empty, selector_matches};
 use super::value::Value;
 
-/// A request, as rules see it.
+/// A request as rules see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked<'a> {
     /// The group of the resource.
     pub group: &'a str,
-    /// Its version.
+    /// The version of the resource.
     pub version: &'a str,
-    /// Its plural.
+    /// The plural of the resource.
     pub resource: &'a str,
-    /// The part of the object; empty for all of it.
+    /// The subresource; empty for the object itself.
     pub subresource: &'a str,
-    /// The namespace; empty for none. For a namespace itself it is its own name.
+    /// The namespace; empty for none. For a Namespace it is its own name.
     pub namespace: &'a str,
-    /// The object; empty if its name is not known yet.
+    /// The name of the object; empty if it is not known yet.
     pub name: &'a str,
-    /// What is to be done, in capital letters.
+    /// The operation in capital letters.
     pub operation: &'a str,
 }
 
 impl<'a> Asked<'a> {
-    /// The same request, as if it were made in another group and version.
+    /// The same request as if it were for an equivalent resource.
     pub fn as_of(self, group: &'a str, version: &'a str, resource: &'a str) -> Asked<'a> {
         Asked { group, version, resource, ..self }
     }
 
-    /// Whether it is about namespaces, which stand in none.
+    /// Whether it is about namespaces, which are cluster-scoped.
     pub fn is_of_namespaces(&self) -> bool {
         (self.group, self.version, self.resource) == ("", "v1", "namespaces")
     }
 }
 
-/// One rule: requests match if every part of it has a word for them.
+/// One rule: a request matches if every part of the rule does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     operations: Vec<String>,
@@ -46,7 +46,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Reads a rule.
+    /// Parses a rule.
     pub fn read(rule: &Value) -> Rule {
         let texts = |field: &str| -> Vec<String> {
             let all = rule.get(field).map(Value::items).unwrap_or_default();
@@ -62,12 +62,12 @@ impl Rule {
         }
     }
 
-    /// All rules of a list.
+    /// Parses a list of rules.
     pub fn read_all(list: Option<&Value>) -> Vec<Rule> {
         list.map(Value::items).unwrap_or_default().iter().map(Rule::read).collect()
     }
 
-    /// Whether it is about a request, whatever the name of the object.
+    /// Whether it matches a request, except for the name of the object.
     pub fn covers(&self, asked: &Asked<'_>) -> bool {
         let has = |words: &[String], wanted: &str| words.iter().any(|word| word == "*" || word == wanted);
         let stands_alone = asked.is_of_namespaces() || asked.namespace.is_empty();
@@ -89,34 +89,34 @@ impl Rule {
             && self.resources.iter().any(part)
     }
 
-    /// Whether it is about objects of this name. A rule that names none is about all.
+    /// Whether it matches this object name. Without resourceNames it matches all.
     fn names(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|one| one == name)
     }
 }
 
-/// Which requests are meant.
+/// Match constraints.
 #[derive(Debug)]
 pub struct Matching {
     namespaces: Value,
     objects: Value,
     rules: Vec<Rule>,
     excluded: Vec<Rule>,
-    /// Whether a request for another version of what a rule names is meant too.
+    /// Whether requests for equivalent resources match, too (matchPolicy Equivalent).
     is_broad: bool,
 }
 
-/// How a request came to be meant.
+/// How a request matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
     /// As it was made.
     AsAsked,
-    /// As if it were made for another resource, by its place among those that are equivalent.
+    /// As an equivalent resource, by its index.
     As(usize),
 }
 
 impl Matching {
-    /// Reads constraints; `None` if there are none.
+    /// Parses constraints; `None` if there are none.
     pub fn read(constraints: Option<&Value>) -> Option<Matching> {
         let constraints = constraints.filter(|constraints| !constraints.is_null())?;
         let selector = |field: &str| constraints.get(field).cloned().unwrap_or_else(Value::object);
@@ -129,17 +129,17 @@ impl Matching {
         })
     }
 
-    /// Whether somebody has to know the labels of the namespace.
+    /// Whether the labels of the namespace are needed.
     pub fn selects_namespaces(&self) -> bool {
         !selector_is_empty(&self.namespaces)
     }
 
-    /// Whether a namespace with these labels is meant.
+    /// Whether the namespaceSelector matches these labels.
     pub fn selects_namespace(&self, labels: Option<&Value>) -> bool {
         selector_matches(Some(&self.namespaces), labels)
     }
 
-    /// Whether an object is meant, by its old or its new state.
+    /// Whether the objectSelector matches the old or the new object.
     pub fn selects_object(&self, new: &Value, old: Option<&Value>) -> bool {
         if selector_is_empty(&self.objects) {
             return true;
@@ -150,7 +150,7 @@ impl Matching {
         fits(new) || old.is_some_and(fits)
     }
 
-    /// Whether the rules mean a request. `equivalents` are the other resources that show the same objects.
+    /// Whether the rules match a request. `equivalents` are the other resources that show the same objects.
     pub fn rules_match(&self, asked: &Asked<'_>, equivalents: &[Asked<'_>]) -> Option<Match> {
         if self.found(&self.excluded, asked, equivalents).is_some() {
             return None;

@@ -1,13 +1,13 @@
-//! Which encoding a body has and which one an answer gets.
+//! Negotiates the encodings of bodies and responses.
 //!
-//! The reference chooses in two steps whose refusals read differently: a coarse one by media type alone, then a fine one
-//! that knows parameters and transformations. Both are here, in that order.
+//! The reference negotiates in two steps with different error messages: first by media type alone, then with parameters and
+//! transformations. Both are here, in that order.
 
 use super::status::{Result, Status};
 use super::words::{CBOR, CBOR_SEQUENCE, JSON, PROTOBUF, YAML};
 use crate::api::words::{APPLY_PATCH, CBOR_APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH};
 
-/// An encoding of objects on the wire.
+/// An encoding of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// `application/json`
@@ -31,7 +31,7 @@ impl Encoding {
         }
     }
 
-    /// The media type of a watch in this encoding; `None` where watches cannot be sent in it.
+    /// The media type of a watch in this encoding; `None` if it does not support watches.
     pub fn stream_type(self) -> Option<&'static str> {
         match self {
             Encoding::Json => Some(JSON),
@@ -41,7 +41,7 @@ impl Encoding {
         }
     }
 
-    /// The parameters of a media type that ask for a watch in this encoding, as messages spell them.
+    /// The media type with its watch parameter, as messages print it.
     fn offered_stream(self) -> Option<&'static str> {
         match self {
             Encoding::Json => Some("application/json;stream=watch"),
@@ -50,41 +50,41 @@ impl Encoding {
     }
 }
 
-/// The encodings that an endpoint has to offer, in the order of preference.
+/// The encodings that an endpoint offers, in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     encodings: &'static [Encoding],
     streams: bool,
-    /// Whether the objects are of a custom kind, which has no Protobuf form of its own.
+    /// Whether the objects are custom resources, which have no Protobuf form.
     custom: bool,
 }
 
 impl Offer {
-    /// What a document that is no API object is offered in.
+    /// The offer for documents that are no API objects.
     pub const JSON_ONLY: Offer = Offer { encodings: &[Encoding::Json], streams: false, custom: false };
 
-    /// What objects are offered in; CBOR only where its gate is open.
+    /// The offer for objects; CBOR only with its feature gate.
     pub fn objects(cbor: bool) -> Offer {
         const ALL: [Encoding; 4] = [Encoding::Json, Encoding::Yaml, Encoding::Protobuf, Encoding::Cbor];
         Offer { encodings: if cbor { &ALL } else { ALL.split_at(3).0 }, streams: false, custom: false }
     }
 
-    /// The same for objects of a custom kind.
+    /// The offer for custom resources.
     pub fn custom(self) -> Offer {
         Offer { custom: true, ..self }
     }
 
-    /// Whether objects as they are can be had in an encoding.
+    /// Whether full objects are available in an encoding.
     fn has_whole(self, encoding: Encoding) -> bool {
         !(self.custom && encoding == Encoding::Protobuf)
     }
 
-    /// The same at an endpoint that can be watched: its refusals name the streams too.
+    /// The offer of a watchable endpoint: its error messages list stream types, too.
     pub fn watchable(self) -> Offer {
         Offer { streams: true, ..self }
     }
 
-    /// The media types, as messages list them.
+    /// The media types as messages list them.
     pub fn names(self) -> String {
         let names: Vec<&str> = self.encodings.iter().map(|encoding| encoding.media_type()).collect();
         names.join(", ")
@@ -104,36 +104,36 @@ impl Offer {
         self.encodings.iter().copied().find(|encoding| encoding.media_type() == media)
     }
 
-    /// Whether this is the name of a stream alone. Nothing can be had under it, but it is none of a stranger.
+    /// Whether this is a media type of streams only. It cannot be negotiated, but does not count as unknown.
     fn is_stream(self, media: &str) -> bool {
         self.streams && media == CBOR_SEQUENCE && self.find(CBOR).is_some()
     }
 }
 
-/// What a client may ask an answer to be turned into: `as=KIND;g=GROUP;v=VERSION`.
+/// A requested transformation: `as=KIND;g=GROUP;v=VERSION`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transform<'a> {
-    /// The kind.
+    /// The requested kind.
     pub kind: &'a str,
-    /// Its group.
+    /// The group of the kind.
     pub group: &'a str,
-    /// Its version.
+    /// The version of the kind.
     pub version: &'a str,
 }
 
-/// What was agreed upon.
+/// The result of a negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed<'a> {
-    /// The encoding of the answer.
+    /// The encoding of the response.
     pub encoding: Encoding,
-    /// What the answer must be turned into.
+    /// The requested transformation.
     pub transform: Option<Transform<'a>>,
-    /// Whether a person will read it.
+    /// Whether to indent JSON.
     pub pretty: bool,
 }
 
 impl Agreed<'_> {
-    /// What a client gets that says nothing, or nothing that is known.
+    /// The result for a client that states nothing, or nothing known.
     pub const DEFAULT: Agreed<'static> = Agreed { encoding: Encoding::Json, transform: None, pretty: false };
 }
 
@@ -146,7 +146,7 @@ struct Clause<'a> {
 }
 
 impl Clause<'_> {
-    /// What is no type with one subtype counts for nothing; a lone asterisk means all.
+    /// Parses an item; malformed ones are ignored. A lone asterisk means everything.
     fn read(item: &str) -> Option<Clause<'_>> {
         let (media, parameters) = item.split_once(';').unwrap_or((item, ""));
         let (kind, subtype) = match media.split_once('/') {
@@ -159,8 +159,8 @@ impl Clause<'_> {
         Some(Clause { kind: trimmed(kind), subtype: trimmed(subtype), parameters, quality })
     }
 
-    /// Whether it comes before another: a better one, or one that says more. Both count by themselves, so this is no
-    /// order, and the way of sorting decides with it.
+    /// Whether it precedes another one: by quality, or because it is more specific. Both count independently, so this is no total
+    /// order, and the sorting algorithm matters.
     fn precedes(&self, other: &Clause<'_>) -> bool {
         self.quality > other.quality
             || (self.kind != "*" && other.kind == "*")
@@ -174,12 +174,12 @@ impl Clause<'_> {
     }
 }
 
-/// More items than anybody sends; what follows is not looked at.
+/// More items than real clients send; the rest is ignored.
 const CLAUSES: usize = 64;
 
 fn clauses(accept: &str) -> Vec<Clause<'_>> {
     let mut all: Vec<Clause<'_>> = accept.split(',').filter_map(Clause::read).take(CLAUSES).collect();
-    // By insertion, as the reference sorts the few there are: each moves up past those that it precedes.
+    // Insertion sort, as in the reference: each item moves up past those that it precedes.
     for from in 1..all.len() {
         let place = (0..from).rev().take_while(|at| precedes(&all, from, *at)).last();
         if let Some(place) = place {
@@ -197,7 +197,7 @@ fn trimmed(text: &str) -> &str {
     text.trim_matches(' ')
 }
 
-/// The last value that a parameter is given, as it stands. One without a value, or with a second sign of equality, is none.
+/// The last value of a parameter. One without a value, or with a second equals sign, is ignored.
 fn raw_parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
     let mut pairs = parameters.split(';').filter_map(|pair| pair.split_once('='));
     pairs
@@ -209,13 +209,13 @@ fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
     raw_parameter(parameters, name).map(trimmed)
 }
 
-/// The first of the `offered` media types that a client takes, by the client's order; anything if it does not say.
+/// The first `offered` media type that the client accepts, in the client's order; any if it states nothing.
 pub fn choose<'a>(accept: &str, offered: &[&'a str]) -> Option<&'a str> {
     let accept = if accept.is_empty() { "*/*" } else { accept };
     clauses(accept).iter().find_map(|clause| offered.iter().copied().find(|known| clause.takes(known)))
 }
 
-/// Agrees on the encoding of an answer. `allows` says which transformations this endpoint knows in which encoding.
+/// Negotiates the encoding of a response. `allows` tells the supported transformations by encoding.
 pub fn negotiate<'a>(
     accept: &'a str,
     offer: Offer,
@@ -225,9 +225,9 @@ pub fn negotiate<'a>(
     agree(accept, offer, allows)
 }
 
-/// Whether one of the media types is known here at all, whatever is wanted of it: the first look at a request.
+/// The first step: whether any of the media types is known at all.
 pub fn routed(accept: &str, offer: Offer) -> Result<()> {
-    // What nearly everybody says, first.
+    // The most common values first.
     let known = matches!(accept, "" | JSON)
         || accept.split(',').any(|item| {
             let media = trimmed(item.split(';').next().unwrap_or_default());
@@ -236,7 +236,7 @@ pub fn routed(accept: &str, offer: Offer) -> Result<()> {
     if known { Ok(()) } else { Err(Status::no_representation(&offer.all_names())) }
 }
 
-/// The same as [`negotiate`] for those who are asked without that first look.
+/// [`negotiate`] without the first step.
 pub fn agree<'a>(
     accept: &'a str,
     offer: Offer,
@@ -251,7 +251,7 @@ pub fn agree<'a>(
     first(accept, offer, fits).ok_or_else(|| Status::not_acceptable(&offer.names()))
 }
 
-/// What is agreed upon with clients that want a transformation, whatever else they would take.
+/// Negotiates a transformation, whatever else the client accepts.
 pub fn transformed<'a>(
     accept: &'a str,
     offer: Offer,
@@ -260,7 +260,7 @@ pub fn transformed<'a>(
     first(accept, offer, |encoding, asked| asked.is_some_and(|asked| allows(encoding, asked)))
 }
 
-/// The first that fits of what a client takes.
+/// The first acceptable combination.
 fn first<'a>(
     accept: &'a str,
     offer: Offer,
@@ -288,7 +288,7 @@ fn first<'a>(
     })
 }
 
-/// 406 for a watch in an encoding that cannot be streamed.
+/// 406 for a watch in an encoding without streams.
 pub fn no_stream(offer: Offer) -> Box<Status> {
     Status::not_acceptable(&offer.stream_names())
 }
@@ -301,7 +301,7 @@ pub fn of_body(content_type: &str, offer: Offer) -> Result<Encoding> {
     let (media, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
     let (media, parameters) = (media.trim(), parameters.trim());
     let mut known: Vec<String> = Vec::new();
-    // Parameters are pairs that stand once each; a type with anything else behind it is none, but for a last semicolon.
+    // Parameters are unique pairs; a type with anything else behind it is invalid, except for a final semicolon.
     let sound = parameters.is_empty()
         || parameters.strip_suffix(';').unwrap_or(parameters).split(';').take(CLAUSES).all(|pair| {
             pair.trim().split_once('=').is_some_and(|(key, value)| {
@@ -315,23 +315,23 @@ pub fn of_body(content_type: &str, offer: Offer) -> Result<Encoding> {
     found.ok_or_else(|| Status::unsupported_body(&offer.names()))
 }
 
-/// The language of a patch.
+/// The type of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchType {
-    /// A list of operations.
+    /// JSON Patch: a list of operations.
     Json,
-    /// An object that is merged into what is there.
+    /// JSON merge patch.
     Merge,
-    /// An object that is merged as the schema says.
+    /// Strategic merge patch, which uses the schema.
     Strategic,
-    /// What some fields shall be, and whose they are.
+    /// Server-side apply.
     Apply,
 }
 
-/// What objects can be patched with.
+/// The patch types of built-in resources.
 const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, \
      application/strategic-merge-patch+json, application/apply-patch+yaml";
-/// What objects of custom kinds can be patched with: nothing says how the others would merge their lists.
+/// The patch types of custom resources: strategic merge needs a built-in schema.
 const CUSTOM_PATCHES: &str =
     "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
 
@@ -340,9 +340,9 @@ fn is_patch(one: &str) -> bool {
     PATCHES.split(", ").any(|patch| patch == media)
 }
 
-/// The language and the encoding of a patch, if this is the media type of one.
+/// The patch type and encoding of a media type.
 pub fn of_patch(content_type: &str, offer: Offer) -> Result<(PatchType, Encoding)> {
-    // Up to the first parameter, with whatever stands before that.
+    // Up to the first parameter, including surrounding blanks.
     let media = content_type.split(';').next().unwrap_or_default();
     match media {
         JSON_PATCH => Ok((PatchType::Json, Encoding::Json)),
@@ -351,7 +351,7 @@ pub fn of_patch(content_type: &str, offer: Offer) -> Result<(PatchType, Encoding
         APPLY_PATCH => Ok((PatchType::Apply, Encoding::Yaml)),
         CBOR_APPLY_PATCH if offer.find(CBOR).is_some() => Ok((PatchType::Apply, Encoding::Cbor)),
         _ if offer.custom => Err(Status::unsupported_body(CUSTOM_PATCHES)),
-        // Whoever comes close to a patch is told of the patches, others are turned away at the door.
+        // A type that resembles a patch gets the list of patch types, others get a plain 415.
         _ if content_type.split(',').any(is_patch) => Err(Status::unsupported_body(PATCHES)),
         _ => Err(Status::unsupported_patch()),
     }

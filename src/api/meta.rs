@@ -1,4 +1,4 @@
-//! The rules of `metadata`: what a write may say, what the server sets, what never changes.
+//! The rules of `metadata`: which fields clients set, which the server sets, and which never change.
 
 use std::collections::BTreeSet;
 
@@ -11,54 +11,53 @@ use super::names::{self, NameRule};
 use super::status::Status;
 use super::value::Value;
 
-/// What the annotations of one object may weigh together, keys and values.
+/// The total size of an object's annotations, keys and values.
 pub const ANNOTATION_BYTES: usize = 256 << 10;
-/// What a generated name may be long, so that it still is a DNS label.
+/// The maximum length of a generated name, so that it still is a DNS label.
 const NAME_LENGTH: usize = 63;
-/// The length of a generated suffix.
-/// Where objects once said where they are.
+/// The deprecated link of an object to itself.
 const SELF_LINK: &str = "selfLink";
 const SUFFIX_LENGTH: usize = 5;
-/// The characters of a generated suffix: no vowels and nothing that looks like them, so that no words come out.
+/// The characters of a generated suffix: no vowels or similar digits, so that no words come out.
 const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-/// What the name of a field manager may be long.
+/// The maximum length of a field manager's name.
 const MANAGER_LENGTH: usize = 128;
-/// What the name of a sub-resource may be long.
+/// The maximum length of a subresource's name.
 const SUBRESOURCE_LENGTH: usize = 256;
 
-/// What becomes of owners that are named twice.
+/// The warning about duplicate owner references.
 const DEDUPED: &str = "API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; \
                        please fix your requests";
 
-/// The finalizer that leaves dependents alone.
+/// The finalizer of orphaning deletions.
 pub const ORPHAN_FINALIZER: &str = "orphan";
-/// The finalizer that waits for dependents.
+/// The finalizer of foreground deletions.
 pub const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
-/// What a field says that may not change.
+/// The error for changes of immutable fields.
 pub const IMMUTABLE: &str = "field is immutable";
 
-/// The metadata, null when there is none.
+/// The metadata, null if absent.
 pub fn of(object: &Value) -> &Value {
     object.get("metadata").unwrap_or(&Value::Null)
 }
 
-/// The name of an object, empty when it has none.
+/// The name of an object, empty if it has none.
 pub fn name(object: &Value) -> &str {
     of(object).str("name")
 }
 
-/// Whether the deletion of an object has begun.
+/// Whether an object is being deleted.
 pub fn is_terminating(object: &Value) -> bool {
     of(object).get("deletionTimestamp").is_some()
 }
 
-/// The generation, 0 when the kind has none.
+/// The generation, 0 if the kind has none.
 pub fn generation(object: &Value) -> i64 {
     of(object).get("generation").and_then(Value::as_int).unwrap_or_default()
 }
 
-/// Gives an object without a name one that begins with its `generateName`. `random` is asked for numbers below its
-/// argument. Answers whether a name was made: then a collision is worth another try.
+/// Generates a name from `generateName` if an object has none. `random` returns numbers below its argument. Answers whether a
+/// name was generated: then a collision is worth another try.
 pub fn generate_name(object: &mut Value, random: &mut dyn FnMut(usize) -> usize) -> bool {
     let meta = of(object);
     if !meta.str("name").is_empty() || meta.str("generateName").is_empty() {
@@ -78,13 +77,13 @@ pub fn generate_name(object: &mut Value, random: &mut dyn FnMut(usize) -> usize)
     true
 }
 
-/// Whether an object names a beginning for its name, needed or not.
+/// Whether an object has a generateName, needed or not.
 pub fn has_prefix(object: &Value) -> bool {
     !of(object).str("generateName").is_empty()
 }
 
-/// Makes the labels of an object its own, where it has taken them over from a part of itself. Each name that is made is tried
-/// with a copy of the object, in which they are two.
+/// Unshares the labels that an object has copied from a part of itself. Each generated name is tried on a copy of the object,
+/// where both must be independent.
 pub fn part_labels(object: &mut Value) {
     let labels = of(object).get("labels").and_then(Value::fields).cloned();
     if let Some(labels) = labels {
@@ -92,7 +91,7 @@ pub fn part_labels(object: &mut Value) {
     }
 }
 
-/// Gives an object without a name its `generateName` as it is. Answers that no name was made: another try finds the same.
+/// Uses `generateName` as the name. Answers false: another try would give the same name.
 pub fn take_prefix_as_name(object: &mut Value) -> bool {
     let meta = of(object);
     let prefix = meta.str("generateName");
@@ -103,7 +102,7 @@ pub fn take_prefix_as_name(object: &mut Value) -> bool {
     false
 }
 
-/// Checks that a new object carries no version, which only the store gives. The version 0 means none.
+/// Checks that a new object has no resourceVersion. Version 0 counts as none.
 pub fn check_unversioned(object: &Value) -> Result<(), Box<Status>> {
     if matches!(of(object).str("resourceVersion"), "" | "0") {
         return Ok(());
@@ -111,7 +110,7 @@ pub fn check_unversioned(object: &Value) -> Result<(), Box<Status>> {
     Err(Status::bad_request("resourceVersion should not be set on objects to be created"))
 }
 
-/// Makes the namespace in the object that of the path, which is empty for kinds without namespaces.
+/// Sets the namespace of the path in the object, and checks that they agree. It is empty for cluster-scoped kinds.
 pub fn agree_on_namespace(object: &mut Value, namespace: &str) -> Result<(), Box<Status>> {
     let own = of(object).str("namespace");
     if own == namespace {
@@ -143,8 +142,8 @@ pub fn check_name(object: &Value, name: &str) -> Result<(), Box<Status>> {
     }
 }
 
-/// Replaces what only the server may say about a new object. A link to itself stays: it is shown where nothing is stored, and
-/// goes when something is.
+/// Sets the fields that only the server sets on a new object. The selfLink stays: it is shown in responses of unstored objects,
+/// and removed before storing.
 pub fn set_system_fields(object: &mut Value, uid: &str, now: &str) {
     let link = of(object).get(SELF_LINK).cloned();
     clear_system_fields(object);
@@ -156,7 +155,7 @@ pub fn set_system_fields(object: &mut Value, uid: &str, now: &str) {
     meta.set("creationTimestamp", now);
 }
 
-/// Takes out what only the server may say about an object.
+/// Removes the fields that only the server sets.
 pub fn clear_system_fields(object: &mut Value) {
     let own = ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", SELF_LINK];
     let meta = object.entry("metadata");
@@ -165,7 +164,7 @@ pub fn clear_system_fields(object: &mut Value) {
     });
 }
 
-/// Takes owners out that stand twice with all their fields equal. Answers the warning that the client gets for it.
+/// Removes duplicate owner references. Answers the warning for the client.
 pub fn dedupe_owners(object: &mut Value) -> Option<String> {
     let mut twice = Vec::new();
     let owners = object.get_mut("metadata").and_then(|meta| meta.get_mut("ownerReferences"));
@@ -187,13 +186,13 @@ pub fn dedupe_owners(object: &mut Value) -> Option<String> {
     })
 }
 
-/// The same for an object that somebody else has changed on the way in, or that a patch was made into.
+/// Removes duplicate owner references after admission or a patch, with another warning.
 pub fn dedupe_changed_owners(object: &mut Value) -> Option<String> {
     let warning = dedupe_owners(object)?;
     Some(warning.replacen("duplicate entries;", "duplicate entries after mutating admission happens;", 1))
 }
 
-/// Carries over what an update cannot change, whatever it says.
+/// Restores the fields that an update cannot change.
 pub fn keep_system_fields(new: &mut Value, old: &Value) {
     let old = of(old);
     let meta = new.entry("metadata");
@@ -211,14 +210,14 @@ pub fn keep_system_fields(new: &mut Value, old: &Value) {
     }
 }
 
-/// Takes out what objects do not keep.
+/// Removes the selfLink, which is not stored.
 pub fn drop_link(object: &mut Value) {
     if of(object).get(SELF_LINK).is_some() {
         object.entry("metadata").remove(SELF_LINK);
     }
 }
 
-/// Makes a field what it is in `from`, absent too.
+/// Copies a field, or its absence.
 pub fn copy(to: &mut Value, from: &Value, field: &str) {
     match from.get(field) {
         Some(value) => to.set(field, value.clone()),
@@ -228,25 +227,25 @@ pub fn copy(to: &mut Value, from: &Value, field: &str) {
     }
 }
 
-/// The rule of kinds whose names depend on nothing else in the object.
+/// For kinds whose names have no rules of their own.
 pub fn any_name(_: &Value, _: &str) -> Option<String> {
     None
 }
 
-/// What decides how the metadata of a kind is checked.
+/// How the metadata of a kind is validated.
 #[derive(Clone, Copy)]
 pub struct MetaRules {
     /// The syntax of the name.
     pub name: NameRule,
-    /// What else is wrong with a name, or the beginning of one, that depends on the object.
+    /// An additional check of a name or prefix that depends on the object.
     pub own_name: fn(&Value, &str) -> Option<String>,
-    /// Whether objects live in namespaces.
+    /// Whether the kind is namespaced.
     pub namespaced: bool,
-    /// Whether a finalizer without a domain must be one of the known ones.
+    /// Whether a finalizer without a domain must be a known one.
     pub known_finalizers: bool,
 }
 
-/// Checks the metadata of one object.
+/// Validates the metadata of an object.
 pub fn validate(object: &Value, rules: MetaRules, errors: &mut Errors) {
     let path = Path::new("metadata");
     let meta = of(object);
@@ -287,7 +286,7 @@ pub fn validate(object: &Value, rules: MetaRules, errors: &mut Errors) {
     }
 }
 
-/// Checks how the metadata of an object may change.
+/// Validates a change of metadata.
 pub fn validate_update(new: &Value, old: &Value, known_finalizers: bool, errors: &mut Errors) {
     let path = Path::new("metadata");
     let terminating = is_terminating(old);
@@ -335,7 +334,7 @@ fn printed_time(text: &str) -> String {
     }
 }
 
-/// Labels, annotations, owners and managers: checked on create and again on update.
+/// Labels, annotations, owners and managers: validated on create and update.
 fn validate_descriptions(meta: &Value, path: &Path, errors: &mut Errors) {
     validate_labels(meta.get("labels"), &path.child("labels"), errors);
     validate_annotations(meta.get("annotations"), &path.child("annotations"), errors);
@@ -343,7 +342,7 @@ fn validate_descriptions(meta: &Value, path: &Path, errors: &mut Errors) {
     validate_managers(meta.get("managedFields"), &path.child("managedFields"), errors);
 }
 
-/// Adds one error for each thing that is wrong with a text.
+/// Adds one error per message.
 pub fn texts(errors: &mut Errors, path: &Path, value: &str, wrong: Vec<String>) {
     for wrong in wrong {
         errors.add(|| FieldError::invalid(path, &quoted(value), &wrong));
@@ -359,7 +358,7 @@ pub fn validate_labels(labels: Option<&Value>, path: &Path, errors: &mut Errors)
     }
 }
 
-/// Checks keys and the total size of annotations.
+/// Checks the keys and the total size of annotations.
 pub fn validate_annotations(annotations: Option<&Value>, path: &Path, errors: &mut Errors) {
     let mut size = 0;
     for (key, value) in annotations.and_then(Value::fields).into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! What the API says: pure functions over schemas and values. No actors, no I/O, no clock, nothing of HTTP.
+//! The rules of the API: pure functions over schemas and values. No actors, no I/O, no clock, no HTTP.
 
 pub mod aggregation;
 pub mod amounts;
@@ -40,6 +40,7 @@ pub mod print;
 pub mod query;
 pub mod quota;
 pub mod rbac;
+pub mod release;
 pub mod reviews;
 pub mod routes;
 pub mod schema;

@@ -1,12 +1,12 @@
-//! The syntax of names, keys and small texts. Each check answers what is wrong, in the words clients know; an empty
-//! answer means the text is fine.
+//! The syntax of names, keys and small texts. Each check answers error messages in the reference's words; an empty list means the
+//! text is valid.
 
 use std::net::IpAddr;
 
-/// What a name check looks like. `prefix` says that the text is a `generateName`, to which a suffix will be appended.
+/// A check of a name. `prefix` tells that the text is a `generateName`, to which a suffix will be appended.
 pub type NameRule = fn(name: &str, prefix: bool) -> Vec<String>;
 
-/// What the check of any other text looks like.
+/// A check of any other text.
 pub type Check = fn(text: &str) -> Vec<String>;
 
 const LABEL_LENGTH: usize = 63;
@@ -17,7 +17,7 @@ const QUALIFIED_FORMAT: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const LABEL_FORMAT: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const SUBDOMAIN_FORMAT: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
 
-/// The words for a text that breaks a pattern.
+/// The message for a text that violates a pattern.
 fn pattern(what: &str, format: &str, examples: &[&str]) -> String {
     if examples.is_empty() {
         return format!("{what} (regex used for validation is '{format}')");
@@ -26,12 +26,12 @@ fn pattern(what: &str, format: &str, examples: &[&str]) -> String {
     format!("{what} (e.g. {}regex used for validation is '{format}')", examples.join(" or "))
 }
 
-/// The words for a text that is too long.
+/// The message for a text that is too long.
 pub fn too_long(most: usize) -> String {
     format!("must be no more than {most} characters")
 }
 
-/// The words for a number outside of a range.
+/// The message for a number outside of a range.
 pub fn outside(lowest: i64, highest: i64) -> String {
     format!("must be between {lowest} and {highest}, inclusive")
 }
@@ -40,7 +40,7 @@ fn is_lower(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// Whether the first and last byte please `edge` and those between please `inner`.
+/// Whether the first and last byte satisfy `edge` and those between satisfy `inner`.
 fn shaped(text: &str, edge: fn(u8) -> bool, inner: fn(u8) -> bool) -> bool {
     match text.as_bytes() {
         [] => false,
@@ -65,7 +65,7 @@ fn qualified_shaped(text: &str) -> bool {
     )
 }
 
-/// A DNS label as RFC 1123 has it.
+/// A DNS label of RFC 1123.
 pub fn dns_label(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > LABEL_LENGTH {
@@ -86,7 +86,7 @@ pub fn dns_label(text: &str) -> Vec<String> {
     wrong
 }
 
-/// DNS labels with dots between them.
+/// A DNS subdomain of RFC 1123: labels separated by dots.
 pub fn dns_subdomain(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > SUBDOMAIN_LENGTH {
@@ -103,7 +103,7 @@ pub fn dns_subdomain(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A DNS subdomain whose labels may have underscores, as those of services in the DNS have.
+/// A DNS subdomain whose labels may contain underscores, like those of SRV records.
 pub fn underscored_subdomain(text: &str) -> Vec<String> {
     let fits = |label: &str| {
         let label = label.strip_prefix('_').unwrap_or(label);
@@ -124,7 +124,7 @@ pub fn underscored_subdomain(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A DNS label that begins with a letter.
+/// A DNS label of RFC 1035, which begins with a letter.
 pub fn dns_1035_label(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > LABEL_LENGTH {
@@ -141,7 +141,7 @@ pub fn dns_1035_label(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A subdomain below a star.
+/// A subdomain with a wildcard as its first label.
 pub fn wildcard_subdomain(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > SUBDOMAIN_LENGTH {
@@ -158,7 +158,7 @@ pub fn wildcard_subdomain(text: &str) -> Vec<String> {
     wrong
 }
 
-/// What can stand between two slashes of a path.
+/// A segment of a path.
 pub fn path_segment(text: &str, prefix: bool) -> Vec<String> {
     if !prefix && matches!(text, "." | "..") {
         return vec![format!("may not be '{text}'")];
@@ -170,7 +170,7 @@ pub fn path_segment(text: &str, prefix: bool) -> Vec<String> {
         .collect()
 }
 
-/// The part of a `generateName` that must be well-formed by itself. A suffix follows, so the final dash does not count.
+/// The part of a `generateName` that must be valid by itself. A suffix follows, so a final dash is allowed.
 fn masked(text: &str, prefix: bool) -> String {
     match text.strip_suffix('-') {
         Some(rest) if prefix && !rest.is_empty() => {
@@ -196,7 +196,7 @@ pub fn dns_1035_name(name: &str, prefix: bool) -> Vec<String> {
     dns_1035_label(&masked(name, prefix))
 }
 
-/// Names that are addresses: only the one canonical form, or an address could be taken twice.
+/// Names that are IP addresses: only the canonical form, or an address could be taken twice.
 pub fn ip_name(name: &str, _prefix: bool) -> Vec<String> {
     let Some(address) = parse_ip(name) else { return ip_address(name) };
     let mut wrong = Vec::new();
@@ -274,7 +274,7 @@ pub fn label_value(text: &str) -> Vec<String> {
     wrong
 }
 
-/// The address that a text is. Leading zeros are accepted in the parts of version 4, as the API always has.
+/// Parses an IP address. Leading zeros are accepted in IPv4, as the API always has.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse() {
         return Some(address);
@@ -291,7 +291,7 @@ pub fn parse_ip(text: &str) -> Option<IpAddr> {
     parts.next().is_none().then(|| IpAddr::from(octets))
 }
 
-/// An address in the form that is always accepted.
+/// An IP address in the lenient syntax.
 pub fn ip_address(text: &str) -> Vec<String> {
     if parse_ip(text).is_none() {
         return vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()];
@@ -299,7 +299,7 @@ pub fn ip_address(text: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// The network that a text in CIDR notation is: address and prefix length.
+/// Parses a CIDR: address and prefix length.
 pub fn parse_cidr(text: &str) -> Option<(IpAddr, u8)> {
     let (address, length) = text.split_once('/')?;
     let address = parse_ip(address)?;
@@ -310,7 +310,7 @@ pub fn parse_cidr(text: &str) -> Option<(IpAddr, u8)> {
     (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
 }
 
-/// A network in CIDR notation.
+/// A CIDR.
 pub fn cidr(text: &str) -> Vec<String> {
     if parse_cidr(text).is_none() {
         return vec!["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".to_owned()];
@@ -344,7 +344,7 @@ pub fn port_name(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A whole number of percent.
+/// A percentage.
 pub fn percent(text: &str) -> Vec<String> {
     let digits = text.strip_suffix('%').unwrap_or_default();
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -369,7 +369,7 @@ pub fn header_name(text: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// The name of an environment variable: anything printable but the equals sign.
+/// The name of an environment variable: anything printable except the equals sign.
 pub fn env_name(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.is_empty() {
@@ -384,7 +384,7 @@ pub fn env_name(text: &str) -> Vec<String> {
     wrong
 }
 
-/// The name of an environment variable that any shell can set.
+/// The name of an environment variable in the stricter syntax that shells accept.
 pub fn strict_env_name(text: &str) -> Vec<String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     let mut wrong = Vec::new();
@@ -400,7 +400,7 @@ pub fn strict_env_name(text: &str) -> Vec<String> {
     wrong
 }
 
-/// Why a name would lead out of its directory.
+/// The error for a name that would lead out of its directory.
 fn leads_up(text: &str) -> Option<String> {
     match text {
         "." | ".." => Some(format!("must not be '{text}'")),
@@ -427,7 +427,7 @@ pub fn config_key(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A path behind a domain, as names of node-level handlers and conditions have it: `(message, the part it is about)`.
+/// A path behind a domain, as in names of handlers and conditions: `(message, the part it is about)`.
 pub fn domain_prefixed_path(text: &str) -> Vec<(String, String)> {
     let Some((host, path)) = text.split_once('/').filter(|(host, path)| !host.is_empty() && !path.is_empty())
     else {

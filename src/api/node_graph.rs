@@ -1,31 +1,31 @@
-//! Which objects concern which node: a node sees what its pods need, and nothing else.
+//! Which objects a node may read: those that its pods need.
 //!
-//! Pods lead from a node to secrets, config maps, claims, accounts; volumes lead from a claim to what they need themselves.
-//! Kept by who needs what, so that one question costs one look.
+//! Pods lead from a node to Secrets, ConfigMaps, claims and service accounts; volumes lead from a claim to the objects that they
+//! need. Indexed by the needed object, so that a question is one lookup.
 
 use crate::api::words::annotations::MIRROR;
 use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value as Json;
 
-/// What a node may want to see because of its pods.
+/// A kind of object that a node may read because of its pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Thing {
     /// A pod itself.
     Pod,
-    /// A secret.
+    /// A Secret.
     Secret,
-    /// A config map.
+    /// A ConfigMap.
     ConfigMap,
-    /// A claim for a volume.
+    /// A PersistentVolumeClaim.
     Claim,
-    /// A service account.
+    /// A ServiceAccount.
     Account,
-    /// A claim for a device.
+    /// A ResourceClaim.
     DeviceClaim,
 }
 
-/// An object: what it is, its namespace and name.
+/// An object: kind, namespace and name.
 type Place = (Thing, Box<str>, Box<str>);
 
 #[derive(Debug)]
@@ -40,22 +40,22 @@ struct Volume {
     secrets: BTreeSet<Place>,
 }
 
-/// The graph. See the module text.
+/// The graph. See the module documentation.
 #[derive(Debug, Default)]
 pub struct Graph {
     pods: HashMap<(Box<str>, Box<str>), Pod>,
     volumes: HashMap<Box<str>, Volume>,
-    /// How many pods of which node need an object.
+    /// The number of pods per node that need an object.
     needed: HashMap<Place, HashMap<Box<str>, usize>>,
-    /// The claims whose volumes need a secret, by volume.
+    /// The claims whose volumes need a Secret, by volume.
     volume_secrets: HashMap<Place, HashMap<Box<str>, Place>>,
     attachments: HashMap<Box<str>, Box<str>>,
     slices: HashMap<Box<str>, Box<str>>,
 }
 
-/// The fields of a volume, of a pod or on its own, that name a secret by a reference.
+/// Volume types, of pods and persistent volumes, that reference a Secret.
 const SECRET_REFS: [&str; 7] = ["cephfs", "cinder", "flexVolume", "rbd", "scaleIO", "iscsi", "storageos"];
-/// The secrets of a CSI volume that a kubelet needs.
+/// The Secrets of a CSI volume that a kubelet needs.
 const CSI_SECRETS: [&str; 3] = ["nodePublishSecretRef", "nodeStageSecretRef", "nodeExpandSecretRef"];
 
 fn text<'a>(value: &'a Json, path: &[&str]) -> &'a str {
@@ -66,7 +66,7 @@ fn items<'a>(value: &'a Json, field: &str) -> &'a [Json] {
     value[field].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Everything that a pod needs.
+/// All objects that a pod needs.
 fn needs_of(pod: &Json, namespace: &str, name: &str) -> BTreeSet<Place> {
     let mut needs = BTreeSet::new();
     let mut need = |thing: Thing, what: &str| {
@@ -75,7 +75,7 @@ fn needs_of(pod: &Json, namespace: &str, name: &str) -> BTreeSet<Place> {
         }
     };
     need(Thing::Pod, name);
-    // What runs without the server needs nothing of it.
+    // A mirror pod needs nothing from the server.
     if !pod["metadata"]["annotations"][MIRROR].is_null() {
         return needs;
     }
@@ -119,7 +119,7 @@ fn needs_of(pod: &Json, namespace: &str, name: &str) -> BTreeSet<Place> {
     needs
 }
 
-/// Everything that a volume of its own needs.
+/// All objects that a persistent volume needs.
 fn volume_of(volume: &Json) -> Option<Volume> {
     let spec = &volume["spec"];
     let claim = &spec["claimRef"];
@@ -146,7 +146,7 @@ fn volume_of(volume: &Json) -> Option<Volume> {
 }
 
 impl Graph {
-    /// Takes a pod in, in the place of an older state of it.
+    /// Adds a pod, or replaces its older state.
     pub fn put_pod(&mut self, namespace: &str, name: &str, json: &[u8]) {
         self.remove_pod(namespace, name);
         let Ok(pod) = serde_json::from_slice::<Json>(json) else { return };
@@ -161,7 +161,7 @@ impl Graph {
         self.pods.insert((namespace.into(), name.into()), Pod { node, needs });
     }
 
-    /// Lets go of a pod.
+    /// Removes a pod.
     pub fn remove_pod(&mut self, namespace: &str, name: &str) {
         let Some(pod) = self.pods.remove(&(Box::from(namespace), Box::from(name))) else { return };
         for place in &pod.needs {
@@ -178,7 +178,7 @@ impl Graph {
         }
     }
 
-    /// Takes a volume in, in the place of an older state of it.
+    /// Adds a volume, or replaces its older state.
     pub fn put_volume(&mut self, name: &str, json: &[u8]) {
         self.remove_volume(name);
         let Ok(volume) = serde_json::from_slice::<Json>(json) else { return };
@@ -189,7 +189,7 @@ impl Graph {
         self.volumes.insert(name.into(), volume);
     }
 
-    /// Lets go of a volume.
+    /// Removes a volume.
     pub fn remove_volume(&mut self, name: &str) {
         let Some(volume) = self.volumes.remove(name) else { return };
         for secret in &volume.secrets {
@@ -201,27 +201,27 @@ impl Graph {
         }
     }
 
-    /// Takes in where a volume is attached.
+    /// Adds a VolumeAttachment.
     pub fn put_attachment(&mut self, name: &str, json: &[u8]) {
         put_node(&mut self.attachments, name, json);
     }
 
-    /// Lets go of where a volume was attached.
+    /// Removes a VolumeAttachment.
     pub fn remove_attachment(&mut self, name: &str) {
         self.attachments.remove(name);
     }
 
-    /// Takes in whose devices these are.
+    /// Adds a ResourceSlice.
     pub fn put_slice(&mut self, name: &str, json: &[u8]) {
         put_node(&mut self.slices, name, json);
     }
 
-    /// Lets go of whose devices these were.
+    /// Removes a ResourceSlice.
     pub fn remove_slice(&mut self, name: &str) {
         self.slices.remove(name);
     }
 
-    /// Lets go of all pods (0), volumes (1), attachments (2) or slices: before they are read anew.
+    /// Removes all pods (0), volumes (1), attachments (2) or slices, before they are read again.
     pub fn forget(&mut self, of: usize) {
         match of {
             0 => {
@@ -256,12 +256,12 @@ impl Graph {
         self.volumes.get(name).is_some_and(|volume| self.needs_directly(node, &volume.claim))
     }
 
-    /// Whether a volume is attached to this node by this.
+    /// Whether this VolumeAttachment is for this node.
     pub fn has_attachment(&self, node: &str, name: &str) -> bool {
         self.attachments.get(name).is_some_and(|found| **found == *node)
     }
 
-    /// Whether these are devices of this node.
+    /// Whether this ResourceSlice is of this node.
     pub fn has_slice(&self, node: &str, name: &str) -> bool {
         self.slices.get(name).is_some_and(|found| **found == *node)
     }

@@ -1,8 +1,8 @@
-//! What the API looks like, as OpenAPI documents: written from the schemas and the catalog when somebody asks.
+//! OpenAPI documents, written on demand from the schemas and the catalog.
 //!
-//! The third version has a document for each group version, the second has one for everything. Both are made of the
-//! same parts: `operations` says what can be done at which path, `schemas` what a type looks like, and `document` puts
-//! them on paper in either version. `protobuf` turns a finished document into the binary form that some clients ask for.
+//! OpenAPI v3 has a document per group version, v2 has one for everything. Both are made from the same parts: `operations` lists
+//! paths and methods, `schemas` describes types, and `document` writes them in either version. `protobuf` encodes a finished
+//! document in Protobuf.
 
 mod document;
 mod json;
@@ -24,29 +24,29 @@ use super::schema::{GroupVersionKind, Registry};
 pub(in crate::api) use names::META as META_PACKAGE;
 pub use protobuf::{v2_protobuf, v3_protobuf};
 
-/// What the documents are written from.
+/// The inputs of the documents.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
-    /// The types.
+    /// The schemas of built-in types.
     pub registry: &'a Registry,
-    /// The resources.
+    /// The served resources.
     pub catalog: &'a Catalog,
-    /// The kinds that are not built in.
+    /// The custom resources.
     pub custom: &'a [Arc<Custom>],
     /// Whether CBOR is one of the encodings.
     pub cbor: bool,
 }
 
-/// A kind that is not built in, or the kind of its lists.
+/// A custom resource, or its list kind.
 #[derive(Clone, Debug)]
 pub struct Custom {
     /// The kind.
     pub kind: GroupVersionKind,
-    /// The name its schema is published under.
+    /// The name that its schema is published under.
     pub published: String,
-    /// Its schema as JSON. It may refer to the metadata of objects and lists, and to the other kinds of its group.
+    /// Its schema as JSON. It may refer to ObjectMeta and ListMeta, and to other kinds of its group.
     pub schema: Vec<u8>,
-    /// The same for documents of the second version.
+    /// Its schema for OpenAPI v2.
     pub schema_v2: Vec<u8>,
 }
 
@@ -55,7 +55,7 @@ pub struct Custom {
 enum Dialect {
     V2,
     V3,
-    /// The same for kinds that are defined, whose documents know fewer groups.
+    /// OpenAPI v3 for custom resources, whose documents list fewer groups.
     V3Defined,
 }
 
@@ -67,7 +67,7 @@ impl Dialect {
         }
     }
 
-    /// Whether schemas tell defaults. Clients of the second version have never seen any.
+    /// Whether schemas contain defaults: not in v2.
     fn has_defaults(self) -> bool {
         self != Dialect::V2
     }

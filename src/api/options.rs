@@ -1,4 +1,4 @@
-//! The options of a request: what stands behind the question mark, or in the body of a deletion, checked once.
+//! The options of a request, from the query or the body of a deletion.
 
 mod delete;
 mod list;
@@ -17,7 +17,7 @@ pub use write::{
     CreateOptions, FieldValidation, PatchOptions, UpdateOptions, WriteOptions, field_manager_errors,
 };
 
-/// A resourceVersion as a number; `None` when the client does not say one.
+/// Parses a resourceVersion; `None` if empty.
 pub fn revision(text: &str) -> status::Result<Option<u64>> {
     if text.is_empty() {
         return Ok(None);
@@ -35,26 +35,26 @@ pub fn revision(text: &str) -> status::Result<Option<u64>> {
     }
 }
 
-/// The options of a get.
+/// GetOptions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GetOptions {
-    /// The version that the answer must not be older than, as the client wrote it: see [`revision`].
+    /// The minimum version of the result, as the client wrote it: see [`revision`].
     pub resource_version: String,
 }
 
 impl GetOptions {
-    /// Reads the options.
+    /// Parses the options.
     pub fn parse(query: &Query<'_>) -> GetOptions {
         GetOptions { resource_version: query.text("resourceVersion") }
     }
 }
 
-/// 422 if anything is wrong with options of `kind`.
+/// 422 for invalid options of `kind`.
 fn refuse(kind: &str, errors: &[FieldError]) -> status::Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid(META_GROUP, kind, "", errors)) }
 }
 
-/// `All` is the only dry run there is; an empty value asks for none.
+/// `All` is the only valid dry run; an empty value asks for none.
 fn dry_run_errors(values: &[&str]) -> Option<FieldError> {
     if values.iter().all(|value| matches!(*value, "All" | "")) {
         return None;

@@ -1,8 +1,7 @@
-//! Who owns a field: the bookkeeping of `metadata.managedFields`, and what apply makes of it.
+//! Server-side apply: field ownership in `metadata.managedFields`.
 //!
-//! Every write leaves a trace of who last decided about which fields. A write that changes an object takes the fields
-//! that it changes from whoever had them. Apply states what fields shall be, and is told when somebody else thinks
-//! otherwise.
+//! Every write records its manager as the owner of the changed fields, taking them from other managers. Apply states the values
+//! of fields, and reports conflicts with other owners.
 //!
 //! [`set`] holds sets of fields and [`fields_v1`] their form in objects; [`mod@compare`] tells what differs between two states;
 //! [`managers`] are the entries of an object; [`mod@apply`] merges a partial object into a whole one; [`view`]
@@ -41,10 +40,10 @@ use set::Set;
 pub use elsewhere::Elsewhere;
 pub use reset::{custom_reset_fields, reset_fields};
 
-/// The longest name of an owner, in bytes.
+/// The maximum length of a manager's name in bytes.
 const NAME_BYTES: usize = 128;
 
-/// The name of whoever writes: what they say, or else the first word of the program they write with.
+/// The name of the manager: the stated one, or the first word of the user agent.
 pub fn manager_name(stated: &str, user_agent: &str) -> String {
     if !stated.is_empty() {
         return stated.to_owned();
@@ -67,9 +66,9 @@ pub struct Versions<'a> {
     pub registry: &'a Registry,
     /// The kind.
     pub kind: &'a str,
-    /// The version that the values are in.
+    /// The version of the values.
     pub stored: &'a GroupVersion,
-    /// What other versions look like; `None`: that is told by their kind.
+    /// Converted values of other versions; `None` if conversion is built in.
     pub elsewhere: Option<&'a Elsewhere>,
 }
 
@@ -78,12 +77,12 @@ impl Versions<'_> {
         self.registry.described(&version.group, &version.version, self.kind)
     }
 
-    /// A value in another version than the stored one.
+    /// Converts a value from the stored version.
     fn shown<'v>(&self, value: &'v Value, version: &GroupVersion) -> Option<Cow<'v, Value>> {
         self.turned(value, self.stored, version)
     }
 
-    /// A value of one version in another.
+    /// Converts a value between two versions.
     fn turned<'v>(&self, value: &'v Value, from: &GroupVersion, to: &GroupVersion) -> Option<Cow<'v, Value>> {
         if from == to {
             return Some(Cow::Borrowed(value));
@@ -94,7 +93,7 @@ impl Versions<'_> {
         }
     }
 
-    /// What differs between two states as a version shows them. `Ok(None)`: the kind has no such version.
+    /// The difference of two states in a version. `Ok(None)`: the kind has no such version.
     fn compare(
         &self,
         version: &GroupVersion,
@@ -114,15 +113,14 @@ impl Versions<'_> {
     }
 }
 
-/// What differs between two states in each version that somebody owns fields in. Each is worked out once, however many owners
-/// speak it.
+/// The differences of two states, by the versions of the managers. Each is computed once, however many managers use it.
 struct Comparisons<'a> {
     versions: &'a Versions<'a>,
     old: Option<&'a Value>,
     new: &'a Value,
-    /// What the write cannot set, which has the same names in every version.
+    /// The fields that the write cannot set, which have the same names in every version.
     reset: &'a Set,
-    /// The group that the client speaks: what others own in another group means nothing here.
+    /// The group of the request: entries of other groups are ignored.
     group: String,
     known: Vec<(String, Option<Comparison>)>,
 }
@@ -153,7 +151,7 @@ impl<'a> Comparisons<'a> {
                 let exists = version.filter(|version| {
                     *version.group == *self.group && self.versions.type_in(version).is_some()
                 });
-                // Versions that do not exist are not remembered: anybody may have named any number of them.
+                // Unknown versions are not cached: entries may name any number of them.
                 let Some(version) = exists else { return Ok(None) };
                 let compared = self.versions.compare(&version, self.old, self.new)?;
                 let compared = compared.map(|compared| compared.without(self.reset));
@@ -165,18 +163,18 @@ impl<'a> Comparisons<'a> {
     }
 }
 
-/// A write as ownership sees it.
+/// A write as field ownership sees it.
 #[derive(Clone, Copy)]
 pub struct Write<'a> {
-    /// Who writes: see [`manager_name`].
+    /// The manager: see [`manager_name`].
     pub manager: &'a str,
-    /// The version that the client speaks.
+    /// The version of the request.
     pub version: &'a GroupVersion,
-    /// The sub-resource that is written, empty for the object itself.
+    /// The written subresource, empty for the object itself.
     pub subresource: &'a str,
-    /// The present moment.
+    /// The current time.
     pub now: &'a str,
-    /// What this write cannot set: see [`reset_fields`].
+    /// The fields that this write cannot set: see [`reset_fields`].
     pub reset: &'a [&'a [&'a str]],
 }
 
@@ -193,16 +191,15 @@ impl Write<'_> {
     }
 }
 
-/// Writes into a new state who owns its fields, now that somebody created or changed the object. Both states are in
-/// the stored version; `old` is `None` when the object is new.
+/// Updates managedFields after a create or update. Both states are in the stored version; `old` is `None` for a new object.
 ///
-/// A state whose lists cannot be told apart has no owners: the rules of its kind will refuse it.
+/// A state with duplicate list keys gets no owners: validation will refuse it.
 pub fn record(versions: &Versions<'_>, write: &Write<'_>, old: Option<&Value>, new: &mut Value) {
     let managers = believed(old, new, write.subresource);
     if let Some(meta) = new.get_mut("metadata") {
         meta.remove("managedFields");
     }
-    // An object that nobody owns stays so until somebody applies.
+    // An object without any managers stays so until the first apply.
     if managers.is_empty() && old.is_some() {
         return;
     }
@@ -211,14 +208,14 @@ pub fn record(versions: &Versions<'_>, write: &Write<'_>, old: Option<&Value>, n
     }
 }
 
-/// The owners before the write: those that the client states, if that makes sense, or else those there are.
+/// The managers before the write: those in the request, if valid, or else the stored ones.
 fn believed(old: Option<&Value>, new: &Value, subresource: &str) -> Managers {
     let entries = |object: &Value| object.at(&["metadata", "managedFields"]).cloned();
     let present = || {
         let entries = old.and_then(entries);
         entries.and_then(|entries| Managers::read(entries.items())).unwrap_or_default()
     };
-    // What is stated through a sub-resource is not meant.
+    // Entries in the body of a subresource are ignored.
     if !subresource.is_empty() {
         return present();
     }
@@ -230,7 +227,7 @@ fn believed(old: Option<&Value>, new: &Value, subresource: &str) -> Managers {
     stated.filter(|managers| !managers.is_empty()).unwrap_or_else(present)
 }
 
-/// The owners after the write.
+/// The managers after the write.
 fn updated(
     versions: &Versions<'_>,
     write: &Write<'_>,
@@ -258,13 +255,13 @@ fn updated(
     Ok(managers)
 }
 
-/// Takes from every owner what changed or went.
+/// Removes changed and removed fields from all other managers.
 fn take_from_others(comparisons: &mut Comparisons<'_>, managers: &mut Managers) -> Result<(), String> {
     let mut error = None;
     managers.0.retain_mut(|manager| {
         let comparison = match comparisons.of(&manager.api_version) {
             Ok(Some(comparison)) => comparison,
-            // Fields of a version that is gone mean nothing any more.
+            // Entries of a version that no longer exists are dropped.
             Ok(None) => return false,
             Err(problem) => {
                 error = Some(problem);
@@ -280,7 +277,7 @@ fn take_from_others(comparisons: &mut Comparisons<'_>, managers: &mut Managers) 
     error.map_or(Ok(()), Err)
 }
 
-/// Puts the times of the owners back when nothing but them differs: a write that changes nothing is none.
+/// Restores the times of managers if only they differ: then the write changes nothing.
 pub fn keep_times(old: &Value, new: &mut Value) {
     let path = &["metadata", "managedFields"];
     let (Some(before), Some(after)) = (old.at(path), new.at(path)) else { return };
@@ -290,10 +287,10 @@ pub fn keep_times(old: &Value, new: &mut Value) {
     }
 }
 
-/// Whether two lists of owners differ in their times at most, and in the order that those give them: owners that applied in
-/// between must not make a write of one that changes nothing.
+/// Whether two lists of managers differ only in times and in the order that follows from them. Otherwise a no-op write after
+/// another apply would count as a change.
 fn same_but_times(one: &[Value], other: &[Value]) -> bool {
-    // An owner that has no time any more has changed.
+    // An entry that lost its time has changed.
     let alike = |(one, other): (&Value, &Value)| {
         same_without(one, other, "time") && one.get("time").is_some() == other.get("time").is_some()
     };
@@ -307,7 +304,7 @@ fn by_name(owners: &[Value]) -> Vec<&Value> {
     owners
 }
 
-/// Whether two objects differ in their owners at most.
+/// Whether two objects differ only in managedFields.
 fn same_but_owners(one: &Value, other: &Value) -> bool {
     let same = match (one.get("metadata"), other.get("metadata")) {
         (Some(one), Some(other)) => same_without(one, other, "managedFields"),
@@ -316,7 +313,7 @@ fn same_but_owners(one: &Value, other: &Value) -> bool {
     same && same_without(one, other, "metadata")
 }
 
-/// Whether two objects are equal, one field apart.
+/// Whether two objects are equal except for one field.
 fn same_without(one: &Value, other: &Value, field: &str) -> bool {
     let (Some(one), Some(other)) = (one.fields(), other.fields()) else { return one == other };
     let rest = |fields: &Object| fields.len() - usize::from(fields.contains_key(field));

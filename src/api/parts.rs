@@ -1,8 +1,8 @@
-//! What stands below an object and is read and written at an address of its own: its status, its scale, an approval.
+//! Subresources that are read and written like objects: status, scale, approval and others.
 //!
-//! Most parts look like the whole object, of which a write changes one corner. Some look like another kind: then the part
-//! is made from the object and written back into it. Whoever reads, replaces or patches a part needs no more than
-//! [`Part::show`], [`Part::write`] and [`Part::settle`].
+//! Most subresources have the shape of the whole object, of which a write changes one part. Some have another kind: then the
+//! subresource is computed from the object and written back into it. Verbs only need [`Part::show`], [`Part::write`] and
+//! [`Part::settle`].
 
 pub mod binding;
 mod conditions;
@@ -19,10 +19,10 @@ use scale::Scale;
 
 pub use scale::ReplicaPaths;
 
-/// How one part of objects is shown and written.
+/// How a subresource is read and written.
 #[derive(Debug)]
 pub struct Part {
-    /// How it looks, if it looks like another kind than the object.
+    /// The view, if it has another kind than the object.
     view: Option<Scale>,
     settle: fn(Kind, &mut Value, &Value, &Occasion<'_>) -> Result<Warned, Errors>,
 }
@@ -48,7 +48,8 @@ static AMOUNTS: Part = Part {
 };
 static SCALE: Part = Part { view: Some(Scale::Standard), settle: kinds::before_update };
 
-/// The part of this name; the empty name is the object itself. `None` for what cannot be read and written like an object.
+/// The subresource of this name; the empty name is the object itself. `None` for one that cannot be read and written like an
+/// object.
 pub fn of(subresource: &str) -> Option<&'static Part> {
     Some(match subresource {
         "" => &OBJECT,
@@ -62,8 +63,8 @@ pub fn of(subresource: &str) -> Option<&'static Part> {
     })
 }
 
-/// Whether a part can be shown as a table. Nobody has thought of how the others would look as one, nor of the status of what
-/// extends the server.
+/// Whether a subresource can be shown as a Table. The reference has no table for others, nor for the status of APIServices and
+/// CustomResourceDefinitions.
 pub fn has_table(group: &str, subresource: &str) -> bool {
     match subresource {
         "" | "scale" => true,
@@ -73,17 +74,17 @@ pub fn has_table(group: &str, subresource: &str) -> bool {
 }
 
 impl Part {
-    /// Whether it looks like another kind than the object.
+    /// Whether it has another kind than the object.
     pub fn is_view(&self) -> bool {
         self.view.is_some()
     }
 
-    /// The scale of a custom kind.
+    /// The scale subresource of a custom resource.
     pub fn scale(paths: ReplicaPaths) -> Part {
         Part { view: Some(Scale::At(paths)), settle: kinds::before_update }
     }
 
-    /// Where a custom kind counts its replicas.
+    /// The paths of a custom resource's replicas.
     pub fn replica_paths(&self) -> Option<&ReplicaPaths> {
         match &self.view {
             Some(Scale::At(paths)) => Some(paths),
@@ -91,12 +92,12 @@ impl Part {
         }
     }
 
-    /// The field that it shares with the object, if it looks like another kind.
+    /// The field that a view shares with the object.
     pub fn shared_field(&self) -> Option<Vec<&str>> {
         self.view.as_ref().map(Scale::field)
     }
 
-    /// The part of an object. The error says why the object has none.
+    /// The subresource of an object. The error says why it has none.
     pub fn show<'a>(&self, object: &'a Value) -> status::Result<Cow<'a, Value>> {
         match &self.view {
             Some(view) => view.show(object).map(Cow::Owned),
@@ -104,7 +105,7 @@ impl Part {
         }
     }
 
-    /// The same for somebody who reads it: what the object does not say cannot be told.
+    /// The subresource for a read: missing replicas are an error.
     pub fn read<'a>(&self, object: &'a Value) -> status::Result<Cow<'a, Value>> {
         if let Some(Scale::At(paths)) = &self.view {
             paths.need(object)?;
@@ -112,7 +113,7 @@ impl Part {
         self.show(object)
     }
 
-    /// What becomes of an object whose part shall be `body`. The errors are about the body.
+    /// The object with `body` as its subresource. Errors are about the body.
     pub fn write(&self, object: &Value, body: Value) -> Result<Value, Errors> {
         let Some(view) = &self.view else { return Ok(body) };
         let mut errors = Errors::new();
@@ -125,7 +126,7 @@ impl Part {
         Ok(new)
     }
 
-    /// Keeps what a write of the part may not change and checks the object that it leaves.
+    /// Restores fields that a write of the subresource cannot change, and validates the object.
     pub fn settle(
         &self,
         kind: Kind,

@@ -1,7 +1,7 @@
-//! Patches: what a client wants changed, in one of three languages, applied to an object of the version it asked for.
+//! Patches: JSON Patch, JSON merge patch and strategic merge patch, applied to an object in the version of the request.
 //!
-//! JSON Patch and JSON merge patch know only JSON: they are applied to the text of the object, and the text that comes
-//! out is decoded like a body. A strategic merge patch knows the schema and is applied to the value.
+//! JSON Patch and JSON merge patch work on the JSON text of the object, and the result is decoded like a body. A strategic merge
+//! patch uses the schema and works on the value.
 
 mod body;
 mod fitting;
@@ -26,23 +26,23 @@ use super::value::Value;
 use self::body::Body;
 use self::text::Node;
 
-/// What a patch is applied to, besides the object itself.
+/// The target of a patch, besides the object itself.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
-    /// The types.
+    /// All types.
     pub registry: &'a Registry,
     /// The kind of the object, in the version of the request.
     pub kind: &'a GroupVersionKind,
-    /// What is known of it besides, if it is a custom kind.
+    /// The definition, if it is a custom resource.
     pub custom: Option<&'a Custom>,
 }
 
-/// The outcome of a patch.
+/// The result of a patch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Patched {
-    /// The object, decoded, without defaults.
+    /// The decoded object, without defaults.
     pub value: Value,
-    /// What the client should know of its unknown and duplicate fields.
+    /// Warnings about unknown and duplicate fields.
     pub warnings: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ pub fn apply(
     match language {
         PatchType::Json | PatchType::Merge => apply_text(language, bytes, validation, target, current),
         PatchType::Strategic => apply_strategic(bytes, validation, target, current),
-        // Not a change of an object, but a say about some of its fields: see the verb.
+        // Handled by the verb: see `verbs/apply.rs`.
         PatchType::Apply => Err(Status::method_not_allowed()),
     }
 }
@@ -81,12 +81,12 @@ pub fn apply_operations(bytes: &[u8], original: &str) -> std::result::Result<Opt
     Ok(Some(node.to_text()))
 }
 
-/// 422 for a patch whose outcome is no object of the kind. `outcome` is shown.
+/// 422 for a patch whose result is no object of the kind. `outcome` is shown.
 fn invalid(outcome: &str, why: &str) -> Box<Status> {
     Status::invalid("", "", "", &[FieldError::invalid(&Path::new("patch"), &quoted(outcome), why)])
 }
 
-/// What is to be done about unknown and duplicate fields.
+/// Turns unknown and duplicate fields into warnings or an error.
 fn judged(
     validation: FieldValidation,
     strict: Vec<String>,
@@ -141,11 +141,11 @@ fn apply_text(
         strict.extend(decoded.strict);
         return Ok(Patched { value: decoded.value, warnings: judged(validation, strict, || outcome)? });
     };
-    // The fields of custom objects are told in the order of their names.
+    // Fields of custom objects are printed in alphabetical order.
     let read = codec::json::read(outcome.as_bytes()).unwrap_or_default();
     let told = || String::from_utf8_lossy(&codec::json::to_json(&read)).into_owned();
     let (kind, api_version) = (read.str("kind"), read.str("apiVersion"));
-    // What it says it is is for its rules to judge.
+    // A wrong kind or apiVersion is reported by validation.
     let is_other = !kind.is_empty() && (kind != target.kind.kind || api_version != target.kind.api_version());
     let text = if is_other { renamed(&read, target.kind) } else { outcome };
     let mut decoded = codec::decode_object(text.as_bytes(), target.kind, target.registry)
@@ -157,7 +157,7 @@ fn apply_text(
     Ok(Patched { value: decoded.value, warnings: judged(validation, strict, told)? })
 }
 
-/// A custom object under the name that it must have, so that it can be read.
+/// A custom object with the required kind and apiVersion, so that it can be decoded.
 fn renamed(object: &Value, kind: &GroupVersionKind) -> String {
     let mut object = object.clone();
     if object.fields().is_some() {
@@ -167,7 +167,7 @@ fn renamed(object: &Value, kind: &GroupVersionKind) -> String {
     String::from_utf8_lossy(&codec::json::to_json(&object)).into_owned()
 }
 
-/// The body of a JSON Patch: a list of operations whose words are texts.
+/// The body of a JSON Patch: a list of operations.
 fn read_operations(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>> {
     let lenient = validation == FieldValidation::Ignore;
     let refused = |why: &str| {
@@ -204,8 +204,7 @@ fn read_operations(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>
     Ok(body)
 }
 
-/// The body of a JSON merge patch. Whoever does not want to hear of unknown fields gets other words for a body that is
-/// no object.
+/// The body of a JSON merge patch. With fieldValidation Ignore, the error for a body that is no object has other words.
 fn read_merge(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>> {
     let unusable = || Status::bad_request("Invalid JSON Patch");
     let lenient = validation == FieldValidation::Ignore;
@@ -216,13 +215,13 @@ fn read_merge(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>> {
     };
     match &read.value {
         Value::Object(_) => Ok(read),
-        // A list takes the place of the object, which no kind allows.
+        // A list replaces the whole object, which no kind allows.
         Value::Array(_) => Ok(read),
         _ => Err(unusable()),
     }
 }
 
-/// A body that is an object, or null.
+/// A body that is an object or null.
 fn read_object(bytes: &[u8]) -> std::result::Result<Body<'_>, String> {
     let body = body::read(bytes, false)?;
     match &body.value {
@@ -243,7 +242,7 @@ fn apply_strategic(
     let Body { value: mut patch, mut strict, .. } = read_object(bytes).map_err(Status::bad_request)?;
     let (registry, ty) = (target.registry, type_of(target)?);
     let broken = || Status::internal("an object cannot be read".to_owned());
-    // With the fields that are always printed: a patch may count on them.
+    // With fields that are always printed: a patch may refer to them.
     let original = codec::encode(registry, ty, current);
     let original = codec::json::read(&original).map_err(|_| broken())?;
     let mut merged = strategic::apply(registry, ty, original, &mut patch)?;
@@ -253,7 +252,7 @@ fn apply_strategic(
     let warnings = judged(validation, strict, || body::printed(&patch))?;
     let decoded = decode::decode(registry, ty, &codec::to_json(&merged)).map_err(|_| broken())?;
     let mut value = decoded.value;
-    // The patch may say what it likes of these: the object is what the path says.
+    // The patch cannot change these: the path decides.
     value.set("kind", target.kind.kind.as_str());
     value.set("apiVersion", target.kind.api_version());
     Ok(Patched { value, warnings })

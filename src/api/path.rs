@@ -1,6 +1,6 @@
-//! What a request is about, read from its method and path: the first thing that happens to it.
+//! Parses the method and path of a request: its first step.
 //!
-//! Nothing here knows which resources exist, and nothing is copied: a request description borrows the path.
+//! This code does not know which resources exist, and copies nothing: a request borrows the path.
 
 use std::borrow::Cow;
 
@@ -13,46 +13,47 @@ use super::verb::Verb;
 /// A request, as authorization and the handlers see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// What it wants to do.
+    /// The verb.
     pub verb: Verb,
-    /// With what.
+    /// The target.
     pub target: Target<'a>,
 }
 
-/// What a request is about.
+/// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
-    /// A resource, one object of it, or a part of one object.
+    /// A resource, one object of it, or a subresource.
     Resource(ResourcePath<'a>),
     /// Any other path: health, discovery, documents.
     NonResource(&'a str),
 }
 
-/// The parts of a path below a group and version.
+/// The parts of a resource path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourcePath<'a> {
-    /// The group, empty for the core.
+    /// The group, empty for the core group.
     pub group: &'a str,
     /// The version.
     pub version: &'a str,
-    /// The namespace, empty when the path names none. For a namespace itself it is its own name.
+    /// The namespace, empty if the path has none. For a Namespace it is its own name.
     pub namespace: &'a str,
+    /// Whether the path names the namespace before the resource, as it does for what is in one.
+    pub within_namespace: bool,
     /// The plural of the resource.
     pub resource: &'a str,
-    /// The object, empty when the path names none.
+    /// The name of the object, empty if the path has none.
     pub name: &'a str,
-    /// The part of the object, empty when the path names none.
+    /// The subresource, empty if the path has none.
     pub subresource: &'a str,
-    /// What follows the sub-resource, without the slash before it: the path that a proxy passes on.
+    /// The rest after the subresource, without its leading slash: the path that a proxy passes on.
     pub rest: &'a str,
-    /// The name that authorization shall judge: the one in the path, or the only one that the field selector of a list
-    /// or watch can match.
+    /// The name for authorization: the one in the path, or the only one that the field selector of a list or watch can match.
     pub authorized_name: Cow<'a, str>,
-    /// Whether the path asked for a watch by the old prefix, which has a say in what it may hold.
+    /// Whether the path has the deprecated watch prefix, which changes what it may contain.
     pub legacy_watch: bool,
 }
 
-/// Cuts segments off a path. Empty segments count: `//` has one between its slashes.
+/// Splits a path into segments. Empty segments count: `//` has one between its slashes.
 struct Segments<'a>(Option<&'a str>);
 
 impl<'a> Segments<'a> {
@@ -75,7 +76,7 @@ impl<'a> Segments<'a> {
         Some(first)
     }
 
-    /// The segment after `skip` others, without taking any.
+    /// The segment after `skip` others, without consuming any.
     fn ahead(&self, skip: usize) -> Option<&'a str> {
         self.0.and_then(|rest| rest.split('/').nth(skip))
     }
@@ -88,7 +89,7 @@ impl<'a> Request<'a> {
             || self.resource().is_some_and(|found| WAYS.contains(&found.subresource))
     }
 
-    /// Reads a request. `path` is decoded already: see [`super::query::decode_path`].
+    /// Parses a request. `path` is unescaped already: see [`super::query::decode_path`].
     pub fn parse(method: &str, path: &'a str, query: &Query<'_>) -> status::Result<Request<'a>> {
         let mut segments = Segments::of(path);
         let Some((group, version)) = group_and_version(&mut segments) else {
@@ -109,10 +110,11 @@ impl<'a> Request<'a> {
         let mut found = ResourcePath { group, version, legacy_watch, ..ResourcePath::default() };
         if segments.peek() == Some("namespaces") {
             found.namespace = segments.ahead(1).unwrap_or_default();
-            // Below a namespace stand its own two parts, and the resources within it.
+            // A namespace has two subresources; everything else below it is a resource in it.
             if segments.ahead(2).is_some_and(|third| !matches!(third, "status" | "finalize")) {
                 segments.take();
                 segments.take();
+                found.within_namespace = true;
             }
         }
         found.resource = segments.take().unwrap_or_default();
@@ -129,13 +131,13 @@ impl<'a> Request<'a> {
                 other => other,
             };
         } else if verb == Verb::Get && found.subresource.is_empty() && query.flag("watch") == Some(true) {
-            // The specification lets one object be watched by its own path; the reference would answer the object.
+            // The specification allows watching one object by its own path; the reference would answer the object.
             verb = Verb::Watch;
         }
         Ok(Request { verb, target: Target::Resource(found) })
     }
 
-    /// The resource it is about, if it is about one.
+    /// The resource path, if it is one.
     pub fn resource(&self) -> Option<&ResourcePath<'a>> {
         match &self.target {
             Target::Resource(found) => Some(found),
@@ -144,7 +146,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Takes the prefix, group and version off a path that has at least one segment behind them.
+/// Consumes the prefix, group and version of a path with at least one more segment.
 fn group_and_version<'a>(segments: &mut Segments<'a>) -> Option<(&'a str, &'a str)> {
     let group = match (segments.peek()?, segments.ahead(2), segments.ahead(3)) {
         ("api", Some(_), _) => {
@@ -160,17 +162,17 @@ fn group_and_version<'a>(segments: &mut Segments<'a>) -> Option<(&'a str, &'a st
     Some((group, segments.take()?))
 }
 
-/// A read without a name is a list or a watch, and a field selector that admits one name only counts as that name.
+/// A read without a name is a list or a watch. A field selector that allows only one name counts as that name.
 fn collection_verb(query: &Query<'_>, found: &mut ResourcePath<'_>) -> Verb {
     if query.get("fieldSelector").is_some() {
-        // A list whose options make no sense is refused later; here it only gets no name.
+        // Invalid list options are refused later; here they only give no name.
         let name = ListOptions::parse(query).ok().and_then(|options| options.fields.exact("metadata.name"));
         found.authorized_name = Cow::Owned(name.filter(|name| is_path_segment(name)).unwrap_or_default());
     }
     if query.flag("watch") == Some(true) { Verb::Watch } else { Verb::List }
 }
 
-/// Whether a name could stand in a path.
+/// Whether a name is valid in a path.
 fn is_path_segment(name: &str) -> bool {
     !matches!(name, "." | "..") && !name.contains(['/', '%'])
 }

@@ -1,7 +1,7 @@
-//! Objects as rows of a table: what a person is shown of each kind.
+//! Table rows of objects.
 //!
-//! A row has the cells that the columns of its resource name, in their order. The clock is an argument, because ages
-//! are told from it. An object may lack anything: then its cells say so.
+//! A row has one cell per column of its resource. The clock is an argument, because cells show ages. Any field of an object may
+//! be missing.
 
 mod admission;
 mod age;
@@ -40,7 +40,7 @@ use cells::{Shown, cells};
 /// Makes the cells of an object of one kind.
 type Printer = fn(&Shown<'_>) -> Vec<Value>;
 
-/// The cells of an object, in the order of the columns of its resource. `object` is in the version that is stored.
+/// The cells of an object, in the order of its resource's columns. `object` is in the stored version.
 pub fn cells(group: &str, kind: &str, object: &Value, now_seconds: i64) -> Vec<Value> {
     let shown = Shown { object, now: now_seconds };
     printer(group, kind).unwrap_or(any_object)(&shown)
@@ -55,22 +55,22 @@ pub fn cells_of(resource: &Resource, object: &Value, now_seconds: i64) -> Vec<Va
     cells(group, &resource.kind, object, now_seconds)
 }
 
-/// How the thing that an object stands for has ended, if it has: such rows may be shown with less weight.
+/// The completion of a pod, if it has finished: clients may show such rows differently.
 pub fn completion(group: &str, kind: &str, object: &Value) -> Option<Completion> {
     if (group, kind) == ("", "Pod") { pods::completion(object) } else { None }
 }
 
-/// How the rows of a list are ordered, where that is not the order of the list. Each page of a list is ordered alone.
+/// The order of rows, if it differs from that of the list. Each page is sorted separately.
 pub fn row_order(group: &str, kind: &str) -> Option<fn(&Value, &Value) -> Ordering> {
     ((group, kind) == ("flowcontrol.apiserver.k8s.io", "FlowSchema")).then_some(flowcontrol::by_precedence)
 }
 
-/// Whether each event of a watch describes the columns of its table anew, and not the first alone.
+/// Whether every watch event repeats the column definitions, and not only the first.
 pub fn describes_every_event(resource: &Resource) -> bool {
     (&*resource.gv.group, &*resource.kind) == ("apiregistration.k8s.io", "APIService")
 }
 
-/// The cells of kinds that nobody has thought about: name and creation.
+/// The default cells: name and creation time.
 fn any_object(it: &Shown<'_>) -> Vec<Value> {
     let created = it.instant("metadata.creationTimestamp").unwrap_or(time::ZERO_SECONDS);
     cells![it.name(), time::format_seconds(created)]
@@ -145,7 +145,7 @@ mod tests {
         Builtin::load().unwrap().serve(&config).unwrap()
     });
 
-    /// The keys that lead furthest into the kinds.
+    /// Field names that lead deep into the kinds.
     const KEYS: [&str; 24] = [
         "metadata",
         "spec",
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Its rows have always had one cell more than its table has columns, an age; clients leave it out.
+    /// Its rows have one cell more than columns, an age, as in the reference; clients ignore it.
     const ONE_CELL_MORE: &str = "IPAddress";
 
     #[test]

@@ -1,4 +1,4 @@
-//! The text of a URL: percent signs, and the parameters behind the question mark.
+//! Percent-encoding and query parameters.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::field::quoted;
 use super::status::{self, Status};
 
-/// What a percent-encoded text stands for; `None` if an escape is cut off or no hexadecimal number. Bytes that are no
-/// UTF-8 become the replacement character, which no name may hold.
+/// Decodes percent-encoding; `None` if an escape is invalid. Invalid UTF-8 becomes the replacement character, which no name may
+/// contain.
 pub fn unescape(text: &str, plus_is_space: bool) -> Option<Cow<'_, str>> {
     if !text.bytes().any(|b| b == b'%' || (plus_is_space && b == b'+')) {
         return Some(Cow::Borrowed(text));
@@ -31,20 +31,20 @@ pub fn unescape(text: &str, plus_is_space: bool) -> Option<Cow<'_, str>> {
     }))
 }
 
-/// The path of a request as it is meant. Borrowed unless it holds an escape.
+/// The unescaped path of a request. Borrowed unless it contains an escape.
 ///
-/// An escaped slash becomes a slash like any other: names that hold one are refused later, so nothing is lost.
+/// An escaped slash becomes a plain one: names with a slash are refused later, so nothing is lost.
 pub fn decode_path(raw: &str) -> status::Result<Cow<'_, str>> {
     unescape(raw, false)
         .ok_or_else(|| Status::bad_request(format!("invalid URL escape in the path {}", quoted(raw))))
 }
 
-/// The parameters of a request, decoded once, in the order they came.
+/// The decoded query parameters, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Query<'a> {
-    /// Takes apart what stands behind the question mark. Pairs that cannot be decoded are left out, as clients expect.
+    /// Parses a query string. Pairs that cannot be decoded are dropped, as in the reference.
     pub fn parse(raw: &'a str) -> Query<'a> {
         if raw.is_empty() {
             return Query::default();
@@ -60,7 +60,7 @@ impl<'a> Query<'a> {
         )
     }
 
-    /// Whether there is no parameter at all.
+    /// Whether there are no parameters.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -80,7 +80,7 @@ impl<'a> Query<'a> {
         self.get(key).unwrap_or_default().to_owned()
     }
 
-    /// Whether `key` is set: any value but `false` and `0` sets it, also the empty one. `None` when absent.
+    /// Whether `key` is set: any value except `false` and `0` sets it, also the empty one. `None` if absent.
     pub fn flag(&self, key: &str) -> Option<bool> {
         self.get(key).map(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
@@ -90,13 +90,13 @@ impl<'a> Query<'a> {
         self.get(key).map(integer).transpose()
     }
 
-    /// Whether the answer should be laid out for people; `None` when the client does not say.
+    /// Whether to indent JSON; `None` if the client does not say.
     pub fn pretty(&self) -> Option<bool> {
         let value = self.get("pretty").filter(|value| !value.is_empty())?;
         Some(matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"))
     }
 
-    /// How long the client is willing to wait: `timeout=30s`. Zero and absent both mean that it does not say.
+    /// The client's timeout: `timeout=30s`. `None` if it is zero or absent.
     pub fn timeout(&self) -> status::Result<Option<Duration>> {
         let Some(value) = self.get("timeout").filter(|value| !value.is_empty()) else {
             return Ok(None);
@@ -105,14 +105,14 @@ impl<'a> Query<'a> {
             Status::bad_request(format!("invalid timeout specified in the request URL - time: {why}"))
         };
         let seconds = duration(value).map_err(|why| refused(&why))?;
-        // A negative time is over before it begins; the caller treats it like the shortest possible one.
+        // A negative timeout counts as the shortest possible one.
         let wait = Duration::try_from_secs_f64(seconds.max(0.0))
             .map_err(|_| refused(&format!("invalid duration {}", quoted(value))))?;
         Ok(Some(wait).filter(|wait| !wait.is_zero()))
     }
 }
 
-/// A 64-bit integer, or the message that clients know.
+/// A 64-bit integer, or the reference's error.
 fn integer(text: &str) -> status::Result<i64> {
     use std::num::IntErrorKind;
     text.parse::<i64>().map_err(|error| {
@@ -124,7 +124,7 @@ fn integer(text: &str) -> status::Result<i64> {
     })
 }
 
-/// The seconds of a duration such as `1h15m30.5s`.
+/// Parses a Go duration such as `1h15m30.5s`, in seconds.
 fn duration(text: &str) -> Result<f64, String> {
     let invalid = || format!("invalid duration {}", quoted(text));
     let (sign, mut rest) = match text.strip_prefix('-') {

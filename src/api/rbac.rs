@@ -1,7 +1,7 @@
-//! Who may do what, by roles and bindings. Pure: what is stored comes in as text, and nobody is asked.
+//! RBAC. Pure: stored objects come in as text.
 //!
-//! `rule` is what one rule allows, `role` finds the rules of a role that matter, `index` finds the roles of somebody, and
-//! `escalation` says what a role would give that its author does not have.
+//! `rule` evaluates one rule, `role` finds the relevant rules of a role, `index` finds the roles of a user, and `escalation`
+//! finds the rights of a role that its author lacks.
 
 pub mod aggregate;
 pub mod escalation;

@@ -1,6 +1,6 @@
-//! Questions that are asked by creating an object which nothing stores: what they may say, and what the answer looks like.
+//! Access reviews and token reviews: validation and responses.
 //!
-//! Pure: whoever knows the answer is asked by `verbs::review`.
+//! Pure: `verbs::review` finds the answers.
 
 pub mod access;
 pub mod token;
@@ -11,14 +11,14 @@ use pilothouse_actors::identity::Identity;
 use super::status::{Result, Status};
 use super::value::Value;
 
-/// The kinds of questions about who somebody is.
+/// The group of reviews about identities.
 pub const IDENTITY_GROUP: &str = "authentication.k8s.io";
 
 fn texts(words: impl IntoIterator<Item = String>) -> Value {
     Value::Array(words.into_iter().map(Value::String).collect())
 }
 
-/// The namespace that a question for all rights is about.
+/// The namespace of a SelfSubjectRulesReview.
 pub fn namespace_of(review: &Value) -> Result<&str> {
     match review.get("spec").unwrap_or(&Value::Null).str("namespace") {
         "" => Err(Status::bad_request("no namespace on request")),
@@ -26,10 +26,10 @@ pub fn namespace_of(review: &Value) -> Result<&str> {
     }
 }
 
-/// All rights as the answer lists them. It repeats nothing of the question.
+/// The response to a SelfSubjectRulesReview. It repeats nothing of the request.
 pub fn all_rights(review: &Value, grants: Grants) -> Value {
     let mut answer = bare(review);
-    // An empty list and no list are told apart.
+    // Both lists are always present, even if empty.
     let list = |rules: Vec<Value>| Value::Array(rules);
     let (on_paths, on_resources): (Vec<Grant>, Vec<Grant>) =
         grants.grants.into_iter().partition(|grant| !grant.paths.is_empty());
@@ -61,7 +61,7 @@ pub fn all_rights(review: &Value, grants: Grants) -> Value {
     answer
 }
 
-/// Who asks, as the answer says it.
+/// The response to a SelfSubjectReview.
 pub fn myself(review: &Value, who: &Identity, now: &str) -> Value {
     let mut answer = bare(review);
     answer.remove("spec");
@@ -70,7 +70,7 @@ pub fn myself(review: &Value, who: &Identity, now: &str) -> Value {
     answer
 }
 
-/// Writes down who somebody is.
+/// Writes the UserInfo of a user.
 fn describe(info: &mut Value, who: &Identity) {
     info.set("username", who.name.as_str());
     if !who.uid.is_empty() {
@@ -84,7 +84,7 @@ fn describe(info: &mut Value, who: &Identity) {
     }
 }
 
-/// Nothing but the kind.
+/// An object with only kind and apiVersion.
 fn bare(review: &Value) -> Value {
     let mut answer = Value::object();
     answer.set("kind", review.str("kind"));

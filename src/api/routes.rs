@@ -1,5 +1,5 @@
-//! What a path leads to, and what may be done there: which resource, whether there is such a part of it, and which verbs fit. Which of
-//! several errors a client sees is the reference's choice.
+//! Routing: which resource and subresource a path leads to, and which verbs are allowed. The order of checks is the reference's,
+//! because it decides which of several errors a client sees.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::path::ResourcePath;
 use super::status::{Result, Status};
 use super::verb::Verb;
 
-/// The resource of the path. `None`: not even its group is known, which the reference answers in plain text.
+/// The resource of the path. `None`: even its group is unknown, which the reference answers in plain text.
 pub fn find(
     catalog: &Catalog,
     known: Option<Arc<Resource>>,
@@ -18,16 +18,15 @@ pub fn find(
     verb: Verb,
 ) -> Result<Option<Arc<Resource>>> {
     let Some(resource) = known else {
-        // Of groups that were defined the reference knows nothing but what is in them.
+        // Below custom groups the reference knows only what is in them.
         let known = catalog.group(found.group).is_some_and(Group::is_builtin);
         return if known { Err(Status::no_such_resource()) } else { Ok(None) };
     };
     let misplaced = match (resource.namespaced, found.namespace.is_empty()) {
-        // A namespaced object has no address without its namespace; its collection has one.
+        // A namespaced object needs its namespace in the path; its collection does not.
         (true, true) => !found.name.is_empty(),
-        // Only the path of a namespace may name one: itself. Elsewhere the request would be authorized in the namespace of the path,
-        // and served as an object of the whole cluster.
-        (false, false) => found.resource != "namespaces" || found.namespace != found.name,
+        // The request would be authorized in the namespace of the path, and served as an object of the whole cluster.
+        (false, false) => found.within_namespace,
         _ => false,
     };
     let unknown_sub = !found.subresource.is_empty() && resource.subresource(found.subresource).is_none();
@@ -35,7 +34,7 @@ pub fn find(
         return custom(resource, found, verb, unknown_sub, misplaced);
     }
     let too_deep = !found.rest.is_empty() && found.subresource != "proxy";
-    // What is only asked and never kept has an address for questions, and none for objects or those of all namespaces.
+    // Reviews have only a collection to POST to: no objects, and none across all namespaces.
     let everywhere = resource.namespaced && found.namespace.is_empty();
     let only_asked = !resource.verbs.contains(Verb::Get) && !resource.verbs.contains(Verb::List);
     let nothing_there = only_asked && found.subresource.is_empty() && (!found.name.is_empty() || everywhere);
@@ -45,7 +44,7 @@ pub fn find(
     Ok(Some(resource))
 }
 
-/// The same for a resource that is not built in: it is either what the path says or not there at all.
+/// Routing of custom resources: either the path matches completely or there is nothing.
 fn custom(
     resource: Arc<Resource>,
     found: &ResourcePath<'_>,
@@ -67,18 +66,18 @@ fn custom(
     Ok(Some(resource))
 }
 
-/// The verb, if the resource or its sub-resource knows it.
+/// The verb, if the resource or subresource supports it.
 pub fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, method: &str) -> Result<Verb> {
     let verbs = resource.subresource(found.subresource).map_or(resource.verbs, |sub| sub.verbs);
     let named = !found.name.is_empty();
     let everywhere = resource.namespaced && found.namespace.is_empty();
     let is_custom = resource.custom.is_some();
-    // An object is not a collection: POST to a name and PUT to a collection have no meaning. Neither has a new object in
-    // all namespaces at once. Of custom objects the name in the path of a POST is no more than what others are told of it.
+    // POST to an object and PUT to a collection are meaningless, and so is a create across all namespaces. For custom resources
+    // the name in the path of a POST is only informative.
     let fits = match verb {
         Verb::Create => (!named || is_custom || !found.subresource.is_empty()) && !everywhere,
         Verb::DeleteCollection => !everywhere,
-        // The old prefix says it in the path: that alone does not make a write a watch.
+        // The deprecated watch prefix is part of the path: it does not turn a write into a watch.
         Verb::Watch => method == "GET",
         Verb::Update | Verb::Patch | Verb::Get | Verb::Delete => named,
         _ => true,
@@ -87,7 +86,7 @@ pub fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, m
     if is_unnamed && is_custom && !everywhere {
         return Err(Status::bad_request("name must be provided"));
     }
-    // Where a collection can be listed and not watched, a watch is refused later and in other words: see `dispatch` of the handler.
+    // A watch of a collection that can only be listed is refused later, with another message: see `dispatch` of the handler.
     let looked_at = verb == Verb::Watch && !found.legacy_watch && !named && verbs.contains(Verb::List);
     if !fits || !(verbs.contains(verb) || looked_at) || (method == "HEAD" && !is_custom) {
         if is_custom {
@@ -102,8 +101,7 @@ pub fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, m
     Ok(verb)
 }
 
-/// Whether there is anything at a path, for whatever method: some resources have no objects, others no collection in all
-/// namespaces.
+/// Whether the path exists for any method: some resources have no objects, others no collection across all namespaces.
 fn is_mounted(resource: &Resource, found: &ResourcePath<'_>, everywhere: bool) -> bool {
     let any = |verbs: &[Verb]| verbs.iter().any(|verb| resource.verbs.contains(*verb));
     if found.legacy_watch {
@@ -119,7 +117,7 @@ fn is_mounted(resource: &Resource, found: &ResourcePath<'_>, everywhere: bool) -
     }
 }
 
-/// A name that could not stand in a path by itself is no name of anything.
+/// Refuses a name that is no valid path segment.
 fn check_segment(name: &str) -> Result<()> {
     let why = match name {
         "." => "may not be '.'",
@@ -139,7 +137,7 @@ mod tests {
     use crate::api::path::Request;
     use crate::api::query::Query;
 
-    /// The verb that is done, or the code of the refusal; 0 for a path that is nobody's.
+    /// The resulting verb, or the code of the error; 0 for an unknown path.
     fn routed(catalog: &Catalog, method: &str, path: &str) -> std::result::Result<Verb, u16> {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let request = Request::parse(method, path, &Query::parse(query)).unwrap();
@@ -170,18 +168,18 @@ mod tests {
             ("GET", format!("{pods}/p/nothing"), Err(404)),
             ("GET", format!("{pods}/p/status/more"), Err(404)),
             ("GET", format!("{pods}/%"), Err(400)),
-            // All namespaces at once: they can be listed and nothing else.
+            // All namespaces at once can only be listed.
             ("GET", "/api/v1/pods".to_owned(), Ok(Verb::List)),
             ("POST", "/api/v1/pods".to_owned(), Err(405)),
             ("DELETE", "/api/v1/pods".to_owned(), Err(405)),
             ("GET", "/api/v1/pods/p".to_owned(), Err(404)),
-            // What has no namespace is found in none but that which is itself.
+            // A cluster-scoped resource is not found below a namespace, except for the namespace itself.
             ("GET", format!("{roles}/r"), Ok(Verb::Get)),
             ("GET", "/apis/rbac.authorization.k8s.io/v1/namespaces/n/clusterroles/r".to_owned(), Err(404)),
             ("GET", "/api/v1/namespaces/n".to_owned(), Ok(Verb::Get)),
             ("PUT", "/api/v1/namespaces/n/finalize".to_owned(), Ok(Verb::Update)),
             ("DELETE", "/api/v1/namespaces".to_owned(), Err(405)),
-            // What is only asked has no objects.
+            // Reviews have no objects.
             ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews".to_owned(), Ok(Verb::Create)),
             ("GET", "/apis/authorization.k8s.io/v1/subjectaccessreviews".to_owned(), Err(405)),
             ("GET", "/apis/authorization.k8s.io/v1/subjectaccessreviews/s".to_owned(), Err(404)),

@@ -1,4 +1,4 @@
-//! Selectors: which objects of a kind a list or watch asks for.
+//! Selectors of lists and watches.
 
 pub mod fields;
 mod kinds;
@@ -14,8 +14,8 @@ use super::catalog::resource::Resource;
 use super::options::ListOptions;
 use super::status::{self, Status};
 
-/// The filter that a request for a collection means: its options, the namespace of its path (empty: all), and the name
-/// of its path (empty: all), which only a watch of one object has.
+/// The filter of a request for a collection: its options, the namespace of its path (empty for all), and the name of its path
+/// (empty for all), which only a watch of one object has.
 pub fn filter(
     resource: &Resource,
     options: &ListOptions,
@@ -37,7 +37,7 @@ pub fn filter(
         add(&mut filter, term);
     }
     if let Some(custom) = &resource.custom {
-        // Name and namespace are told by the key: nobody reads an object for them.
+        // Name and namespace come from the key: objects need not be read for them.
         let is_read = |rule: &FieldRule| !matches!(rule.field(), NAME_FIELD | NAMESPACE_FIELD);
         filter.reader =
             Some(kinds::reader_of(custom, resource.ordinal)).filter(|_| filter.fields.iter().any(is_read));
@@ -45,7 +45,7 @@ pub fn filter(
     Ok(filter)
 }
 
-/// Adds one requirement. Name and namespace are parts of the key, where a store finds them without looking at objects.
+/// Adds one requirement. Name and namespace are parts of the key, where a store finds them without reading objects.
 fn add(filter: &mut Filter, term: &Term) {
     let value = &*term.value;
     let place = match (&*term.field, term.equals) {
@@ -57,12 +57,12 @@ fn add(filter: &mut Filter, term: &Term) {
     match place {
         None => *place = Some(value.into()),
         Some(other) if **other == *value => {}
-        // Two different names at once: no object has them.
+        // Two different names at once: no object matches.
         Some(_) => filter.labels.push(nothing()),
     }
 }
 
-/// A rule that nothing satisfies.
+/// A rule that matches nothing.
 fn nothing() -> LabelRule {
     LabelRule::In("".into(), [].into())
 }

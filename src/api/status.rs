@@ -1,4 +1,4 @@
-//! The one place where an error becomes a Status: code, reason, message and details as clients know them.
+//! The only place where an error becomes a Status: code, reason, message and details as clients know them.
 
 mod elsewhere;
 mod json;
@@ -15,7 +15,7 @@ use super::limits::FIELD_ERRORS;
 
 pub use unreadable::storage_folder;
 
-/// What an error says of the object it is about.
+/// The details of a Status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Details {
@@ -25,59 +25,58 @@ pub struct Details {
     /// The group of the kind.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub group: String,
-    /// The kind, or the resource where the path named one.
+    /// The kind, or the resource if the path named one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// The uid of the object.
+    /// The UID of the object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// One entry for each thing that is wrong.
+    /// One entry per problem.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<Cause>,
-    /// When the client may come back.
+    /// When the client may retry.
     #[serde(skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u32,
-    /// Where a list can go on that cannot go on consistently. It stands in the metadata of the answer, in the place of
-    /// the details.
+    /// A token with which a list can continue inconsistently. It is put into the metadata of the Status, not into the details.
     #[serde(skip)]
     pub go_on: String,
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cause {
-    /// A word for machines.
+    /// A machine-readable reason.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// A sentence for people.
+    /// A human-readable message.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The field it is about.
+    /// The field that it is about.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub field: String,
 }
 
-/// An answer that is no object: an error, or the report of a finished deletion.
+/// A response without an object: an error, or the result of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// The HTTP status.
+    /// The HTTP status code.
     pub code: u16,
-    /// A word for machines; empty on success.
+    /// A machine-readable reason; empty on success.
     pub reason: &'static str,
-    /// A sentence for people; empty on success.
+    /// A human-readable message; empty on success.
     pub message: String,
-    /// `None` leaves the details out, which differs from empty details.
+    /// `None` omits the details, which differs from empty details.
     pub details: Option<Details>,
-    /// The word of somebody else, in the place of ours: what a webhook gives as its reason.
+    /// A reason from elsewhere instead of ours: that of a webhook.
     pub said: Option<Box<str>>,
 }
 
-/// A group and the plural name of a resource: how errors name what was asked for.
+/// A group and the plural of a resource, as errors name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupResource<'a> {
-    /// The group, empty for the core.
+    /// The group, empty for the core group.
     pub group: &'a str,
-    /// The plural.
+    /// The plural of the resource.
     pub resource: &'a str,
 }
 
@@ -116,7 +115,7 @@ impl Status {
         Box::new(Status { code, reason, message, details: Some(details), said: None })
     }
 
-    /// 200: done, and nothing is left to show but what it was about.
+    /// 200: success, with details about the object.
     pub fn success(of: GroupResource<'_>, name: &str, uid: &str) -> Status {
         let details = Details {
             name: name.to_owned(),
@@ -128,28 +127,28 @@ impl Status {
         Status { code: 200, reason: "", message: String::new(), details: Some(details), said: None }
     }
 
-    /// 200: the object of this kind is gone, and nothing can be told of it but its name.
+    /// 200: an object of this kind was removed, and only its name is known.
     pub fn success_of(kind: &str, name: &str) -> Status {
         let details = Details { name: name.to_owned(), kind: kind.to_owned(), ..Details::default() };
         Status { code: 200, reason: "", message: String::new(), details: Some(details), said: None }
     }
 
-    /// 201: done, and there is nothing to show.
+    /// 201: success without an object.
     pub fn created() -> Status {
         Status { code: 201, reason: "", message: String::new(), details: None, said: None }
     }
 
-    /// 400: the request makes no sense.
+    /// 400: the request is invalid.
     pub fn bad_request(message: impl Into<String>) -> Box<Status> {
         Status::bare(400, "BadRequest", message)
     }
 
-    /// 401: the credentials are no good.
+    /// 401: authentication failed.
     pub fn unauthorized() -> Box<Status> {
         Status::bare(401, "Unauthorized", "Unauthorized")
     }
 
-    /// 403: the caller may not do this. `message` says who and what.
+    /// 403: the user may not do this. `message` says who and what.
     pub fn forbidden(message: &str, of: Option<(GroupResource<'_>, &str)>) -> Box<Status> {
         let Some((of, name)) = of else {
             let message = format!("forbidden: {message}");
@@ -168,7 +167,7 @@ impl Status {
         Status::about(403, "Forbidden", message, of, name)
     }
 
-    /// A policy of the cluster refuses this: 403 in words, and the code of the reason that it gives.
+    /// 403 with a policy's message, and the code of its reason.
     pub fn denied_by_policy(
         of: GroupResource<'_>,
         name: &str,
@@ -210,7 +209,7 @@ impl Status {
         Status::about(404, "NotFound", format!("{of} {} not found", quoted(name)), of, name)
     }
 
-    /// 404: no resource stands at this path.
+    /// 404: the path leads to no resource.
     pub fn no_such_resource() -> Box<Status> {
         let message = "the server could not find the requested resource".to_owned();
         Box::new(Status {
@@ -222,7 +221,7 @@ impl Status {
         })
     }
 
-    /// 405: this cannot be done with objects of a resource.
+    /// 405: the operation is not supported by this resource.
     pub fn not_supported(of: GroupResource<'_>, what: &str) -> Box<Status> {
         let message = format!("{what} is not supported on resources of kind {}", quoted(&of.to_string()));
         let details =
@@ -230,7 +229,7 @@ impl Status {
         Box::new(Status { details: Some(details), message, ..*Status::method_not_allowed() })
     }
 
-    /// 405: the resource does not know this verb.
+    /// 405: the resource does not support this verb.
     pub fn method_not_allowed() -> Box<Status> {
         let message = "the server does not allow this method on the requested resource".to_owned();
         Box::new(Status {
@@ -242,13 +241,13 @@ impl Status {
         })
     }
 
-    /// 405: nothing new is made of a kind whose definition goes.
+    /// 405: a terminating definition accepts no new objects.
     pub fn definition_is_going(of: GroupResource<'_>) -> Box<Status> {
         let message = "create not allowed while custom resource definition is terminating".to_owned();
         Status::about(405, "MethodNotAllowed", message, of, "")
     }
 
-    /// 406: no media type of the request is known here at all.
+    /// 406: no media type of the request is known.
     pub fn no_representation(offered: &str) -> Box<Status> {
         let message = format!("406: Not Acceptable\n\nAvailable representations: {offered}");
         Box::new(Status {
@@ -260,17 +259,17 @@ impl Status {
         })
     }
 
-    /// 406: the media types are known, but not what the request wants of them.
+    /// 406: the media types are known, but not with these parameters.
     pub fn not_acceptable(offered: &str) -> Box<Status> {
         Status::bare(406, "NotAcceptable", format!("only the following media types are accepted: {offered}"))
     }
 
-    /// 406: what is asked for cannot be turned into what it shall become.
+    /// 406: the requested transformation is not possible.
     pub fn not_to_be_had(message: String) -> Box<Status> {
         Status::bare(406, "NotAcceptable", message)
     }
 
-    /// 415: the body of this write has an encoding that is not known.
+    /// 415: the encoding of the body is unknown.
     pub fn unsupported_body(offered: &str) -> Box<Status> {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: {offered}"
@@ -278,7 +277,7 @@ impl Status {
         Status::bare(415, "UnsupportedMediaType", message)
     }
 
-    /// 415: the body is no kind of patch.
+    /// 415: the body is no known patch type.
     pub fn unsupported_patch() -> Box<Status> {
         let message = "415: Unsupported Media Type".to_owned();
         Box::new(Status {
@@ -290,18 +289,18 @@ impl Status {
         })
     }
 
-    /// 409: an object with this name is there already.
+    /// 409: an object with this name already exists.
     pub fn already_exists(of: GroupResource<'_>, name: &str) -> Box<Status> {
         Status::about(409, "AlreadyExists", format!("{of} {} already exists", quoted(name)), of, name)
     }
 
-    /// The same of an object that is on its way out.
+    /// Adds that the existing object is being deleted.
     pub fn still_going(mut self: Box<Status>) -> Box<Status> {
         self.message.insert_str(0, "object is being deleted: ");
         self
     }
 
-    /// The same of a name that the server should have made.
+    /// Adds that no unique name could be generated.
     pub fn not_generated(mut self: Box<Status>) -> Box<Status> {
         self.message.push_str(", the server was not able to generate a unique name for the object");
         if let Some(details) = &mut self.details {
@@ -310,13 +309,13 @@ impl Status {
         self
     }
 
-    /// 409: the object is not what the caller thinks it is.
+    /// 409: the object is not in the expected state.
     pub fn conflict(of: GroupResource<'_>, name: &str, why: &str) -> Box<Status> {
         let message = format!("Operation cannot be fulfilled on {of} {}: {why}", quoted(name));
         Status::about(409, "Conflict", message, of, name)
     }
 
-    /// 409: the object has changed since the caller read it.
+    /// 409: the object has changed since the client read it.
     pub fn stale(of: GroupResource<'_>, name: &str) -> Box<Status> {
         Status::conflict(
             of,
@@ -325,18 +324,18 @@ impl Status {
         )
     }
 
-    /// 409: others own fields that an apply would change.
+    /// 409: other managers own fields that an apply would change.
     pub fn apply_conflict(message: String, causes: Vec<Cause>) -> Box<Status> {
         let details = Details { causes, ..Details::default() };
         Box::new(Status { code: 409, reason: "Conflict", message, details: Some(details), said: None })
     }
 
-    /// 410: the version asked for is no longer kept.
+    /// 410: the requested version is expired.
     pub fn expired(message: impl Into<String>) -> Box<Status> {
         Status::bare(410, "Expired", message)
     }
 
-    /// 410: a chunked list cannot be continued as it began. `go_on`: a token that continues it with what is there now.
+    /// 410: a chunked list cannot continue consistently. `go_on`: a token that continues it with the current state.
     pub fn continue_expired(go_on: String) -> Box<Status> {
         let mut status = Status::expired(
             "The provided continue parameter is too old to display a consistent list result. You can start a new list \
@@ -349,17 +348,17 @@ impl Status {
         status
     }
 
-    /// 410: the version of a list is no longer kept.
+    /// 410: the version of a list is expired.
     pub fn list_expired() -> Box<Status> {
         Status::expired("The resourceVersion for the provided list is too old.")
     }
 
-    /// 410: a watch cannot begin at `asked`, because the history begins at `oldest`.
+    /// 410: a watch cannot start at `asked`, because the history starts at `oldest`.
     pub fn watch_expired(asked: u64, oldest: u64) -> Box<Status> {
         Status::expired(format!("too old resource version: {asked} ({oldest})"))
     }
 
-    /// 504: the request took longer than it may.
+    /// 504: the request timed out.
     pub fn timed_out() -> Box<Status> {
         let message = "Timeout: request did not complete within the allotted timeout";
         let mut status = Status::bare(504, "Timeout", message);
@@ -367,12 +366,12 @@ impl Status {
         status
     }
 
-    /// 409: the object has the name but is another one.
+    /// 409: the object has another UID.
     pub fn wrong_uid(of: GroupResource<'_>, key: &str, wanted: &str, found: &str) -> Box<Status> {
         Status::precondition_failed(of, key, "UID", wanted, found)
     }
 
-    /// 409: the object is not in the state that the caller asks for. `field`: where it differs.
+    /// 409: a precondition failed. `field`: the field that differs.
     pub fn precondition_failed(
         of: GroupResource<'_>,
         key: &str,
@@ -387,19 +386,20 @@ impl Status {
         Status::conflict(of, key.rsplit('/').next().unwrap_or(key), &why)
     }
 
-    /// 408: the body did not come.
+    /// 408: the body did not arrive in time.
     pub fn slow_body() -> Box<Status> {
         Status::bare(408, "Timeout", "the request body was not sent in time")
     }
 
-    /// 413: the body is larger than the server takes.
+    /// 413: the body is too large.
     pub fn too_large(message: impl Into<String>) -> Box<Status> {
         Status::bare(413, "RequestEntityTooLarge", message)
     }
 
-    /// 422: fields are wrong. `kind` and `group` name the kind of the body.
+    /// 422: invalid fields. `kind` and `group` name the kind of the body.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Box<Status> {
-        // A body can be wrong in a hundred thousand places: nobody reads them all, and the answer would outgrow it.
+        // A body can be invalid in a hundred thousand places: nobody reads them all, and the response would be larger than the
+        // body.
         let errors = errors.get(..FIELD_ERRORS).unwrap_or(errors);
         let causes = errors
             .iter()
@@ -410,7 +410,7 @@ impl Status {
             })
             .collect();
         let of = GroupResource { group, resource: kind };
-        // A rule that is checked twice is said once, but counted twice: so it has always been.
+        // The message contains duplicate errors once, but the causes contain them twice, as in the reference.
         let mut said = HashSet::with_capacity(errors.len());
         let mut list: Vec<String> = errors.iter().map(ToString::to_string).collect();
         list.retain(|error| said.insert(error.clone()));
@@ -426,7 +426,7 @@ impl Status {
         status
     }
 
-    /// 422: a patch does not fit what it is applied to. Clients are not told why, and know this answer by its text.
+    /// 422: a patch does not apply. The message does not say why; clients know this text.
     pub fn patch_does_not_apply() -> Box<Status> {
         let message = "the server rejected our request due to an error in our request".to_owned();
         Box::new(Status {
@@ -438,7 +438,7 @@ impl Status {
         })
     }
 
-    /// 429: too much at once.
+    /// 429: too many requests.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Box<Status> {
         let details = Some(Details { retry_after_seconds, ..Details::default() });
         Box::new(Status {
@@ -450,7 +450,7 @@ impl Status {
         })
     }
 
-    /// 500: the server is at fault.
+    /// 500: an internal error.
     pub fn internal(message: impl Into<String>) -> Box<Status> {
         let message = message.into();
         let cause = Cause { reason: String::new(), message: message.clone(), field: String::new() };
@@ -459,22 +459,22 @@ impl Status {
         Box::new(Status { code: 500, reason: "InternalError", message, details, said: None })
     }
 
-    /// 500 without a reason: what the reference lets through as it comes. What lies behind this server did not do its part.
+    /// 500 without a reason, as the reference passes on errors of backends.
     pub fn unexplained(message: impl Into<String>) -> Box<Status> {
         Status::bare(500, "", message)
     }
 
-    /// 503: not now; the outcome of a write that was under way is unknown.
+    /// 503: try again later; the outcome of a write in progress is unknown.
     pub fn unavailable(message: impl Into<String>) -> Box<Status> {
         Status::bare(503, "ServiceUnavailable", message)
     }
 
-    /// 504: somebody else was asked and has not answered in time.
+    /// 504: a remote server has not answered in time.
     pub fn no_answer(message: impl Into<String>) -> Box<Status> {
         Status::bare(504, "Timeout", message)
     }
 
-    /// 504: the version asked for did not come.
+    /// 504: the requested version was not reached in time.
     pub fn future_version(asked: u64, current: u64) -> Box<Status> {
         let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
         let cause = Cause {
@@ -486,7 +486,7 @@ impl Status {
         Box::new(Status { code: 504, reason: "Timeout", message, details, said: None })
     }
 
-    /// What a store's refusal means to a client.
+    /// The Status of a store's error.
     pub fn from_store(error: &StoreError, of: GroupResource<'_>, name: &str) -> Box<Status> {
         match error {
             StoreError::NotFound => Status::not_found(of, name),
@@ -534,8 +534,7 @@ impl Status {
         self.reason == "AlreadyExists"
     }
 
-    /// Whether somebody who wants an object to be there has nothing left to do: it is there, or its namespace is not or no
-    /// longer.
+    /// Whether a create needs no retry: the object exists, or its namespace is missing or terminating.
     pub fn is_settled(&self) -> bool {
         let causes = self.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
         self.is_not_found()
@@ -543,7 +542,7 @@ impl Status {
             || causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
     }
 
-    /// The seconds of a Retry-After header, if the answer should carry one.
+    /// The Retry-After in seconds, if the response should have one.
     pub fn retry_after(&self) -> Option<u32> {
         self.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0)
     }

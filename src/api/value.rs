@@ -1,16 +1,16 @@
 //! The value tree: any API object between decoding and encoding.
 //!
-//! Keys of an object are kept sorted, so that lookups are logarithmic whatever a client sends and equal objects compare
-//! equal. The order of fields on the wire is the schema's business.
+//! The keys of an object are sorted, so that lookups are logarithmic whatever a client sends, and equal objects compare equal.
+//! The schema decides the order of encoded fields.
 
 mod object;
 
 pub use object::{Fields, Object};
 
-/// A JSON value with the number model of the API: 64-bit integers, and doubles for the rest.
+/// A JSON value with the number model of the API: 64-bit integers, and doubles for all others.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Value {
-    /// `null`, and what is absent.
+    /// `null`, and absent values.
     #[default]
     Null,
     /// `true` or `false`.
@@ -28,7 +28,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// What it is, as messages about JSON call it.
+    /// The JSON type as messages name it.
     pub fn json_word(&self) -> &'static str {
         match self {
             Value::Null => "null",
@@ -40,7 +40,7 @@ impl Value {
         }
     }
 
-    /// The name of the type that it has in the language of the reference, which some messages repeat.
+    /// The Go type as some messages name it.
     pub fn go_type(&self) -> &'static str {
         match self {
             Value::Null => "<nil>",
@@ -58,7 +58,7 @@ impl Value {
         Value::Object(Object::new())
     }
 
-    /// The field `key`; `None` too when this is no object or the field is null.
+    /// The field `key`; `None` if this is no object or the field is null.
     pub fn get(&self, key: &str) -> Option<&Value> {
         match self {
             Value::Object(fields) => fields.get(key).filter(|value| !value.is_null()),
@@ -71,7 +71,7 @@ impl Value {
         path.iter().try_fold(self, |value, key| value.get(key))
     }
 
-    /// The field `key` for writing; `None` when this is no object or has no such field.
+    /// The field `key`, to change it; `None` if this is no object or lacks the field.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
         match self {
             Value::Object(fields) => fields.get_mut(key),
@@ -79,12 +79,12 @@ impl Value {
         }
     }
 
-    /// The field `key`, made as null if absent. Anything that is no object becomes one first.
+    /// The field `key`, created as null if absent. Anything that is no object becomes one first.
     pub fn entry(&mut self, key: &str) -> &mut Value {
         self.fields_mut().entry(key.to_owned()).or_default()
     }
 
-    /// The fields for writing. Anything that is no object becomes an empty one first.
+    /// The fields, to change them. Anything that is no object becomes an empty one first.
     pub fn fields_mut(&mut self) -> &mut Object {
         if !matches!(self, Value::Object(_)) {
             *self = Value::object();
@@ -100,10 +100,10 @@ impl Value {
         *self.entry(key) = value.into();
     }
 
-    /// Takes the field `key` out.
+    /// Removes the field `key`.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         match self {
-            // What is not there must not cost a copy of the rest.
+            // Fields are shared, so a lookup first avoids a copy if there is nothing to remove.
             Value::Object(fields) if fields.contains_key(key) => fields.remove(key),
             _ => None,
         }
@@ -125,7 +125,7 @@ impl Value {
         }
     }
 
-    /// The truth value, if this is one.
+    /// The boolean, if this is one.
     pub fn as_bool(&self) -> Option<bool> {
         match self {
             Value::Bool(truth) => Some(*truth),
@@ -133,7 +133,7 @@ impl Value {
         }
     }
 
-    /// The items; none if this is no list.
+    /// The items; empty if this is no list.
     pub fn items(&self) -> &[Value] {
         match self {
             Value::Array(items) => items,
@@ -149,12 +149,12 @@ impl Value {
         }
     }
 
-    /// The text of field `key`, empty when absent.
+    /// The text of field `key`, empty if absent.
     pub fn str(&self, key: &str) -> &str {
         self.get(key).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// How many objects stand in this value, itself included; counted up to `most` and one more.
+    /// The number of objects in this value, including itself; counted up to `most` and one more.
     pub fn objects(&self, most: usize) -> usize {
         let count = |counted: usize, value: &Value| match most.checked_sub(counted) {
             Some(left) => counted + value.objects(left),

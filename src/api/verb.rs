@@ -1,46 +1,46 @@
-//! What a request wants to do, as authorization and discovery name it.
+//! The verbs of requests, as authorization and discovery name them.
 
 use std::fmt;
 
-/// The verb of a request. On a resource it is one of the API's own verbs, elsewhere the HTTP method in small letters.
+/// The verb of a request. On a resource it is one of the API's verbs, elsewhere the HTTP method in lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Verb {
-    /// Make an object.
+    /// Create an object.
     Create,
-    /// Remove an object.
+    /// Delete an object.
     Delete,
-    /// Remove the objects that match.
+    /// Delete all matching objects.
     DeleteCollection,
-    /// Read an object, or any path that is no resource.
+    /// Read an object, or a non-resource path.
     Get,
-    /// Read the objects that match.
+    /// Read all matching objects.
     List,
-    /// Change an object in part.
+    /// Change a part of an object.
     Patch,
     /// Replace an object.
     Update,
-    /// Follow what happens to objects.
+    /// Receive events of objects.
     Watch,
-    /// The old way to reach through to a node, pod or service, by a prefix of the path.
+    /// The deprecated proxy to a node, pod or service, by a path prefix.
     Proxy,
-    /// POST to a path that is no resource.
+    /// POST to a non-resource path.
     Post,
-    /// PUT to a path that is no resource.
+    /// PUT to a non-resource path.
     Put,
-    /// HEAD of a path that is no resource.
+    /// HEAD of a non-resource path.
     Head,
-    /// OPTIONS of a path that is no resource.
+    /// OPTIONS of a non-resource path.
     Options,
-    /// TRACE of a path that is no resource.
+    /// TRACE of a non-resource path.
     Trace,
-    /// CONNECT to a path that is no resource.
+    /// CONNECT to a non-resource path.
     Connect,
-    /// A method that means nothing here: no rule grants it and no handler takes it.
+    /// An unknown method: no rule grants it and no handler accepts it.
     Unknown,
 }
 
-/// The verbs that a resource can offer, in the order discovery prints them.
+/// The verbs that a resource can support, in the order of discovery.
 pub const RESOURCE_VERBS: [Verb; 8] = [
     Verb::Create,
     Verb::Delete,
@@ -75,7 +75,7 @@ impl Verb {
         }
     }
 
-    /// The verb that a resource offers under this name.
+    /// The resource verb of this name.
     pub fn of_resource(name: &str) -> Option<Verb> {
         RESOURCE_VERBS.into_iter().find(|verb| verb.as_str() == name)
     }
@@ -92,12 +92,12 @@ impl fmt::Display for Verb {
 pub struct Verbs(u16);
 
 impl Verbs {
-    /// Whether the set holds `verb`.
+    /// Whether the set contains `verb`.
     pub fn contains(self, verb: Verb) -> bool {
         self.0 & Verbs::bit(verb) != 0
     }
 
-    /// The verbs that a resource can offer and this set holds, by name.
+    /// The resource verbs in this set, in the order of discovery.
     pub fn iter(self) -> impl Iterator<Item = Verb> {
         RESOURCE_VERBS.into_iter().filter(move |verb| self.contains(*verb))
     }

@@ -1,25 +1,25 @@
-//! Groups and versions: how they are written, how stable they are, which comes first.
+//! Groups and versions: syntax, stability and order.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-/// A group and one of its versions: what an apiVersion says.
+/// A group and one of its versions: an apiVersion.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersion {
-    /// The group, empty for the core.
+    /// The group, empty for the core group.
     pub group: Arc<str>,
     /// The version.
     pub version: Arc<str>,
 }
 
 impl GroupVersion {
-    /// The version `version` of `group`, which is empty for the core.
+    /// The version `version` of `group`, which is empty for the core group.
     pub fn new(group: &str, version: &str) -> GroupVersion {
         GroupVersion { group: group.into(), version: version.into() }
     }
 
-    /// Takes an apiVersion apart. `None` if it has more than one slash.
+    /// Parses an apiVersion. `None` if it has more than one slash.
     pub fn parse(api_version: &str) -> Option<GroupVersion> {
         match api_version.split_once('/') {
             None => Some(GroupVersion::new("", api_version)),
@@ -43,19 +43,18 @@ impl fmt::Display for GroupVersion {
     }
 }
 
-/// How stable a version is.
+/// The stability of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// May change or go at any time.
+    /// May change or be removed at any time.
     Alpha,
     /// May change, with notice.
     Beta,
-    /// Stays.
+    /// Does not change.
     Stable,
 }
 
-/// The parts of a version name: `v2beta3` is (2, Beta, 3). `None` for names of another form, which custom resources
-/// may have.
+/// The parts of a version name: `v2beta3` is (2, Beta, 3). `None` for other names, which custom resources may have.
 fn parts(version: &str) -> Option<(u64, Level, u64)> {
     let rest = version.strip_prefix('v')?;
     for (word, level) in [("alpha", Level::Alpha), ("beta", Level::Beta)] {
@@ -73,13 +72,12 @@ fn number(digits: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// How stable a version of this name is; `None` if the name does not say.
+/// The stability of a version; `None` if its name does not tell.
 pub fn level(version: &str) -> Option<Level> {
     parts(version).map(|(_, level, _)| level)
 }
 
-/// Sorts the version that clients should prefer to the front: stable before beta before alpha, newer before older, and
-/// names of another form last, by their letters.
+/// The order of preference: stable before beta before alpha, newer before older, and other names last, alphabetically.
 pub fn preferred_first(a: &str, b: &str) -> Ordering {
     match (parts(a), parts(b)) {
         (Some((major_a, level_a, minor_a)), Some((major_b, level_b, minor_b))) => {

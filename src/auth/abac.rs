@@ -1,4 +1,4 @@
-//! A file of rules, one JSON object a line. Read once, at start.
+//! ABAC: a policy file with one JSON object per line. Read once, at start.
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::{Action, Decision, Grant, Grants, Policy, Target};
@@ -7,16 +7,16 @@ use serde::Deserialize;
 
 use crate::api::words::AUTHENTICATED;
 
-/// The version of the lines that have one.
+/// The apiVersion of versioned lines.
 const API_VERSION: &str = "abac.authorization.kubernetes.io/v1beta1";
 
-/// One rule. What it leaves out does not match, but for the user and the group, of which it needs only one.
+/// One rule. An empty field matches nothing, except for user and group, of which one suffices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Rule {
     user: String,
     group: String,
-    /// Only reading.
+    /// Only read requests.
     readonly: bool,
     api_group: String,
     resource: String,
@@ -24,7 +24,7 @@ struct Rule {
     non_resource_path: String,
 }
 
-/// A line: a rule with its version, or what the oldest lines say.
+/// A line: a versioned rule, or an unversioned one.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Line {
@@ -64,14 +64,14 @@ impl Abac {
     }
 }
 
-/// The oldest lines have no version: what they leave out matches everything.
+/// Converts an unversioned line, whose empty fields match everything.
 fn without_version(line: Line) -> Rule {
     let all = |text: String| if text.is_empty() { "*".to_owned() } else { text };
     let anybody = (line.user.is_empty() && line.group.is_empty()) || line.user == "*" || line.group == "*";
     let narrow = !line.namespace.is_empty() || !line.resource.is_empty();
     Rule {
         user: if anybody { String::new() } else { line.user },
-        // Anybody always meant anybody who shows who they are.
+        // In unversioned lines "everybody" means all authenticated users.
         group: if anybody { AUTHENTICATED.to_owned() } else { line.group },
         readonly: line.readonly,
         api_group: "*".to_owned(),

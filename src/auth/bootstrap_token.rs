@@ -1,4 +1,4 @@
-//! The tokens that new nodes join with: `id.secret`, each kept in a secret of kube-system.
+//! Bootstrap tokens, with which new nodes join: `id.secret`, each stored in a Secret of kube-system.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use super::objects::{Facts, Kind, Objects};
 use crate::api::schema::time;
 use crate::api::words::{BOOTSTRAP_TOKEN_TYPE, SYSTEM_NAMESPACE};
 
-/// The group of all who join.
+/// The group of all bootstrap tokens.
 const GROUP: &str = "system:bootstrappers";
 
-/// Knows bootstrap tokens.
+/// Verifies bootstrap tokens.
 pub struct BootstrapTokens {
     objects: Arc<Objects>,
     clock: Clock,
 }
 
 impl BootstrapTokens {
-    /// A verifier that looks into the secrets of kube-system.
+    /// A verifier that reads the Secrets of kube-system.
     pub fn new(objects: Arc<Objects>, clock: Clock) -> BootstrapTokens {
         BootstrapTokens { objects, clock }
     }
@@ -42,7 +42,8 @@ impl Verifier for BootstrapTokens {
             match objects.get(Kind::Secret, key).await {
                 Ok(Some(found)) => match bearer(&found, &id, &secret, clock.now()) {
                     Ok(identity) => Verdict::Known(Arc::new(identity)),
-                    // Whoever shows it learns nothing of what lies here, as in the reference: nobody knows the token.
+                    // As in the reference, a bad token gets the same answer as an unknown one, so that the client learns nothing
+                    // about the Secrets.
                     Err(why) => {
                         tracing::debug!(id, why, "a bootstrap token is not accepted");
                         Verdict::NoOpinion
@@ -55,14 +56,14 @@ impl Verifier for BootstrapTokens {
     }
 }
 
-/// The two parts of a token of this form.
+/// The two parts of a well-formed token.
 fn split(token: &str) -> Option<(&str, &str)> {
     let (id, secret) = token.split_once('.')?;
     let plain = |text: &str| text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9'));
     (id.len() == 6 && secret.len() == 16 && plain(id) && plain(secret)).then_some((id, secret))
 }
 
-/// Who shows a token that this secret keeps.
+/// The bearer of a token in this Secret.
 fn bearer(found: &Facts, id: &str, secret: &str, now: Timestamp) -> Result<Identity, &'static str> {
     if found.is_going() {
         return Err("is deleted and awaiting removal");
@@ -87,7 +88,7 @@ fn bearer(found: &Facts, id: &str, secret: &str, now: Timestamp) -> Result<Ident
     Ok(Identity { name: format!("system:bootstrap:{id}"), groups, ..Identity::default() })
 }
 
-/// A time that cannot be read is over.
+/// An unparsable time counts as expired.
 fn has_expired(text: &[u8], now: Timestamp) -> bool {
     if text.is_empty() {
         return false;
@@ -96,7 +97,7 @@ fn has_expired(text: &[u8], now: Timestamp) -> bool {
     parsed.is_none_or(|at| at <= now.unix_seconds())
 }
 
-/// The groups of the bearer, in order and each once; `None` if one of them may not be given by a token.
+/// The groups of the bearer, sorted and without duplicates; `None` if a token must not grant one of them.
 fn groups(extra: &[u8]) -> Option<Vec<String>> {
     let mut groups = BTreeSet::from([GROUP.to_owned()]);
     let extra = std::str::from_utf8(extra).ok()?;

@@ -1,4 +1,4 @@
-//! Client certificates: the common name is the user, each organisation a group.
+//! Client certificates: the common name is the user, each organization a group.
 
 use crate::api::words::CREDENTIAL_ID;
 use std::collections::BTreeMap;
@@ -17,22 +17,22 @@ use prometheus::Histogram;
 
 use super::chains::Chains;
 
-/// The attribute of a subject that holds the uid of a user; the reference server's.
+/// The subject attribute with the user's UID; the reference's.
 const UID: &str = "1.3.6.1.4.1.57683.2";
 
 /// Verifies client certificates against the client CA.
 pub struct CertificateVerifier {
-    /// Whom the certificates are of; `None` for those that name nobody.
+    /// The verified identities; `None` for certificates without a name.
     chains: Chains<Option<Arc<Identity>>>,
-    /// Whether subjects may hold a uid.
+    /// Whether the UID attribute is read.
     reads_uid: bool,
-    /// Counts what the certificates have left.
+    /// A histogram of the certificates' remaining validity.
     left: Histogram,
     clock: Clock,
 }
 
 impl CertificateVerifier {
-    /// A verifier that trusts these authorities (PEM, one or more).
+    /// A verifier that trusts these CAs (PEM, one or more).
     pub fn new(
         authorities_pem: &[u8],
         reads_uid: bool,
@@ -43,7 +43,7 @@ impl CertificateVerifier {
         Ok(CertificateVerifier { chains, reads_uid, left, clock })
     }
 
-    /// Trusts these authorities from now on, and no others. Whoever is connected is verified again.
+    /// Replaces the trusted CAs. Existing connections are verified again.
     pub fn trust(&self, authorities_pem: &[u8]) -> Result<(), ErrorStack> {
         self.chains.trust(authorities_pem)
     }
@@ -54,7 +54,7 @@ fn text(entry: &X509NameEntryRef) -> Option<String> {
     entry.data().to_string().ok()
 }
 
-/// The name that a certificate is known by: of several the last one, as in the reference.
+/// The common name; the last one if there are several, as in the reference.
 pub fn common_name(certificate: &X509) -> String {
     let last = certificate.subject_name().entries_by_nid(Nid::COMMONNAME).last();
     last.and_then(text).unwrap_or_default()
@@ -80,7 +80,7 @@ fn subject(certificate: &X509, reads_uid: bool) -> Result<Option<Identity>, Stri
     }))
 }
 
-/// The uid that a subject holds; empty if there is none.
+/// The UID of a subject; empty if there is none.
 fn uid(certificate: &X509) -> Result<String, String> {
     let of_uid = |entry: &&X509NameEntryRef| entry.object().to_string() == UID;
     let mut found = certificate.subject_name().entries().filter(of_uid);

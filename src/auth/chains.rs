@@ -1,7 +1,7 @@
-//! Certificates that clients show, verified against authorities that can be replaced while the server runs.
+//! Verifies client certificates against CAs that can be replaced at run time.
 //!
-//! The TLS layer takes any certificate, so that a bad one is a 401 with a Status and not a broken handshake. It is
-//! verified here, once per certificate and not once per request: a signature check costs as much as ten requests.
+//! The TLS layer accepts any certificate, so that a bad one gets a 401 with a Status and not a broken handshake. It is verified
+//! here, once per certificate and not once per request: checking a signature costs as much as ten requests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use pilothouse_actors::lock::Lock;
 
 use crate::signatures;
 
-/// Certificates remembered. When it is full it starts anew: whoever is still there is verified again.
+/// The number of cached certificates. A full cache is cleared: certificates in use are verified again.
 const REMEMBERED: usize = 1_024;
 
-/// Verifies chains of certificates and remembers what was read of those that hold.
+/// Verifies certificate chains and caches the results.
 pub struct Chains<T> {
     authorities: ArcSwap<X509Store>,
     clock: Clock,
@@ -35,20 +35,20 @@ struct Remembered<T> {
 }
 
 impl<T: Clone> Chains<T> {
-    /// Trusts these authorities (PEM, one or more).
+    /// Trusts these CAs (PEM, one or more).
     pub fn new(authorities_pem: &[u8], clock: Clock) -> Result<Chains<T>, ErrorStack> {
         let authorities = ArcSwap::from_pointee(store(authorities_pem)?);
         Ok(Chains { authorities, clock, remembered: Lock::default() })
     }
 
-    /// Trusts these authorities from now on, and no others. Whoever is connected is verified again.
+    /// Replaces the trusted CAs. Existing connections are verified again.
     pub fn trust(&self, authorities_pem: &[u8]) -> Result<(), ErrorStack> {
         self.authorities.store(Arc::new(store(authorities_pem)?));
         self.remembered.lock().clear();
         Ok(())
     }
 
-    /// What `read` makes of the first certificate of a chain that holds, and until when it does; or why it does not.
+    /// Verifies a chain. Answers the result of `read` on its first certificate and until when it is valid, or the error.
     pub fn check(
         &self,
         chain: &[Vec<u8>],
@@ -72,7 +72,7 @@ impl<T: Clone> Chains<T> {
 
     fn remember(&self, leaf: &[u8], read: &T, by: &Arc<X509Store>, valid_until: Timestamp) {
         let mut remembered = self.remembered.lock();
-        // Whoever was verified by authorities that are trusted no more is not remembered after all were forgotten.
+        // A result under replaced CAs must not enter the cache after that was cleared.
         if !Arc::ptr_eq(&self.authorities.load(), by) {
             return;
         }
@@ -86,12 +86,11 @@ impl<T: Clone> Chains<T> {
 fn store(authorities_pem: &[u8]) -> Result<X509Store, ErrorStack> {
     let mut store = X509StoreBuilder::new()?;
     store.set_purpose(X509PurposeId::SSL_CLIENT)?;
-    // Signatures that can be forged by now count for nothing: SHA-1, MD5, short keys.
+    // Reject weak signatures: SHA-1, MD5, short keys.
     let mut demands = X509VerifyParam::new()?;
     demands.set_auth_level(1);
     store.set_param(&demands)?;
-    // The time is ours to check: OpenSSL would read the system's clock.
-    // And an authority need not be a root: what the file names is trusted.
+    // We check the time ourselves, because OpenSSL would read the system's clock. And a trusted certificate need not be a root.
     store.set_flags(X509VerifyFlags::NO_CHECK_TIME | X509VerifyFlags::PARTIAL_CHAIN)?;
     for authority in X509::stack_from_pem(authorities_pem)? {
         store.add_cert(authority)?;
@@ -99,7 +98,7 @@ fn store(authorities_pem: &[u8]) -> Result<X509Store, ErrorStack> {
     Ok(store.build())
 }
 
-/// The first certificate of a chain that holds, and for how many seconds it does.
+/// The first certificate of a valid chain, and for how many seconds it stays valid.
 fn verify(
     leaf: &[u8],
     rest: &[Vec<u8>],
@@ -116,7 +115,7 @@ fn verify(
         if !signatures::chain_holds(context)? {
             return Ok(Err(format!("the client certificate is not valid: {}", context.error())));
         }
-        // The chain that was found, up to the authority: each link must hold today, and ends with the first to end.
+        // All certificates of the chain up to the CA must be valid now; the first to expire limits the result.
         let chain = context.chain().into_iter().flatten();
         let left = chain.map(|link| seconds_left(link, now)).min().flatten();
         Ok(left.ok_or_else(|| "the client certificate has expired or is not yet valid".to_owned()))
@@ -124,7 +123,7 @@ fn verify(
     Ok(left.map(|seconds| (certificate, seconds)))
 }
 
-/// How long a certificate holds from now on; `None` if it does not hold now.
+/// The remaining validity of a certificate; `None` if it is not valid now.
 fn seconds_left(certificate: &X509Ref, now: Timestamp) -> Option<u64> {
     let now = Asn1Time::from_unix(now.unix_seconds()).ok()?;
     let left = now.diff(certificate.not_after()).ok()?;

@@ -1,4 +1,4 @@
-//! Counts what a policy decides. Where it has no opinion there is nothing to count.
+//! Counts the decisions of a policy, except for "no opinion".
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Counts under this sort and name of policy.
+    /// Counts under this type and name of authorizer.
     pub fn new(policy: Arc<dyn Policy>, sort: &str, name: &str, metrics: &Metrics) -> Counted {
         let [allowed, denied] = metrics.authorization.decisions(sort, name);
         Counted { policy, allowed, denied }

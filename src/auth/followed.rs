@@ -1,8 +1,8 @@
-//! What a policy remembers of stored objects: one view for all workers, never older than the last write that was answered.
+//! In-memory views of stored objects: one view for all workers, never older than the last acknowledged write.
 //!
-//! A store appends to its window before it answers. So whoever asks compares a few numbers first: if a window has moved, the
-//! asker reads what is new into the view, which costs microseconds, and goes on. If more has happened than the window
-//! remembers, the objects are read anew, and only those who ask meanwhile wait.
+//! A store appends to its window before it answers. So a reader first compares a few numbers. If a window has moved, the reader
+//! applies the new events to the view, which takes microseconds. If the window no longer has all events, the objects are read
+//! again, and only readers during that time wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLockReadGuard};
@@ -22,29 +22,29 @@ use crate::limits::READ_ANEW_ATTEMPTS;
 /// Events that are read from a window at a time.
 const EVENTS_PER_READ: usize = 256;
 
-/// What is remembered. Types are meant by their place in the list that the view follows.
+/// A view. Types are numbered by their place in the list that the view follows.
 pub trait View: Send + Sync + 'static {
-    /// Takes an object in, in the place of an older state of it.
+    /// Adds an object, or replaces its older state.
     fn put(&mut self, of: usize, object: &Object);
-    /// Lets go of an object.
+    /// Removes an object.
     fn remove(&mut self, of: usize, object: &Object);
-    /// Lets go of all objects of a type.
+    /// Removes all objects of a type.
     fn clear(&mut self, of: usize);
 }
 
-/// One of the types.
+/// One of the followed types.
 struct Source {
     type_name: TypeName,
     window: Arc<Window>,
-    /// How far the view has come.
+    /// The revision that the view has reached.
     at: AtomicU64,
 }
 
-/// A view and how it stays true. See the module text.
+/// A view that is kept up to date. See the module documentation.
 pub struct Followed<V> {
     directory: Addr<Directory>,
     sources: Vec<Source>,
-    /// A std lock: it is held for one look or one change, never across a wait.
+    /// A std lock: it is held for one lookup or one change, never across a wait.
     view: SharedLock<V>,
 }
 
@@ -53,13 +53,13 @@ impl Source {
         self.window.latest().0 != self.at.load(Ordering::Acquire)
     }
 
-    /// Reads what is new. Answers whether the window still had all of it.
+    /// Applies new events. Answers whether the window still had all of them.
     fn catch_up(&self, of: usize, view: &mut impl View) -> bool {
         loop {
             let (at, head) = (Revision(self.at.load(Ordering::Acquire)), self.window.latest());
             let events = match self.window.read(at, EVENTS_PER_READ) {
                 Read::Events(events) => events,
-                // What only the log still has is not worth the wait: the present state says it all.
+                // Reading the log would take longer than reading the current objects.
                 Read::Expired(_) | Read::Shelved(..) => return false,
             };
             let Some(last) = events.last().map(|event| event.revision()) else {
@@ -76,7 +76,7 @@ impl Source {
         }
     }
 
-    /// Puts everything that there is in the place of what the view had.
+    /// Replaces the contents of the view by a snapshot.
     fn read_anew(&self, of: usize, view: &mut impl View, position: &Position) {
         view.clear(of);
         position.snapshot.iter().for_each(|object| view.put(of, object));
@@ -107,7 +107,7 @@ impl<V: View> Followed<V> {
         Ok(Followed { directory, sources, view: SharedLock::new(view) })
     }
 
-    /// What the view says now. An error means that nobody knows.
+    /// Evaluates `look` on the current view. An error means that it could not be brought up to date.
     pub fn look<T: 'static>(
         self: &Arc<Self>,
         look: impl Fn(&V) -> T + 'static,
@@ -139,7 +139,7 @@ impl<V: View> Followed<V> {
         }
         let mut view = self.view.write();
         let behind = self.sources.iter().enumerate().filter(|(_, source)| source.is_behind());
-        // All of them, also behind one that has lost its way.
+        // Apply the events of all types, even if one of them has to be read again.
         behind.fold(true, |fresh, (of, source)| source.catch_up(of, &mut *view) && fresh)
     }
 
@@ -148,7 +148,7 @@ impl<V: View> Followed<V> {
             for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_behind()) {
                 let position = open(&self.directory, &source.type_name).await?;
                 let mut view = self.view.write();
-                // Somebody else may have been quicker: then what is new since is read in as always.
+                // Another reader may have done it: then only newer events are applied.
                 if !source.catch_up(of, &mut *view)
                     && position.snapshot.revision.0 > source.at.load(Ordering::Acquire)
                 {

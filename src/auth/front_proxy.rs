@@ -1,7 +1,7 @@
-//! A proxy in front of this server that has found out who its clients are, and says so in headers.
+//! Front proxy authentication: a proxy authenticates its clients and passes their identity in headers.
 //!
-//! Headers are worth nothing by themselves: anybody can send them. They count only on a connection whose certificate was
-//! issued by an authority that is there for this alone, to a name that may speak for others.
+//! Anybody can send such headers. They count only on a connection with a client certificate from the CA of the front proxy, and
+//! with an allowed common name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::chains::Chains;
 use crate::api::query;
 use crate::config::callers::{self as config, listed};
 
-/// The headers that say whom a request is made for, in small letters.
+/// The names of the identity headers, in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     names: Vec<String>,
@@ -27,13 +27,13 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Headers of these names. Their letters may be of any size.
+    /// Headers of these names, in any case.
     pub fn new(names: &[String], uids: &[String], groups: &[String], prefixes: &[String]) -> Headers {
         let small = |all: &[String]| all.iter().map(|name| name.trim().to_ascii_lowercase()).collect();
         Headers { names: small(names), uids: small(uids), groups: small(groups), prefixes: small(prefixes) }
     }
 
-    /// The headers that flags name. Without an authority none count.
+    /// The configured headers; `None` without a CA.
     pub fn configured(flags: &config::FrontProxy) -> Option<Headers> {
         flags.requestheader_client_ca_file.as_ref()?;
         Some(Headers::new(
@@ -44,7 +44,7 @@ impl Headers {
         ))
     }
 
-    /// The headers that everybody uses. They never leave this server, whatever it believes.
+    /// The default headers. They are never passed on to backends, whatever is configured.
     pub fn usual() -> Headers {
         let one = |name: &str| vec![name.to_owned()];
         Headers {
@@ -55,18 +55,19 @@ impl Headers {
         }
     }
 
-    /// Whether a header of this name, in small letters, is one of them.
+    /// Whether a lower-case header name is one of them.
     pub fn has(&self, name: &str) -> bool {
         let all = self.names.iter().chain(&self.uids).chain(&self.groups);
         all.into_iter().any(|known| known == name)
             || self.prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
     }
 
-    /// Whom the headers of a request name: their names in small letters, in the order in which they came. `None`: nobody.
+    /// The identity in the headers of a request. Names are in lower case, in the order of their arrival. `None` without a user
+    /// name.
     pub fn claimed<'a>(&self, headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> Option<Identity> {
         let headers: Vec<_> = headers.filter(|(name, _)| self.has(name)).collect();
         let headers = headers.iter().copied();
-        // Of a header that may stand once the first counts. Another one cannot be smuggled in behind it.
+        // The first of several equal headers counts, so another one cannot be appended behind it.
         let first =
             |wanted: &String| headers.clone().find(|(name, _)| name == wanted).map(|(_, value)| text(value));
         let one = |all: &[String]| all.iter().filter_map(first).find(|value| !value.is_empty());
@@ -93,26 +94,26 @@ impl Headers {
     }
 }
 
-/// A value as text. Bytes that are no text become a letter that no rule names.
+/// A value as text. Invalid UTF-8 becomes a replacement character that no rule names.
 fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()
 }
 
-/// Believes what headers say, if the proxy sent them.
+/// Accepts identity headers from the proxy.
 pub struct FrontProxy {
-    /// The names that connections are known by.
+    /// The common names of verified connections.
     chains: Chains<Arc<str>>,
-    /// The names that may speak for others; none: all.
+    /// The allowed common names; empty for all.
     allowed: Vec<String>,
 }
 
 impl FrontProxy {
-    /// Believes the bearers of certificates that these authorities (PEM) issued to one of the names.
+    /// Trusts certificates that these CAs (PEM) issued to one of the names.
     pub fn new(authorities_pem: &[u8], allowed: Vec<String>, clock: Clock) -> Result<FrontProxy, ErrorStack> {
         Ok(FrontProxy { chains: Chains::new(authorities_pem, clock)?, allowed })
     }
 
-    /// Trusts these authorities from now on, and no others.
+    /// Replaces the trusted CAs.
     pub fn trust(&self, authorities_pem: &[u8]) -> Result<(), ErrorStack> {
         self.chains.trust(authorities_pem)
     }
@@ -121,7 +122,7 @@ impl FrontProxy {
 impl Verifier for FrontProxy {
     fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
         let chain = credentials.certificates.as_deref().filter(|chain| !chain.is_empty());
-        // A certificate alone is for the verifier of certificates to judge.
+        // A certificate without headers is left to the certificate verifier.
         let (Some(chain), Some(claimed)) = (chain, &credentials.claimed) else {
             return Answer::Now(Verdict::NoOpinion);
         };
@@ -198,7 +199,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever else is sent, the first value of the first header with one is the name.
+        /// Whatever else is sent, the first value of the first nonempty header is the name.
         #[test]
         fn no_other_header_changes_the_name(
             before in prop::collection::vec(("[a-z_-]{1,12}", ".*"), 0..6),

@@ -1,6 +1,6 @@
-//! Acting as somebody else: what the headers of a request ask for, what that takes, and who it makes of the caller.
+//! Impersonation: parses the headers, lists the required rights, and makes the impersonated identity.
 //!
-//! Every part of the identity must be allowed by itself. Pure: the guard of the chain asks the authorizer.
+//! Every part of the identity needs a right of its own. Pure: the caller asks the authorizer.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use crate::api::status::{Result, Status};
 use crate::api::words::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
 use crate::auth::service_account::claims;
 
-/// How the headers begin that ask for it, in small letters.
+/// The prefix of the headers, in lower case.
 pub const PREFIX: &str = "impersonate-";
 const USER: &str = "user";
 const GROUP: &str = "group";
 const UID: &str = "uid";
 const EXTRA: &str = "extra-";
 
-/// Whom somebody wants to be.
+/// The requested identity.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Mask {
     user: String,
@@ -30,12 +30,12 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// What the headers ask for: names in small letters without [`PREFIX`], and their values. `None`: nothing. A part
-    /// without a user makes no identity.
+    /// Parses the headers: lower-case names without [`PREFIX`], and values. `None` without any. Other parts without a user are an
+    /// error.
     pub fn of<'a>(headers: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Option<Mask>> {
         let mut mask = Mask::default();
         for (name, value) in headers {
-            // Of a header that may stand once the first counts, as everywhere in this chain.
+            // The first of several equal headers counts, as elsewhere.
             match name {
                 USER if mask.user.is_empty() => value.clone_into(&mut mask.user),
                 UID if mask.uid.is_empty() => value.clone_into(&mut mask.uid),
@@ -67,7 +67,7 @@ impl Mask {
         }
     }
 
-    /// What the caller must be allowed to do, in the order in which they are asked.
+    /// The rights that the caller needs, in the order in which they are checked.
     pub fn actions(&self) -> Vec<Action> {
         let mut actions = vec![match claims::split(&self.user) {
             Some((namespace, name)) => impersonate("", ("serviceaccounts", ""), namespace, name),
@@ -84,8 +84,7 @@ impl Mask {
         actions
     }
 
-    /// The identity that it makes. Groups that are named are all there are, but for the one of all who are known, or of all
-    /// who are not.
+    /// The impersonated identity. It has exactly the named groups, plus system:authenticated or system:unauthenticated.
     pub fn wear(self) -> Identity {
         let mut groups = self.groups;
         if groups.is_empty()
@@ -116,7 +115,7 @@ fn impersonate(group: &str, (resource, part): (&str, &str), namespace: &str, nam
     Action { verb: "impersonate".to_owned(), target }
 }
 
-/// A key whose letters may be written as their numbers. One that cannot be read so is taken as it stands.
+/// A percent-decoded key. One that cannot be decoded is taken as it is.
 fn decoded(key: &str) -> String {
     query::unescape(key, false).map_or_else(|| key.to_owned(), Into::into)
 }

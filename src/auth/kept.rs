@@ -1,4 +1,4 @@
-//! What other servers said, for as long as it counts and in a bounded number.
+//! A bounded cache of remote answers with expiry.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,7 +8,7 @@ use pilothouse_actors::lock::Lock;
 
 use crate::limits::WEBHOOK_ANSWERS_KEPT;
 
-/// Answers by question, and until when each counts. A std mutex: held for one look or one change.
+/// Answers by question, with their expiry. A std mutex: held for one lookup or one change.
 pub struct Kept<K, V>(Lock<HashMap<K, (Timestamp, V)>>);
 
 impl<K, V> Default for Kept<K, V> {
@@ -18,7 +18,7 @@ impl<K, V> Default for Kept<K, V> {
 }
 
 impl<K: Eq + Hash, V: Clone> Kept<K, V> {
-    /// What was said, if it still counts.
+    /// A cached answer that has not expired.
     pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q, now: Timestamp) -> Option<V>
     where
         K: std::borrow::Borrow<Q>,
@@ -27,7 +27,7 @@ impl<K: Eq + Hash, V: Clone> Kept<K, V> {
         all.get(key).filter(|(until, _)| *until > now).map(|(_, said)| said.clone())
     }
 
-    /// Keeps what was said. If there is no room, what has ended goes, and then the half that ends first.
+    /// Caches an answer. A full cache drops expired entries, and then the half that expires first.
     pub fn put(&self, key: K, said: V, until: Timestamp, now: Timestamp) {
         if until <= now {
             return;

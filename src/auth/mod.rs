@@ -1,4 +1,4 @@
-//! Who a request comes from and what it may do: the verifiers and policies that the guard actors are given.
+//! Authentication and authorization: the verifiers and policies of the guard actors.
 
 pub mod abac;
 pub mod bootstrap_token;
@@ -20,8 +20,8 @@ pub mod token_webhook;
 pub mod tokens;
 pub mod webhook;
 
-/// The SHA-256 digest of a text that a request came with. Not by the function that OpenSSL has for a whole text: that one looks for
-/// an implementation each time, which takes as long as the digest of a token.
+/// The SHA-256 digest of a text. OpenSSL's one-shot function looks up an implementation each time, which takes as long as the
+/// digest of a token.
 pub(crate) fn digest(text: &[u8]) -> [u8; 32] {
     let mut digest = openssl::sha::Sha256::new();
     digest.update(text);

@@ -1,4 +1,4 @@
-//! The two authorization modes that look at nothing.
+//! The authorization modes without rules.
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::{Action, Decision, Grant, Grants, Policy};
@@ -22,7 +22,7 @@ impl Policy for AlwaysAllow {
     }
 }
 
-/// Allows nothing. For tests of the tests.
+/// Allows nothing. For testing clients.
 pub struct AlwaysDeny;
 
 impl Policy for AlwaysDeny {
@@ -31,7 +31,7 @@ impl Policy for AlwaysDeny {
     }
 }
 
-/// Lets one group do everything, before any other policy is asked.
+/// Allows one group (system:masters) everything, before any other policy.
 pub struct Privileged(pub &'static str);
 
 impl Policy for Privileged {

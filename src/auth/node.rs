@@ -1,4 +1,4 @@
-//! What a kubelet may do: what the role of nodes allows, but of objects only those that concern its own node.
+//! The Node authorizer: a kubelet has the rights of the node role, but only on objects that its own node uses.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::api::rbac::role::Role;
 use crate::api::rbac::rule::{Ask, rules_of};
 use crate::api::words::{LEASE_NAMESPACE, NODE_PREFIX, NODES};
 
-/// The types that say what concerns a node.
+/// The types that relate objects to nodes.
 const TYPES: [&str; 4] =
     ["pods", "persistentvolumes", "volumeattachments.storage.k8s.io", "resourceslices.resource.k8s.io"];
 
@@ -49,28 +49,28 @@ impl View for Graph {
     }
 }
 
-/// The node that somebody is. `None`: none at all; empty: nobody knows which.
+/// The node name of a user. `None` if the user is no node; empty if the node is unknown.
 pub fn node_of(who: &Identity) -> Option<&str> {
     let name = who.name.strip_prefix(NODE_PREFIX)?;
     who.is_in(NODES).then_some(name)
 }
 
-/// The policy.
+/// The Node authorizer.
 pub struct Nodes {
     graph: Arc<Followed<Graph>>,
-    /// What the role of nodes allows.
+    /// The rights of the node role.
     role: Role,
-    /// Whether nodes must say which of their objects they want.
+    /// Whether nodes must select their own objects by field selector.
     selective: bool,
-    /// Whether nodes may read the accounts of their pods.
+    /// Whether nodes may read the service accounts of their pods.
     reads_accounts: bool,
 }
 
-/// What there is to say about an action before anybody looks at the graph.
+/// The decision before the graph is consulted.
 enum Word {
     Allowed,
     No(String),
-    /// It depends on whether this concerns the node.
+    /// It depends on whether the node uses this object.
     If(Wanted),
 }
 
@@ -81,7 +81,7 @@ enum Wanted {
     Slice,
 }
 
-/// What an action is about, in short.
+/// The relevant parts of an action.
 #[derive(Clone, Copy)]
 struct Asked<'a> {
     node: &'a str,
@@ -234,7 +234,7 @@ impl Asked<'_> {
 }
 
 impl Nodes {
-    /// Reads what concerns nodes. `enabled` says which features are on.
+    /// Reads the related objects. `enabled` tells which feature gates are on.
     pub async fn open(
         directory: Addr<Directory>,
         enabled: impl Fn(&str) -> bool,

@@ -1,7 +1,7 @@
-//! The objects that tokens hang on, as verifiers look at them: by messages to their stores, without anybody's request.
+//! How verifiers read the objects that tokens depend on: by messages to the stores, outside of any request.
 //!
-//! A verifier that found something out may keep it for as long as nothing of that type has changed, which the window of the
-//! type says without a message.
+//! A verifier may cache a result as long as no object of the type has changed. The window of the type tells that without a
+//! message.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -19,33 +19,33 @@ use tokio::sync::Semaphore;
 use crate::api::schema::time;
 use crate::limits::{TOKEN_LOOKUP, TOKEN_LOOKUPS};
 
-/// The types that tokens hang on.
+/// The types that tokens depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Whom tokens speak for.
+    /// The subject of a token.
     ServiceAccount,
-    /// Where some tokens lie, and what others end with.
+    /// Holds legacy tokens; other tokens are bound to it.
     Secret,
-    /// What tokens are made for.
+    /// Tokens are bound to it.
     Pod,
-    /// What tokens are made for, too.
+    /// Tokens are bound to it.
     Node,
 }
 
-/// How many types there are.
+/// The number of kinds.
 pub const KINDS: usize = 4;
-/// Their stores, in the order of [`Kind`].
+/// The stores, in the order of [`Kind`].
 const STORES: [&str; KINDS] = ["serviceaccounts", "secrets", "pods", "nodes"];
 
-/// The newest revisions of all types at one moment; `None` for a type that was never asked for.
+/// The newest revision of each type; `None` if it was never asked for.
 pub type Heads = [Option<Revision>; KINDS];
 
-/// The way to the objects. Shared by all verifiers and workers.
+/// Reads the objects. Shared by all verifiers and workers.
 pub struct Objects {
     directory: Addr<Directory>,
-    /// What was found before: a store lives as long as the server.
+    /// Known stores: they live as long as the server.
     shelves: [OnceLock<Shelf>; KINDS],
-    /// Bounds what callers who are not known yet can ask of the stores at once.
+    /// Bounds the concurrent lookups of unauthenticated clients.
     places: Semaphore,
 }
 
@@ -55,22 +55,22 @@ struct Shelf {
 }
 
 impl Objects {
-    /// Objects found through this directory.
+    /// Finds stores through this directory.
     pub fn new(directory: Addr<Directory>) -> Objects {
         Objects { directory, shelves: Default::default(), places: Semaphore::new(TOKEN_LOOKUPS) }
     }
 
-    /// How far each type has come.
+    /// The newest revision of each type.
     pub fn heads(&self) -> Heads {
         std::array::from_fn(|kind| self.shelves.get(kind)?.get().map(|shelf| shelf.window.head()))
     }
 
-    /// The object of this key; `None` if there is none. Waits for a store, but not for ever.
+    /// The object with this key; `None` if there is none. Waits for a store, with a timeout.
     pub async fn get(&self, kind: Kind, key: Key) -> Result<Option<Facts>, StoreError> {
         let found = tokio::time::timeout(TOKEN_LOOKUP, async {
             let _place = self.places.acquire().await.map_err(|_| StoreError::Unavailable)?;
             let shelf = self.shelf(kind).await?;
-            // No request has a place yet: it is not known who asks.
+            // The request has no seat yet, because its user is unknown.
             let permit = Permit::none();
             shelf.store.send(Get { key, permit }).await.map_err(|_| StoreError::Unavailable)?
         });
@@ -97,16 +97,16 @@ impl Objects {
     }
 }
 
-/// What verifiers want to know of an object.
+/// The fields of an object that verifiers need.
 #[derive(Debug, Default, Deserialize)]
 pub struct Facts {
-    /// The metadata.
+    /// Its metadata.
     #[serde(default)]
     pub metadata: Metadata,
-    /// The type of a secret.
+    /// The type of a Secret.
     #[serde(default, rename = "type")]
     pub kind: String,
-    /// What a secret holds, in base64.
+    /// The data of a Secret, in base64.
     #[serde(default)]
     data: HashMap<String, String>,
     /// The secrets of a service account.
@@ -120,13 +120,13 @@ struct Named {
     name: String,
 }
 
-/// What verifiers want to know of metadata.
+/// The fields of metadata that verifiers need.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Metadata {
-    /// Tells it from others that had its name.
+    /// Tells objects with the same name apart.
     pub uid: String,
-    /// Labels.
+    /// All labels.
     pub labels: HashMap<String, String>,
     #[serde(rename = "deletionTimestamp")]
     deletion_timestamp: Option<String>,
@@ -137,24 +137,24 @@ impl Facts {
         serde_json::from_slice(&object.bytes).ok()
     }
 
-    /// Whether it is on its way out.
+    /// Whether it is being deleted.
     pub fn is_going(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether its time was up before this second.
+    /// Whether its deletion time is before this second.
     pub fn went_before(&self, seconds: i64) -> bool {
         let text = self.metadata.deletion_timestamp.as_deref();
-        // A time that cannot be read is on the safe side.
+        // An unparsable time counts as past.
         text.is_some_and(|text| time::parse_seconds(text).map_or(true, |at| at < seconds))
     }
 
-    /// Whether a service account lists a secret of this name.
+    /// Whether a service account lists a Secret of this name.
     pub fn lists(&self, secret: &str) -> bool {
         self.secrets.iter().any(|listed| listed.name == secret)
     }
 
-    /// What a secret holds under a key; nothing if there is no such key.
+    /// The decoded data of a Secret under a key; empty if absent.
     pub fn data(&self, key: &str) -> Vec<u8> {
         use base64::Engine as _;
         let text = self.data.get(key).map(String::as_str).unwrap_or_default();
@@ -164,7 +164,7 @@ impl Facts {
 
 #[cfg(test)]
 impl Facts {
-    /// The facts of an object in JSON.
+    /// Parses an object from JSON.
     pub fn of(json: &serde_json::Value) -> Facts {
         serde_json::from_value(json.clone()).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Roles and bindings as a policy.
+//! The RBAC authorizer.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::api::rbac::RESOURCES;
 use crate::api::rbac::index::{Found, Index, read_binding, read_role};
 use crate::api::words::RBAC_GROUP;
 
-/// Who has which role, as of the last write that was answered.
+/// The RBAC index, as of the last acknowledged write.
 pub type Roles = Followed<Index>;
 
 /// Reads all roles and bindings.
@@ -45,7 +45,7 @@ impl View for Index {
             read_binding(namespace, name, &object.bytes).map(|binding| self.put_binding(binding))
         };
         if known.is_none() {
-            // Whatever it meant to allow is not allowed: the safe side.
+            // The safe side: a corrupt role or binding grants nothing.
             tracing::error!(object = ?object.key, of = resource(of), "cannot be read, so it allows nothing");
             self.remove(of, object);
         }
@@ -69,7 +69,7 @@ impl View for Index {
     }
 }
 
-/// Allows what roles and bindings allow.
+/// Allows what roles and bindings grant.
 pub struct Rbac(pub Arc<Roles>);
 
 fn verdict(found: Found) -> Verdict {
@@ -100,7 +100,7 @@ impl Policy for Rbac {
     }
 
     fn judge(&self, identity: &Identity, action: &Action, _: &Selection) -> Answer<Verdict> {
-        // Nearly always: without a copy of the question.
+        // The common case, without copying the question.
         if let Some(index) = self.0.fresh() {
             return Answer::Now(verdict(index.decide(identity, action)));
         }

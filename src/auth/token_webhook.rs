@@ -1,5 +1,5 @@
-//! Another server knows tokens: it is sent a TokenReview and says whose a token is. What it said is remembered for a while;
-//! many who show the same token at once make one question. If it cannot be asked, or says nonsense, the token is refused.
+//! The token webhook: a remote server gets a TokenReview and answers the user. Answers are cached for a while; concurrent
+//! requests with the same token share one call. If the call fails or its answer is invalid, the token is refused.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use crate::webhook::Service;
 
 const KIND: &str = "TokenReview";
 
-/// How the other server is asked.
+/// The settings of the webhook.
 pub struct Settings {
-    /// The version of the reviews.
+    /// The version of TokenReview.
     pub version: String,
-    /// How long answers are remembered.
+    /// How long answers are cached.
     pub kept_for: Duration,
-    /// What tokens must be meant for, where nobody asks for more.
+    /// The default audiences.
     pub audiences: Arc<[String]>,
 }
 
-/// A token and what it must be meant for, which memory shall not hold.
+/// The digest of a token and its audiences, so that memory holds no tokens.
 type Digest = [u8; 32];
 
-/// What the other server says of a token: a verdict that counts for a while, or why there is none.
+/// The answer about a token: a verdict to cache, or the error.
 type Said = Result<Verdict, String>;
 
 /// The verifier.
@@ -47,7 +47,7 @@ struct Inner {
     metrics: Arc<Metrics>,
     clock: Clock,
     kept: Kept<Digest, Verdict>,
-    /// Questions that are under way. No more than there are requests.
+    /// Calls in progress. At most one per request.
     open: Lock<HashMap<Digest, Arc<OnceCell<Said>>>>,
 }
 
@@ -79,7 +79,7 @@ struct User {
 }
 
 impl AskedElsewhere {
-    /// Asks this server.
+    /// A verifier that calls this server.
     pub fn new(service: Service, settings: Settings, metrics: Arc<Metrics>, clock: Clock) -> AskedElsewhere {
         let (kept, open) = (Kept::default(), Lock::default());
         AskedElsewhere(Arc::new(Inner { service, settings, metrics, clock, kept, open }))
@@ -88,7 +88,7 @@ impl AskedElsewhere {
 
 fn digest(token: &str, audiences: &[String]) -> Digest {
     let mut digest = Sha256::new();
-    // With their lengths: no two questions shall look the same.
+    // With their lengths, so that different inputs never have the same digest.
     for text in std::iter::once(token).chain(audiences.iter().map(String::as_str)) {
         digest.update(&text.len().to_be_bytes());
         digest.update(text.as_bytes());
@@ -97,11 +97,11 @@ fn digest(token: &str, audiences: &[String]) -> Digest {
 }
 
 impl Inner {
-    /// Asks, or waits for whoever asks the same.
+    /// Makes the call, or waits for one with the same token.
     async fn find_out(self: Arc<Inner>, token: String, wanted: Arc<[String]>, key: Digest) -> Verdict {
         let cell = Arc::clone(self.open.lock().entry(key).or_default());
         let waiting = Waiting { inner: &self, key, cell };
-        // If whoever asks goes away, the next who waits asks.
+        // If the caller goes away, the next waiter makes the call.
         let said = waiting.cell.get_or_init(|| self.ask(&token, &wanted, key)).await.clone();
         said.unwrap_or_else(Verdict::Refused)
     }
@@ -130,7 +130,7 @@ impl Inner {
         })?;
         fetching.succeeded();
         let verdict = self.weigh(status, wanted);
-        // An error may pass. And whoever tells long stories is asked again.
+        // Errors may be transient. Long answers are not cached.
         if !matches!(verdict, Verdict::Refused(_)) && answer.len() < WEBHOOK_CACHED_BYTES {
             let now = self.clock.now();
             self.kept.put(key, verdict.clone(), now.plus(self.settings.kept_for), now);
@@ -151,7 +151,7 @@ impl Inner {
     }
 
     fn weigh(&self, status: Status, wanted: &[String]) -> Verdict {
-        // A server that knows nothing of audiences knows the tokens of this one.
+        // A server that ignores audiences accepts tokens for this server's own.
         let meant = status.audiences.filter(|all| !all.is_empty());
         let meant = meant.as_deref().unwrap_or(&self.settings.audiences);
         let common: Vec<String> = wanted.iter().filter(|name| meant.contains(name)).cloned().collect();
@@ -172,7 +172,7 @@ impl Inner {
     }
 }
 
-/// Somebody who waits for an answer. The last one to go takes the question along, answered or not.
+/// A request that waits for an answer. The last one removes the entry, answered or not.
 struct Waiting<'a> {
     inner: &'a Inner,
     key: Digest,
@@ -182,7 +182,8 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut open = self.inner.open.lock();
-        // What is answered is asked anew by whoever comes later, and of the others only the map knows.
+        // An answered entry is removed, so that later requests call again. A count of two means that only the map and this waiter
+        // hold it.
         let is_ours = open.get(&self.key).is_some_and(|known| Arc::ptr_eq(known, &self.cell));
         if is_ours && (self.cell.initialized() || Arc::strong_count(&self.cell) == 2) {
             open.remove(&self.key);

@@ -1,4 +1,4 @@
-//! Bearer tokens from a file: `token,user,uid[,"group,group"]`, one a line. Read once, at start.
+//! The static token file: `token,user,uid[,"group,group"]`, one per line. Read once, at start.
 
 use std::collections::{BTreeMap, HashMap};
 use std::iter::Peekable;
@@ -9,7 +9,7 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verdict, Verifier};
 use pilothouse_actors::identity::{Credentials, Identity};
 
-/// Knows the tokens of one file; by default none.
+/// The tokens of one file; by default none.
 #[derive(Default)]
 pub struct TokenFile {
     known: HashMap<String, Arc<Identity>>,
@@ -42,8 +42,8 @@ impl TokenFile {
     }
 }
 
-/// The records of a text of comma-separated values, each with the line that it begins in. Blanks are part of a column, and
-/// what is quoted may go on in the next line, as in the reference.
+/// Parses CSV records, with the line that each begins in. Blanks are part of a column, and a quoted column may span lines, as in
+/// the reference.
 struct Records<'a> {
     rest: Peekable<Chars<'a>>,
     line: usize,
@@ -54,7 +54,7 @@ impl<'a> Records<'a> {
         Records { rest: text.chars().peekable(), line: 1 }
     }
 
-    /// The next character. The end of a line is one, however it is written.
+    /// The next character. All line endings become one character.
     fn take(&mut self) -> Option<char> {
         let mut next = self.rest.next()?;
         if next == '\r' && self.rest.peek() == Some(&'\n') {
@@ -64,7 +64,7 @@ impl<'a> Records<'a> {
         Some(next)
     }
 
-    /// One column, and whether the record ends with it.
+    /// One column, and whether it ends the record.
     fn column(&mut self) -> Result<(String, bool), &'static str> {
         let mut column = String::new();
         if self.rest.next_if_eq(&'"').is_none() {
@@ -95,7 +95,7 @@ impl Iterator for Records<'_> {
     type Item = Result<(usize, Vec<String>), String>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // Empty lines are no records.
+        // Skip empty lines.
         while self.rest.peek().is_some_and(|next| matches!(next, '\r' | '\n')) {
             self.take();
         }

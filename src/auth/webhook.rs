@@ -1,5 +1,5 @@
-//! Another server decides: it is sent a SubjectAccessReview and says yes, no or nothing. What it said is remembered for a
-//! while. If it cannot be asked, or says nonsense, it has no opinion, and whoever asked is told.
+//! The authorization webhook: a remote server gets a SubjectAccessReview and allows, denies or has no opinion. Answers are cached
+//! for a while. If the call fails or its answer is invalid, there is no opinion, and the caller gets the error.
 
 mod asked;
 
@@ -25,23 +25,23 @@ use crate::webhook::{Failure, Service, patiently};
 
 const KIND: &str = "SubjectAccessReview";
 
-/// How the other server is asked.
+/// The settings of the webhook.
 pub struct Settings {
-    /// The version of the reviews.
+    /// The version of SubjectAccessReview.
     pub version: String,
-    /// How long a yes is remembered.
+    /// How long an allowing answer is cached.
     pub allowed_for: Duration,
-    /// How long everything else is.
+    /// How long other answers are cached.
     pub refused_for: Duration,
-    /// How long one question may take.
+    /// The timeout of one call.
     pub timeout: Duration,
-    /// Whether nothing is allowed while it cannot be asked.
+    /// Whether a failed call denies the request.
     pub denies_on_failure: bool,
-    /// It is asked about requests of which all of these hold.
+    /// The webhook is called only if all these conditions hold.
     pub conditions: Vec<Expression>,
 }
 
-/// What the other server says.
+/// The answer of the remote server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 struct Said {
@@ -50,7 +50,7 @@ struct Said {
     reason: String,
 }
 
-/// What an answer says, if it is one to a question of this version. It may leave out what it is, but not lie about it.
+/// Parses an answer to a review of this version. It may omit its kind and version, but they must not be wrong.
 fn read(answer: &[u8], version: &str) -> Result<Said, String> {
     let review: Json = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
     let is = |field: &str, wanted: &str| review[field].is_null() || review[field] == wanted;
@@ -67,7 +67,7 @@ fn read(answer: &[u8], version: &str) -> Result<Said, String> {
     }
 }
 
-/// The policy.
+/// The authorizer.
 pub struct AskedElsewhere(Arc<Inner>);
 
 struct Inner {
@@ -75,21 +75,21 @@ struct Inner {
     settings: Settings,
     clock: Clock,
     meter: WebhookMeter,
-    /// What was said, by question.
+    /// Cached answers by question.
     said: Kept<String, Said>,
 }
 
 impl AskedElsewhere {
-    /// Asks this server.
+    /// An authorizer that calls this server.
     pub fn new(service: Service, settings: Settings, clock: Clock, meter: WebhookMeter) -> AskedElsewhere {
         AskedElsewhere(Arc::new(Inner { service, settings, clock, meter, said: Kept::default() }))
     }
 }
 
-/// The question as the review puts it. It is also what answers are remembered by: everything that could matter is in it.
+/// The `spec` of the review. It is also the cache key, because it contains everything that matters.
 fn spec(version: &str, who: &Identity, action: &Action, selection: &Selection) -> Json {
     let mut spec = json!({"user": who.name});
-    // The older version calls them differently.
+    // The older version has another name for this field.
     let groups = if version == "v1beta1" { "group" } else { "groups" };
     if !who.groups.is_empty() {
         spec[groups] = json!(who.groups);
@@ -137,7 +137,7 @@ fn field_requirement(rule: &FieldRule) -> Json {
     }
 }
 
-/// Comparisons of numbers cannot be said; without them the question is about more objects, not fewer.
+/// Numeric comparisons cannot be expressed; without them the question covers more objects, not fewer.
 fn label_requirement(rule: &LabelRule) -> Option<Json> {
     Some(match rule {
         LabelRule::In(key, values) => json!({"key": key, "operator": "In", "values": values}),
@@ -163,7 +163,7 @@ fn verdict(said: Said) -> Verdict {
     }
 }
 
-/// Why there is no answer.
+/// Why a call failed.
 #[derive(Debug, Error)]
 enum Trouble {
     #[error("the authorization webhook cannot be asked: {0}")]
@@ -186,7 +186,7 @@ impl Inner {
         self.said.put(key, said.clone(), until, now);
     }
 
-    /// Asks once and counts it.
+    /// Makes one call and counts it.
     async fn ask_once(&self, review: &str) -> Result<Said, (Round, Trouble)> {
         let began = self.clock.now();
         let limit = self.settings.timeout;
@@ -225,7 +225,7 @@ impl Inner {
         })
     }
 
-    /// What counts without a question: the conditions leave this request to others, or could not be evaluated.
+    /// The verdict without a call: the conditions do not match, or could not be evaluated.
     fn passes_over(&self, who: &Identity, action: &Action, selection: &Selection) -> Option<Verdict> {
         let conditions = &self.settings.conditions;
         if conditions.is_empty() {
@@ -246,7 +246,7 @@ impl Inner {
         }
     }
 
-    /// What counts while it cannot be asked.
+    /// The verdict after a failed call.
     fn unknown(&self, error: String) -> Verdict {
         let nothing = String::new();
         let decision = match self.settings.denies_on_failure {
@@ -272,7 +272,7 @@ impl Policy for AskedElsewhere {
             return Answer::Now(verdict(said));
         }
         let inner = Arc::clone(&self.0);
-        // All of it is chosen by those who ask: names, selectors, groups.
+        // Clients choose all parts of the key: names, selectors, groups.
         let keeps = key.len() < WEBHOOK_CACHED_BYTES;
         Answer::later(async move {
             match inner.ask(&spec).await {

@@ -1,4 +1,4 @@
-//! `pilothouse convert`: objects from one encoding to another, without a server.
+//! `pilothouse convert`: converts objects between encodings, without a server.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -64,7 +64,7 @@ enum Answer {
     Error(String),
 }
 
-/// Why nothing, or not everything, was converted.
+/// Why the conversion failed, completely or in part.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error("cannot read stdin: {0}")]
@@ -107,7 +107,7 @@ fn single(
     output.write_all(&converted).and_then(|()| output.flush()).map_err(Failure::Write)
 }
 
-/// Answers each line, and sends the answer before the next line is waited for: who asks one thing at a time gets it.
+/// Answers each line before it waits for the next one: for interactive callers.
 fn stream(
     mut input: impl BufRead,
     output: impl Write,
@@ -134,7 +134,7 @@ enum Line {
     End,
 }
 
-/// The next line without its end. Of one that is too long nothing is kept.
+/// The next line without its end. A line that is too long is dropped.
 fn next_line(input: &mut impl BufRead) -> io::Result<Line> {
     let mut line = Vec::new();
     let (mut any, mut too_long) = (false, false);

@@ -39,12 +39,12 @@ pub(super) struct Options {
     client_key: Option<PathBuf>,
 }
 
-/// A URL in the parts that a request needs.
+/// A parsed URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Target {
     host: String,
     port: u16,
-    /// Host and port as they were given.
+    /// Host and port as given.
     authority: String,
     path: String,
 }
@@ -62,7 +62,7 @@ impl FromStr for Target {
             Some(path) => path,
         };
         Ok(Target {
-            // An IPv6 address stands in brackets in a URL and nowhere else.
+            // An IPv6 address has brackets only in a URL.
             host: authority.host().trim_matches(['[', ']']).to_owned(),
             port: authority.port_u16().unwrap_or(443),
             authority: authority.to_string(),
@@ -71,7 +71,7 @@ impl FromStr for Target {
     }
 }
 
-/// Why a server does not count as healthy.
+/// Why a server is not healthy.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unhealthy {
     #[error("cannot read {path}: {source}")]
@@ -134,7 +134,7 @@ fn content(path: &Path, source: ErrorStack) -> Unhealthy {
     Unhealthy::Content { path: path.display().to_string(), source }
 }
 
-/// Connects to the first address of the host that takes the connection.
+/// Connects to the first address of the host that accepts.
 fn dial(target: &Target) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in (target.host.as_str(), target.port).to_socket_addrs()? {
@@ -159,7 +159,7 @@ fn ask(stream: &mut (impl Read + Write), target: &Target) -> Result<(), Unhealth
     stream.flush()?;
     let mut answer = Vec::new();
     let ended = stream.take(limits::HEALTHCHECK_ANSWER_BYTES).read_to_end(&mut answer);
-    // An answer that came counts, however the connection ended after it.
+    // A complete response counts, however the connection ended.
     match parse(&answer) {
         Some((200, _)) => Ok(()),
         Some((code, body)) => Err(Unhealthy::Refused { code, body }),
@@ -167,7 +167,7 @@ fn ask(stream: &mut (impl Read + Write), target: &Target) -> Result<(), Unhealth
     }
 }
 
-/// The status and what stands below the headers, of an answer whose headers are complete.
+/// The status and the body of a response with complete headers.
 fn parse(answer: &[u8]) -> Option<(u16, String)> {
     let answer = String::from_utf8_lossy(answer);
     let (head, body) = answer.split_once("\r\n\r\n")?;
@@ -189,8 +189,8 @@ mod tests {
     const READY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     const UNREADY: &str = "HTTP/1.1 500 Internal Server Error\r\n\r\n[-]shutdown failed: reason withheld\n";
 
-    /// A server for one connection, the options that reach it, and the directory behind them. The server sends what
-    /// it was asked, or nothing if the client did not trust it.
+    /// A server for one connection, the options that reach it, and its directory. The server answers the received request, or
+    /// nothing if the client did not trust it.
     struct Scene {
         options: Options,
         server: thread::JoinHandle<Option<String>>,
@@ -225,7 +225,7 @@ mod tests {
                 asked.push(char::from(byte[0]));
             }
             stream.write_all(answer.as_bytes()).unwrap();
-            // No close_notify: a server that stops at once must not spoil the answer that it gave.
+            // No close_notify: a server that stops at once must not invalidate its response.
             Some(asked)
         });
         let data_dir = format!("--data-dir={}", data.path().display());
@@ -277,7 +277,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let ca_file = data.path().join("some.crt");
         fs::write(&ca_file, certificate.to_pem().unwrap()).unwrap();
-        // Bound and not listening: nobody else can take the port meanwhile.
+        // Bound but not listening, so that nobody else can take the port.
         let taken = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         taken.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         let url = format!("--url=https://{}", taken.local_addr().unwrap().as_socket().unwrap());

@@ -1,4 +1,4 @@
-//! `--admission-control-config-file`: what the operator tells the admission plug-ins, each in a document of its own.
+//! `--admission-control-config-file`: the configurations of admission plug-ins.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,16 +10,16 @@ use crate::api::value::Value;
 const KIND: &str = "AdmissionConfiguration";
 const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1alpha1"];
 
-/// Plug-ins whose document may be the file itself, as it was before there was a kind for it.
+/// Plug-ins whose configuration may be the whole file, as in older releases.
 const LEGACY: [(&str, &str); 2] =
     [("imagePolicy", "ImagePolicyWebhook"), ("podNodeSelectorPluginConfig", "PodNodeSelector")];
 
-/// The documents of the plug-ins, by name.
+/// The configurations by plug-in.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdmissionFile(BTreeMap<String, Value>);
 
 impl AdmissionFile {
-    /// Reads the file and those that it names; without one there are no documents.
+    /// Reads the file and the files that it names; without a file there are no configurations.
     pub fn read(path: Option<&Path>) -> Result<AdmissionFile, ConfigError> {
         let Some(path) = path else { return Ok(AdmissionFile::default()) };
         let base = path.parent().unwrap_or(Path::new(""));
@@ -27,12 +27,12 @@ impl AdmissionFile {
             .map_err(|why| ConfigError(format!("--admission-control-config-file: {}: {why}", path.display())))
     }
 
-    /// What a plug-in was told.
+    /// The configuration of a plug-in.
     pub fn of(&self, plugin: &str) -> Option<&Value> {
         self.0.get(plugin)
     }
 
-    /// The plug-ins that were told something.
+    /// The plug-ins with a configuration.
     pub fn plugins(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
@@ -81,7 +81,7 @@ fn parse(text: &[u8], load: Load<'_>) -> Result<AdmissionFile, String> {
                 document(&text).map_err(|why| format!("{path}: {why}"))?
             }
         };
-        // Of two documents for one plug-in the first counts, as in the reference.
+        // The first of two configurations of a plug-in counts, as in the reference.
         documents.entry(name.to_owned()).or_insert(document);
     }
     Ok(AdmissionFile(documents))

@@ -1,5 +1,5 @@
-//! `--authentication-config`: the providers whose tokens are accepted, with what of the tokens counts, and where requests
-//! without credentials get in. What the `--oidc-*` flags say is the same in short.
+//! `--authentication-config`: OpenID Connect providers with their claim mappings, and anonymous access. The `--oidc-*` flags are
+//! a short form of it.
 
 mod claims;
 
@@ -19,48 +19,48 @@ const KIND: &str = "AuthenticationConfiguration";
 const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
 const MATCH_ANY: &str = "MatchAny";
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuthenticationFile {
-    /// Whose tokens are accepted.
+    /// The accepted providers.
     pub jwt: Vec<Jwt>,
-    /// Who gets in without credentials; `None`: the flag decides.
+    /// Anonymous access; `None` if the flag decides.
     pub anonymous: Option<Anonymous>,
 }
 
-/// A provider, and what of its tokens counts.
+/// A provider and its claim mappings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Jwt {
-    /// Who makes the tokens.
+    /// The `iss` of its tokens.
     pub issuer: String,
-    /// Where the provider says where its keys are; `None`: at a place that follows from the issuer.
+    /// The URL of the discovery document, if it does not follow from the issuer.
     pub discovery: Option<String>,
-    /// Whom it must be known to, in PEM; `None`: to those whom this machine believes.
+    /// The CA bundle as PEM; `None` for the CAs of the system.
     pub authority_pem: Option<Vec<u8>>,
-    /// Whom tokens must be made for: one of them is enough.
+    /// The accepted audiences: one is enough.
     pub audiences: Vec<String>,
-    /// What names the user.
+    /// The source of the user name.
     pub username: Source,
-    /// What names the groups; `None`: nobody has any.
+    /// The source of the groups; `None` for no groups.
     pub groups: Option<Source>,
-    /// What tells two bearers of one name apart; a claim without a prefix.
+    /// The source of the UID; a claim without a prefix.
     pub uid: Option<Source>,
-    /// What else is known of users, by its key.
+    /// The extra attributes by key.
     pub extra: Vec<(String, Expression)>,
-    /// Claims that tokens must have, with their values.
+    /// Required claims with their values.
     pub required: BTreeMap<String, String>,
-    /// What must hold of the claims.
+    /// Validation rules for the claims.
     pub claim_rules: Vec<Rule>,
-    /// What must hold of the user.
+    /// Validation rules for the user.
     pub user_rules: Vec<Rule>,
 }
 
-/// What names something.
+/// The source of a user attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A claim.
     Claim(Mapping),
-    /// What is made of all claims.
+    /// A CEL expression over all claims.
     Made(Expression),
 }
 
@@ -70,26 +70,26 @@ impl Default for Source {
     }
 }
 
-/// A claim, and what is put before its value.
+/// A claim with a prefix for its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// The claim.
+    /// The name of the claim.
     pub claim: String,
-    /// What is put before.
+    /// The prefix.
     pub prefix: String,
 }
 
-/// Who gets in without credentials.
+/// Anonymous access.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Anonymous {
-    /// Whether anybody does.
+    /// Whether it is enabled.
     pub enabled: bool,
-    /// The paths where they do; none: everywhere.
+    /// The paths where it is allowed; empty for all.
     pub paths: Vec<String>,
 }
 
 impl AuthenticationFile {
-    /// Reads the text of a file. All mistakes are named. `others` make tokens here too: nobody could tell whose a token is.
+    /// Parses a file and reports all errors. `others` are issuers of this server's own tokens, which a provider must not share.
     pub fn parse(text: &[u8], others: &[String]) -> Result<AuthenticationFile, String> {
         if text.is_empty() {
             return Err("empty config data".to_owned());
@@ -115,7 +115,7 @@ impl AuthenticationFile {
     }
 }
 
-/// What was seen so far of a file.
+/// The state of parsing a file.
 #[derive(Default)]
 struct Found<'a> {
     others: &'a [String],
@@ -150,7 +150,7 @@ impl Found<'_> {
         }
     }
 
-    /// A text; `None` if there is none.
+    /// A string; `None` if absent.
     fn maybe_text(&mut self, value: &Value, field: &str, path: &Path) -> Option<String> {
         match value.get(field) {
             None | Some(Value::Null) => None,

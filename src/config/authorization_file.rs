@@ -1,5 +1,5 @@
-//! `--authorization-config`: who decides, in order, with all that there is to say about servers that are asked. What the flags
-//! say is the same in short, so both become one list.
+//! `--authorization-config`: the authorizers in order, with the settings of webhooks. The flags are a short form of it, so both
+//! give the same list.
 
 use std::collections::BTreeSet;
 use std::path::{Path as FilePath, PathBuf};
@@ -18,7 +18,7 @@ use crate::limits::{AUTHORIZATION_FILE_BYTES, MATCH_CONDITIONS, WEBHOOK_QUESTION
 const KIND: &str = "AuthorizationConfiguration";
 const VERSIONS: [&str; 3] =
     ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
-/// Every mode by the name that the file has for it, in the order in which messages name them.
+/// The names of modes in the file, in the order in which messages list them.
 const MODES: [(&str, AuthorizationMode); 6] = [
     ("ABAC", AuthorizationMode::Abac),
     ("AlwaysAllow", AuthorizationMode::AlwaysAllow),
@@ -29,36 +29,36 @@ const MODES: [(&str, AuthorizationMode); 6] = [
 ];
 const ALLOWED_FOR: Duration = Duration::from_secs(300);
 const REFUSED_FOR: Duration = Duration::from_secs(30);
-/// What the webhook of the flags is called in metrics.
+/// The name of the flags' webhook in metrics.
 const DEFAULT_WEBHOOK: &str = "default";
 
-/// One of those who decide.
+/// One authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decider {
-    /// What it is.
+    /// Its mode.
     pub mode: AuthorizationMode,
-    /// What metrics call it.
+    /// Its name in metrics.
     pub name: String,
-    /// For a webhook, whom it asks and how.
+    /// The settings of a webhook.
     pub webhook: Option<Webhook>,
 }
 
-/// A server that is asked.
+/// An authorization webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Webhook {
-    /// The kubeconfig that says which.
+    /// The kubeconfig of its server.
     pub kubeconfig: PathBuf,
-    /// The version of the reviews that are sent to it.
+    /// The version of SubjectAccessReview.
     pub version: String,
-    /// How long a yes is remembered.
+    /// How long an allowing answer is cached.
     pub allowed_for: Duration,
-    /// How long everything else is.
+    /// How long other answers are cached.
     pub refused_for: Duration,
-    /// How long one question may take.
+    /// The timeout of one call.
     pub timeout: Duration,
-    /// Whether nothing is allowed while it cannot be asked. Else the others decide.
+    /// Whether a failed call denies the request. Otherwise the other authorizers decide.
     pub denies_on_failure: bool,
-    /// It is asked about requests of which all of these hold.
+    /// The webhook is called only if all these conditions hold.
     pub conditions: Vec<Expression>,
 }
 
@@ -67,7 +67,7 @@ impl Decider {
         Decider { mode, name: mode.to_string().to_lowercase(), webhook: None }
     }
 
-    /// Those whom the flags name.
+    /// The authorizers of the flags.
     pub fn of_flags(flags: &Authorization) -> Result<Vec<Decider>, String> {
         let one = |mode: &AuthorizationMode| {
             if *mode != AuthorizationMode::Webhook {
@@ -90,7 +90,7 @@ impl Decider {
         flags.authorization_mode.iter().map(one).collect()
     }
 
-    /// Those whom the text of a file names. All mistakes are named.
+    /// Parses a file and reports all errors.
     pub fn parse(text: &[u8]) -> Result<Vec<Decider>, String> {
         let file = document::read(text, AUTHORIZATION_FILE_BYTES, KIND, &VERSIONS)?;
         let mut found = Found::default();
@@ -109,8 +109,7 @@ impl Decider {
         }
     }
 
-    /// Whether a list may take the place of the one that the server was started with: who has objects of its own to look
-    /// after is there from the start, and stays.
+    /// Whether a list may replace the one from the start: authorizers that follow stored objects must be the same.
     pub fn may_follow(first: &[Decider], next: &[Decider]) -> Result<(), String> {
         let own = |all: &[Decider]| -> BTreeSet<String> {
             let own = all.iter().filter(|one| one.mode != AuthorizationMode::Webhook);
@@ -131,7 +130,7 @@ impl Decider {
     }
 }
 
-/// What was seen so far of a file.
+/// The state of parsing a file.
 #[derive(Default)]
 struct Found {
     modes: BTreeSet<String>,
@@ -202,7 +201,7 @@ impl Found {
         }
     }
 
-    /// Reads what stands in `webhook`. Its fields are named as if they stood beside it, as the reference does.
+    /// Parses `webhook`. Errors name its fields as if they were beside it, as in the reference.
     fn webhook(&mut self, webhook: &Value, path: &Path) -> Webhook {
         const KNOWN: [&str; 8] = [
             "authorizedTTL",
@@ -242,7 +241,7 @@ impl Found {
     }
 
     fn conditions(&mut self, all: &Value, path: &Path) -> Vec<Expression> {
-        // Better no server than one that asks where it was told not to.
+        // An error, because without its conditions the webhook would be called for requests that it must not see.
         let Value::Array(all) = all else {
             self.wrong.push(format!("{path}: must be a list"));
             return Vec::new();

@@ -8,7 +8,7 @@ use clap::Args;
 use super::FeatureGates;
 use super::values::go_duration;
 
-/// The gate without which proxies tell no uid.
+/// The feature gate for the UID header.
 const UID_GATE: &str = "RemoteRequestHeaderUID";
 
 /// A proxy that says in headers whom it asks for.
@@ -35,7 +35,7 @@ pub struct FrontProxy {
     pub requestheader_extra_headers_prefix: Vec<String>,
 }
 
-/// A list as it was meant: nothing at all between the commas is no list with one empty word.
+/// A list flag without an empty single entry.
 pub fn listed(words: &[String]) -> Vec<String> {
     match words {
         [one] if one.is_empty() => Vec::new(),
@@ -44,7 +44,7 @@ pub fn listed(words: &[String]) -> Vec<String> {
 }
 
 impl FrontProxy {
-    /// Why these settings cannot work.
+    /// Checks these settings.
     pub(super) fn validate(&self, gates: &FeatureGates) -> Result<(), String> {
         for (flag, words) in self.lists() {
             if words.iter().any(|word| word.trim().is_empty()) {
@@ -68,7 +68,7 @@ impl FrontProxy {
         Ok(())
     }
 
-    /// What the operator should know.
+    /// Remarks for the operator.
     pub(super) fn remarks(&self) -> Vec<String> {
         let usual = [
             ("requestheader-username-headers", "X-Remote-User"),
@@ -85,7 +85,7 @@ impl FrontProxy {
             .collect()
     }
 
-    /// The settings that are lists, by the names of their flags, as extensions are told of them.
+    /// The list settings by flag name, for extension-apiserver-authentication.
     pub fn lists(&self) -> Vec<(&'static str, Vec<String>)> {
         [
             ("requestheader-allowed-names", &self.requestheader_allowed_names),
@@ -99,7 +99,7 @@ impl FrontProxy {
         .collect()
     }
 
-    /// The names that may speak for others; none: all.
+    /// The allowed common names; empty for all.
     pub fn allowed(&self) -> Vec<String> {
         listed(&self.requestheader_allowed_names)
     }

@@ -1,13 +1,13 @@
-//! Flags of the reference server that start scripts pass and that have no effect here. They are taken, so that the
-//! scripts work, and named in the log, so that nobody is deceived. Those without which the server would be less safe than it was
-//! asked to be are refused. A flag that gains an effect moves to `groups.rs`.
+//! Flags of the reference without effect here. They are accepted, so that start scripts work, and logged, so that nobody is
+//! misled. Flags whose absence would make the server less safe than requested are refused. A flag that gains an effect moves to
+//! `groups.rs`.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-/// What follows the flag.
+/// The value of a flag.
 #[derive(Clone, Copy)]
 enum Takes {
-    /// Nothing, or `=true`, or `=false`.
+    /// None, or `=true`, or `=false`.
     Bool,
     /// Any text.
     Text,
@@ -16,7 +16,7 @@ use Takes::{Bool, Text};
 
 const HEADING: &str = "Accepted for compatibility, without effect";
 
-/// Flags that concern etcd.
+/// Flags about etcd.
 const ETCD: &[(&str, Takes)] = &[
     ("etcd-cafile", Text),
     ("etcd-certfile", Text),
@@ -73,7 +73,7 @@ const OTHERS: &[(&str, Takes)] = &[
     ("watch-cache-sizes", Text),
 ];
 
-/// Flags that make the reference server safer and that cannot be done here. Whoever gives them shall not believe to be as safe.
+/// Security flags that are not supported here. They are refused, because ignoring them would be unsafe.
 const REFUSED: &[(&str, &str)] = &[
     ("egress-selector-config-file", "this server reaches others directly and would go around the proxy"),
     ("encryption-provider-config", "this server does not encrypt what it stores"),
@@ -99,7 +99,7 @@ pub(super) fn extend(command: Command) -> Command {
         }))
 }
 
-/// Says which of the flags were given.
+/// The flags that were given.
 pub(super) fn given(matches: &ArgMatches) -> Vec<String> {
     let given = |name: &str| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine);
     let etcd = ETCD.iter().filter(|(name, _)| given(name));

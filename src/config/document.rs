@@ -1,9 +1,9 @@
-//! Files that are one document of a kind and version: what their readers have in common.
+//! Reads configuration files with a kind and version.
 
 use crate::api::codec::yaml;
 use crate::api::value::Value;
 
-/// The object in a text of at most `most` bytes, which must be of this kind in one of these versions.
+/// The object in a text of at most `most` bytes, which must have this kind and one of these versions.
 pub(super) fn read(text: &[u8], most: usize, kind: &str, versions: &[&str]) -> Result<Value, String> {
     if text.len() > most {
         return Err(format!("more than {most} bytes"));

@@ -1,4 +1,4 @@
-//! Feature gates: which exist, which are on, and what may be said about them on the command line.
+//! Feature gates: their names, stages and defaults, and how flags change them.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -6,21 +6,21 @@ use std::str::FromStr;
 use super::gates_table::GATES;
 use super::values::go_bool;
 
-/// How settled a feature is.
+/// The stage of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// New, off unless asked for.
+    /// New, off by default.
     Alpha,
-    /// Tried, usually on.
+    /// Tested, usually on by default.
     Beta,
-    /// Part of the API for good.
+    /// Permanent.
     Stable,
-    /// On its way out.
+    /// To be removed.
     Deprecated,
 }
 
 impl Stage {
-    /// The word that metrics have for it.
+    /// The label in metrics.
     pub fn word(self) -> &'static str {
         match self {
             Stage::Alpha => "ALPHA",
@@ -34,29 +34,29 @@ impl Stage {
 /// One feature gate.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Gate {
-    /// What the command line calls it.
+    /// The name on the command line.
     pub name: &'static str,
-    /// How settled it is in this release.
+    /// The stage in this release.
     pub stage: Stage,
-    /// Whether it is on when nothing is said.
+    /// Whether it is on by default.
     pub default: bool,
     /// Whether it can no longer be changed.
     pub locked: bool,
 }
 
-/// What one entry of `--feature-gates` is about.
+/// The subject of an entry of `--feature-gates`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     One(&'static Gate),
     All(Stage),
-    /// There is nothing between two commas.
+    /// An empty entry.
     Nothing,
 }
 
-/// Whose gates an entry means, if it says so: there are no others here.
+/// The component prefix of entries: there is no other component here.
 const COMPONENT: &str = "kube";
 
-/// One valid entry of `--feature-gates`, made by parsing `Name=true`.
+/// One valid entry of `--feature-gates`, parsed from `Name=true`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GateSetting {
     subject: Subject,
@@ -64,7 +64,7 @@ pub struct GateSetting {
 }
 
 impl GateSetting {
-    /// What an operator should know about this entry, if anything.
+    /// A warning about this entry for the operator, if any.
     pub fn warning(&self) -> Option<String> {
         let Subject::One(gate) = self.subject else { return None };
         let what = match gate.stage {
@@ -109,7 +109,7 @@ impl FromStr for GateSetting {
     }
 }
 
-/// The gate that stands for all of a stage.
+/// The gate for all features of a stage.
 fn all_of(stage: Stage) -> &'static str {
     if stage == Stage::Alpha { "AllAlpha" } else { "AllBeta" }
 }
@@ -119,13 +119,13 @@ fn find(name: &str) -> Option<&'static Gate> {
     GATES.get(at)
 }
 
-/// The gates as a server runs with them.
+/// The gates of a server.
 #[derive(Clone, Debug, Default)]
 pub struct FeatureGates(BTreeMap<&'static str, bool>);
 
 impl FeatureGates {
-    /// The defaults with `settings` laid over them. A gate's own entry wins over `AllAlpha` and `AllBeta`, a later
-    /// entry over an earlier one.
+    /// The defaults with `settings` applied. A gate's own entry takes precedence over `AllAlpha` and `AllBeta`, and a later entry
+    /// over an earlier one.
     pub fn new(settings: &[GateSetting]) -> FeatureGates {
         let mut gates = BTreeMap::new();
         for setting in settings {
@@ -143,7 +143,7 @@ impl FeatureGates {
         FeatureGates(gates)
     }
 
-    /// Refuses gates that need others.
+    /// Refuses gates that depend on others.
     pub fn validate(&self) -> Result<(), String> {
         let (open, needed) = ("AuthorizeNodeWithSelectors", "AuthorizeWithSelectors");
         match self.enabled(open) && !self.enabled(needed) {
@@ -152,14 +152,14 @@ impl FeatureGates {
         }
     }
 
-    /// Every gate with its stage and whether it is on, those for all of a stage among them.
+    /// Every gate with its stage and state, including `AllAlpha` and `AllBeta`.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, Stage, bool)> {
         let every = [Stage::Alpha, Stage::Beta].map(|stage| (all_of(stage), stage));
         let named = every.into_iter().chain(GATES.iter().map(|gate| (gate.name, gate.stage)));
         named.map(|(name, stage)| (name, stage, self.enabled(name)))
     }
 
-    /// Whether the feature is on. A name that no gate has is off.
+    /// Whether the feature is on. An unknown name is off.
     pub fn enabled(&self, name: &str) -> bool {
         self.0.get(name).copied().unwrap_or_else(|| find(name).is_some_and(|gate| gate.default))
     }

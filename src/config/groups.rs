@@ -11,6 +11,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use super::gates::GateSetting;
 use super::private::{NamedCertificate, transport_directive};
 use super::values::{IpRange, PortRange, RuntimeSetting, go_duration};
+use crate::api::release::Release;
 use crate::limits;
 
 /// Where and how the server listens.
@@ -295,6 +296,9 @@ pub struct Api {
     /// Let pods have privileged containers.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub allow_privileged: bool,
+    /// The release that clients are told of.
+    #[arg(skip)]
+    pub release: Release,
 }
 
 /// How the agents on the nodes are reached, for logs, commands and proxies.

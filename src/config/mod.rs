@@ -1,7 +1,7 @@
-//! What the server is told at start: parsed once from flags, or built by an embedder, then checked as a whole.
+//! The configuration of a server: parsed once from flags, or built by an embedder, then validated as a whole.
 //!
-//! [`groups`] has the settings, [`values`] their types, [`gates`] the feature gates; `compat` has the flags of the
-//! reference server that are taken without effect.
+//! [`groups`] has the settings, [`values`] their types, [`gates`] the feature gates; `compat` has the flags of the reference that
+//! are accepted without effect.
 
 pub mod admission_file;
 pub mod audit;
@@ -19,11 +19,12 @@ pub mod private;
 pub mod signing;
 mod tokens;
 pub mod values;
+mod version;
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::ValueParser;
 use clap::{Args, Command, FromArgMatches};
@@ -102,20 +103,20 @@ pub struct Config {
     pub remarks: Vec<String>,
 }
 
-/// Settings that do not go together.
+/// Settings that contradict each other.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(String);
 
 impl ConfigError {
-    /// A setting that only whoever uses it can judge.
+    /// An error that only the user of a setting can detect.
     pub fn new(why: impl Into<String>) -> ConfigError {
         ConfigError(why.into())
     }
 }
 
 impl Default for Config {
-    /// What no flag at all gives.
+    /// The configuration without any flags.
     #[expect(clippy::expect_used, reason = "the defaults are constants, and a test parses them")]
     fn default() -> Config {
         Config::parse(["pilothouse"]).expect("the defaults parse")
@@ -123,7 +124,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// A server for tests and embedders: a free port of the loopback, objects in memory, nothing on disk.
+    /// A server for tests and embedders: a free port on the loopback interface, objects in memory, no files.
     pub fn ephemeral() -> Config {
         let mut config = Config::default();
         config.serving.secure_port = 0;
@@ -132,17 +133,26 @@ impl Config {
         config
     }
 
-    /// Reads a command line, the program's name first. The error knows how it wants to be shown, also for `--help`
-    /// and `--version`.
+    /// Parses a command line, including the program's name. The error knows how to print itself, also for `--help` and
+    /// `--version`.
     pub fn parse<I, T>(arguments: I) -> Result<Config, clap::Error>
     where
         I: IntoIterator<Item = T>,
         T: Into<OsString>,
     {
-        let arguments = arguments.into_iter().map(|argument| dashed(argument.into()));
+        let arguments: Vec<OsString> =
+            arguments.into_iter().map(|argument| dashed(argument.into())).collect();
+        let stands_in = arguments.first().is_some_and(|name| stands_in_for_the_reference(name));
         let mut command = command();
+        if stands_in {
+            command = command.mut_arg("controllers", |controllers| controllers.default_value("-*"));
+        }
         let matches = command.try_get_matches_from_mut(arguments)?;
         let mut config = Config::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        config.api.release = version::asked(&matches)?;
+        if stands_in && matches.value_source("data_dir") == Some(clap::parser::ValueSource::DefaultValue) {
+            config.storage.data_dir = data_dir_of_stand_in(config.serving.cert_dir.as_deref());
+        }
         config.authentication.anonymous_auth_given =
             matches.value_source("anonymous_auth") == Some(clap::parser::ValueSource::CommandLine);
         config.remarks = compat::given(&matches);
@@ -168,7 +178,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether the settings go together.
+    /// Checks that the settings are consistent.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |why: &str| Err(ConfigError(why.to_owned()));
         let serving = &self.serving;
@@ -245,7 +255,7 @@ impl Config {
             return Err(ConfigError("at least one authorization mode must be given".to_owned()));
         }
         let flags = &self.authorization;
-        // A file can name them too, and is read later.
+        // A file can name them, too, and is read later.
         if flags.authorization_config.is_some() {
             return Ok(());
         }
@@ -263,22 +273,22 @@ impl Config {
         Ok(())
     }
 
-    /// The feature gates as the server runs with them.
+    /// The feature gates of the server.
     pub fn gates(&self) -> FeatureGates {
         FeatureGates::new(&self.api.feature_gates)
     }
 
-    /// The admission plug-ins that are on, in the order in which they work.
+    /// The enabled admission plug-ins, in the order in which they run.
     pub fn admission_plugins(&self) -> Vec<&'static str> {
         plugins::enabled(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)
     }
 
-    /// What the admission plug-ins are told. Reads files: asked once, at start.
+    /// The configurations of the admission plug-ins. Reads files: called once, at start.
     pub fn admission_file(&self) -> Result<AdmissionFile, ConfigError> {
         AdmissionFile::read(self.api.admission_control_config_file.as_deref())
     }
 
-    /// What the text of the authentication configuration says, as far as it goes with the other settings.
+    /// Parses the authentication configuration, and checks it against the other settings.
     pub fn authentication_file(&self, text: &[u8]) -> Result<AuthenticationFile, String> {
         let gates = self.gates();
         let needed = "StructuredAuthenticationConfiguration";
@@ -299,13 +309,13 @@ impl Config {
         Ok(file)
     }
 
-    /// Where keys and certificates lie; `None` keeps them in memory.
+    /// The directory of keys and certificates; `None` keeps them in memory.
     pub fn cert_dir(&self) -> Option<PathBuf> {
         let of_data = || self.storage.data_dir.as_ref().map(|data| data.join("pki"));
         self.serving.cert_dir.clone().or_else(of_data)
     }
 
-    /// The threads that serve connections.
+    /// The number of threads that serve connections.
     pub fn workers(&self) -> usize {
         match self.serving.workers {
             0 => std::thread::available_parallelism().map_or(1, usize::from).min(limits::WORKERS),
@@ -313,7 +323,7 @@ impl Config {
         }
     }
 
-    /// The streams that one connection may have open.
+    /// The maximum number of open streams per connection.
     pub fn streams_per_connection(&self) -> u32 {
         match self.serving.http2_max_streams_per_connection {
             0 => limits::STREAMS_PER_CONNECTION_ZERO,
@@ -321,18 +331,18 @@ impl Config {
         }
     }
 
-    /// The address that others reach this server at.
+    /// The address that others use to reach this server.
     pub fn advertised(&self) -> IpAddr {
         self.serving.advertise_address.unwrap_or(self.serving.bind_address)
     }
 
-    /// Whether flags let requests without credentials in. Where everybody may do everything, nobody may be nobody.
+    /// Whether flags allow anonymous requests. Not with AlwaysAllow: then anonymous users could do everything.
     pub fn admits_anonymous(&self) -> bool {
         let modes = &self.authorization.authorization_mode;
         self.authentication.anonymous_auth && !modes.contains(&AuthorizationMode::AlwaysAllow)
     }
 
-    /// What tokens must be meant for.
+    /// The audiences of tokens.
     pub fn audiences(&self) -> &[String] {
         if self.authentication.api_audiences.is_empty() {
             &self.service_accounts.service_account_issuer
@@ -342,7 +352,7 @@ impl Config {
     }
 }
 
-/// They are asked for by the first word, before flags are looked at: `src/commands.rs`.
+/// Selected by the first argument, before flags are parsed: `src/commands.rs`.
 const COMMANDS: &str = "\
 Commands that start no server, each with a --help of its own:
   healthcheck  Ask a running server whether it is ready
@@ -352,13 +362,8 @@ fn command() -> Command {
     let command = Command::new("pilothouse")
         .version(env!("CARGO_PKG_VERSION"))
         .disable_version_flag(true)
-        .arg(
-            clap::Arg::new("version")
-                .long("version")
-                .help("Print the version")
-                .action(clap::ArgAction::Version),
-        )
-        // The reference server takes the last of several; so must scripts that append their own flags.
+        .arg(version::argument())
+        // The last of several equal flags counts, as in the reference: scripts append their own flags.
         .args_override_self(true);
     let command = Config::augment_args(command)
         .about("A control-plane API server that speaks the Kubernetes 1.33 API")
@@ -377,7 +382,18 @@ fn command() -> Command {
     })
 }
 
-/// The reference server takes `--secure_port` for `--secure-port`.
+/// Whether the program was started as `kube-apiserver`, by a test harness for instance. Then two defaults are the reference's: it
+/// runs no controllers, because the harness checks what its own controllers do, and keeps nothing in the working directory.
+fn stands_in_for_the_reference(program: &OsStr) -> bool {
+    Path::new(program).file_name().is_some_and(|name| name == "kube-apiserver")
+}
+
+/// Below the directory that the harness has made for this server, which it removes afterwards.
+fn data_dir_of_stand_in(cert_dir: Option<&Path>) -> Option<PathBuf> {
+    Some(cert_dir.unwrap_or(Path::new(".")).join("pilothouse-data"))
+}
+
+/// Replaces underscores in flag names, as the reference does.
 fn dashed(argument: OsString) -> OsString {
     let Some(text) = argument.to_str().filter(|text| text.starts_with("--")) else { return argument };
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use clap::Args;
 use hyper::Uri;
 
-/// How tokens may be signed. Nothing that is unsigned, and nothing with a shared secret, is among them.
+/// The supported signature algorithms. `none` and shared secrets are not supported.
 pub const SIGNING_ALGORITHMS: [&str; 9] =
     ["ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512"];
 
-/// What names a user if no flag says otherwise.
+/// The default claim of the user name.
 const USUAL_CLAIM: &str = "sub";
-/// How tokens are signed if no flag says otherwise.
+/// The default signature algorithm.
 const USUAL_ALGORITHM: &str = "RS256";
 
 /// Tokens of an OpenID Connect provider.
@@ -54,18 +54,18 @@ pub struct OpenId {
     pub oidc_signing_algs: Vec<String>,
 }
 
-/// One claim and its value.
+/// Parses a claim and its value.
 fn pair(text: &str) -> Result<(String, String), String> {
     let (claim, value) = text.split_once('=').ok_or("malformed pair, expect string=string")?;
     Ok((claim.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// A text that says something.
+/// A nonempty text.
 fn said(text: Option<&String>) -> Option<&str> {
     text.map(String::as_str).filter(|text| !text.is_empty())
 }
 
-/// Why a provider cannot be found by this URL. `others` make tokens here too: nobody could tell whose a token is.
+/// Why a provider URL is invalid. `others` are issuers of this server's own tokens, which a provider must not share.
 pub(super) fn wrong_with_url(url: &str, others: &[String]) -> Option<String> {
     if others.iter().any(|other| other == url) {
         return Some(format!("URL must not overlap with disallowed issuers: [{}]", others.join(" ")));
@@ -89,18 +89,18 @@ pub(super) fn wrong_with_url(url: &str, others: &[String]) -> Option<String> {
 }
 
 impl OpenId {
-    /// The issuer and the client, if tokens of a provider are accepted at all.
+    /// The issuer and the client ID, if a provider is configured.
     pub fn issuer_and_client(&self) -> Option<(&str, &str)> {
         said(self.oidc_issuer_url.as_ref()).zip(said(self.oidc_client_id.as_ref()))
     }
 
-    /// The claim that names the user.
+    /// The claim of the user name.
     pub fn username_claim(&self) -> &str {
         self.oidc_username_claim.as_deref().unwrap_or(USUAL_CLAIM)
     }
 
-    /// What is put before user names. Without a flag that is the issuer: so no provider can name a user of another one.
-    /// An address of electronic mail is nobody else's already.
+    /// The prefix of user names. By default the issuer, so that providers cannot name each other's users. Email addresses are
+    /// unique already.
     pub fn username_prefix(&self) -> String {
         match said(self.oidc_username_prefix.as_ref()) {
             Some("-") => String::new(),
@@ -110,17 +110,17 @@ impl OpenId {
         }
     }
 
-    /// The claim that names the groups.
+    /// The claim of the groups.
     pub fn groups_claim(&self) -> Option<&str> {
         said(self.oidc_groups_claim.as_ref())
     }
 
-    /// The claims that tokens must have; of two values for one the later counts.
+    /// The required claims; the later of two values counts.
     pub fn required_claims(&self) -> BTreeMap<String, String> {
         self.oidc_required_claim.iter().cloned().collect()
     }
 
-    /// How tokens may be signed.
+    /// The accepted signature algorithms.
     pub fn signing_algorithms(&self) -> Vec<&str> {
         match self.oidc_signing_algs.as_slice() {
             [] => vec![USUAL_ALGORITHM],
@@ -128,7 +128,7 @@ impl OpenId {
         }
     }
 
-    /// Why these settings cannot work. `others` make tokens here too: nobody could tell whose a token is.
+    /// Checks these settings. `others` are issuers of this server's own tokens, which a provider must not share.
     pub(super) fn validate(&self, others: &[String]) -> Result<(), String> {
         let Some((issuer, _)) = self.issuer_and_client() else {
             return match self.any() {

@@ -1,4 +1,4 @@
-//! The admission plug-ins of the reference server: which there are, in which order they work, and which are on.
+//! The admission plug-ins of the reference: names, order and defaults.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use self::Usually::{Off, On};
 /// One plug-in.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plugin {
-    /// What the command line calls it.
+    /// The name on the command line.
     pub name: &'static str,
     /// What it is when nothing is said.
     pub usually: Usually,
@@ -40,10 +40,10 @@ const fn plugin(name: &'static str, usually: Usually, effect: Effect) -> Plugin 
     Plugin { name, usually, effect }
 }
 
-/// Those that are not here and that nobody should believe in: whoever names them wants images to be refused.
+/// Unimplemented plug-ins that are refused: ignoring them would admit images that the operator wants to refuse.
 const MISSED: [&str; 1] = ["ImagePolicyWebhook"];
 
-/// All of them, in the order in which they see a write.
+/// All plug-ins, in the order in which they run.
 pub const PLUGINS: [Plugin; 36] = [
     plugin("AlwaysAdmit", Off, Idle),
     plugin("NamespaceAutoProvision", Off, Works),
@@ -83,7 +83,7 @@ pub const PLUGINS: [Plugin; 36] = [
     plugin("AlwaysDeny", Off, Works),
 ];
 
-/// Checks the names of both flags. The errors are the reference's, but for what is not here.
+/// Checks the names of both flags. Errors are the reference's, except for unimplemented plug-ins.
 pub fn validate(enable: &[String], disable: &[String]) -> Result<(), String> {
     for (flag, names) in [("enable", enable), ("disable", disable)] {
         if let Some(name) = names.iter().find(|name| !PLUGINS.iter().any(|plugin| plugin.name == **name)) {
@@ -102,7 +102,7 @@ pub fn validate(enable: &[String], disable: &[String]) -> Result<(), String> {
     Err(format!("[{}] in enable-admission-plugins and disable-admission-plugins overlapped", both.join(" ")))
 }
 
-/// The plug-ins that are on, in order.
+/// The enabled plug-ins, in order.
 pub fn enabled(enable: &[String], disable: &[String]) -> Vec<&'static str> {
     let on = |plugin: &&Plugin| {
         let named = |names: &[String]| names.iter().any(|name| name == plugin.name);
@@ -111,7 +111,7 @@ pub fn enabled(enable: &[String], disable: &[String]) -> Vec<&'static str> {
     PLUGINS.iter().filter(on).map(|plugin| plugin.name).collect()
 }
 
-/// What the operator should know of plug-ins that were asked for by name.
+/// Remarks for the operator about plug-ins that were enabled by name.
 pub fn remarks(enable: &[String]) -> impl Iterator<Item = String> {
     let absent = PLUGINS.iter().filter(|plugin| plugin.effect == Absent);
     absent

@@ -1,16 +1,16 @@
-//! Values of flags about private connections: further certificates, and how long clients shall speak nothing else.
+//! Values of TLS flags: SNI certificates and Strict-Transport-Security.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A certificate for clients that ask for one of some names: `certificate,key` or `certificate,key:name,name`.
+/// An SNI certificate: `certificate,key` or `certificate,key:name,name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedCertificate {
     /// The file of the certificate, followed by its intermediates.
     pub certificate: PathBuf,
     /// The file of its key.
     pub key: PathBuf,
-    /// Whom it is for; empty: whom the certificate says.
+    /// The names it is for; empty for those in the certificate.
     pub names: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ impl FromStr for NamedCertificate {
     }
 }
 
-/// One directive of the header by which browsers learn to speak HTTPS alone (RFC 6797).
+/// One directive of Strict-Transport-Security (RFC 6797).
 pub fn transport_directive(text: &str) -> Result<String, String> {
     let is_age = |text: &str| {
         let seconds = text.strip_prefix("max-age=");

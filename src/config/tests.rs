@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::api::release::Release;
 
 fn parse(line: &str) -> Result<Config, clap::Error> {
     Config::parse(std::iter::once("pilothouse").chain(line.split_whitespace()))
@@ -192,4 +193,40 @@ fn kubelets_are_reached_as_the_flags_say() {
     for half in ["--kubelet-client-certificate=x", "--kubelet-client-key=x", "--kubelet-timeout=0"] {
         assert!(parse(half).unwrap().validate().is_err(), "{half}");
     }
+}
+
+#[test]
+fn the_version_is_printed_or_set() {
+    let printed = |line: &str| {
+        let error = parse(line).expect_err(line);
+        assert_eq!(error.exit_code(), 0, "{line}");
+        error.to_string()
+    };
+    let usual = Release::default().to_string();
+    assert_eq!(printed("--version"), format!("Kubernetes {usual}\n"));
+    assert_eq!(printed("--version=true"), printed("--version"));
+    assert_eq!(printed("--version=raw"), printed("--version"));
+    let reported = |line: &str| parse(line).unwrap().api.release.to_string();
+    assert_eq!(reported("--version=false"), usual);
+    assert_eq!(reported("--version=v1.33.12-mine"), "v1.33.12-mine");
+    assert!(refused("--version=v1.32.0").contains("must match major/minor/patch"));
+    assert_ne!(parse("--version=nonsense").unwrap_err().exit_code(), 0);
+}
+
+#[test]
+fn under_the_name_of_the_reference_two_defaults_are_its_own() {
+    let started = |line: &str| Config::parse(line.split_whitespace()).unwrap();
+    let stand_in =
+        started("/assets/kube-apiserver --cert-dir=/tmp/harness --etcd-servers=http://127.0.0.1:2379");
+    assert_eq!(stand_in.storage.data_dir, Some("/tmp/harness/pilothouse-data".into()));
+    assert_eq!(stand_in.api.controllers, ["-*"]);
+    let told = started("kube-apiserver --cert-dir=/tmp/harness --data-dir=/data --controllers=namespace");
+    assert_eq!(told.storage.data_dir, Some("/data".into()));
+    assert_eq!(told.api.controllers, ["namespace"]);
+    assert_eq!(started("kube-apiserver").storage.data_dir, Some("./pilothouse-data".into()));
+    let own = started("/usr/bin/pilothouse --cert-dir=/tmp/harness");
+    assert_eq!(
+        (own.storage.data_dir, own.api.controllers),
+        (Some("./pilothouse-data".into()), vec!["*".to_owned()])
+    );
 }

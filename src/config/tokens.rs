@@ -1,15 +1,15 @@
-//! Whether the settings of service account tokens make sense.
+//! Validates the settings of service account tokens.
 
 use std::time::Duration;
 
 use super::ServiceAccounts;
 use crate::limits::{POD_TOKEN_LIFE, TOKEN_EXTENDED_LIFE, TOKEN_LIFE};
 
-/// The shortest `--service-account-max-token-expiration`: what a client gets that does not say how long.
+/// The minimum of `--service-account-max-token-expiration`: the default lifetime of a token.
 const SHORTEST_MAX: Duration = Duration::from_secs(3_600);
 
 impl ServiceAccounts {
-    /// Why these settings cannot work.
+    /// Checks these settings.
     pub(super) fn validate(&self) -> Result<(), String> {
         for (at, issuer) in self.service_account_issuer.iter().enumerate() {
             if issuer.is_empty() {
@@ -36,7 +36,7 @@ impl ServiceAccounts {
         }
     }
 
-    /// What the operator should know of settings that work against each other.
+    /// A remark for the operator about contradicting settings.
     pub(super) fn remarks(&self) -> Option<String> {
         let longest = self.service_account_max_token_expiration;
         if !self.service_account_extend_token_expiration || longest.is_zero() {
@@ -59,7 +59,7 @@ impl ServiceAccounts {
     }
 }
 
-/// Whether the text before the first colon can be the scheme of a URL, and what follows has no blanks.
+/// Whether the text before the first colon is a valid URL scheme, and the rest has no blanks.
 fn has_scheme(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once(':') else { return false };
     scheme.starts_with(|c: char| c.is_ascii_alphabetic())

@@ -1,11 +1,11 @@
-//! The value types of flags: each is parsed once, with an error that says what was expected.
+//! Value types of flags, with their parsers.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Parses a duration as Go writes it: `300ms`, `1m30s`, `1.5h`, `0`.
+/// Parses a Go duration: `300ms`, `1m30s`, `1.5h`, `0`.
 pub fn go_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("\"{text}\" is no duration such as 300ms, 90s or 1m30s");
     if text == "0" {
@@ -50,17 +50,17 @@ pub fn go_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A block of addresses, such as `10.0.0.0/24`.
+/// A CIDR, such as `10.0.0.0/24`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpRange {
-    /// The first address of the block.
+    /// The first address of the range.
     pub network: IpAddr,
-    /// How many leading bits all its addresses share.
+    /// The prefix length.
     pub prefix: u8,
 }
 
 impl IpRange {
-    /// The first address that a service may have: the API server's own.
+    /// The first usable address: that of the `kubernetes` service.
     pub fn first_service(&self) -> IpAddr {
         match self.network {
             IpAddr::V4(network) => Ipv4Addr::from_bits(network.to_bits() | 1).into(),
@@ -68,7 +68,7 @@ impl IpRange {
         }
     }
 
-    /// Whether `address` lies in the block.
+    /// Whether the range contains `address`.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.network, address) {
             (IpAddr::V4(_), IpAddr::V4(_)) | (IpAddr::V6(_), IpAddr::V6(_)) => {
@@ -114,7 +114,7 @@ impl fmt::Display for IpRange {
     }
 }
 
-/// Ports from `first` to `last`, both included.
+/// Ports from `first` to `last`, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
     /// The lowest port.
@@ -151,12 +151,12 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// One entry of `--runtime-config`: an API version, or `api/all` and the like, on or off.
+/// One entry of `--runtime-config`: an API version, or a level such as `api/all`, on or off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeSetting {
     /// A group/version, a group/version/resource, or one of `api/all`, `api/ga`, `api/beta`, `api/alpha`, `api/legacy`.
     pub key: String,
-    /// Whether it is served.
+    /// Whether it is enabled.
     pub enabled: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Whether those who serve versions for this server can be reached: every APIService says so in its status. The server looks after
-//! this itself, whichever loops run.
+//! Probes extension API servers and writes the Available condition of every APIService. Runs in every server, whichever loops are
+//! enabled.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-/// The name of the loop.
+/// The name in health checks and metrics.
 pub const NAME: &str = "apiservice-availability";
 
-/// The loop.
+/// Probes extension API servers.
 pub struct Availability {
-    /// What it reads and writes with.
+    /// Reads and writes objects.
     pub client: Client,
-    /// Who serves what.
+    /// The registered APIServices.
     pub extensions: Arc<Extensions>,
-    /// Where it is counted.
+    /// Counts unavailable APIServices.
     pub metrics: Arc<Metrics>,
 }
 
@@ -41,7 +41,7 @@ impl Loop for Availability {
         Follows::These(&[STORE, "services", "endpoints"])
     }
 
-    /// The reference server's value: a network that heals tells nobody.
+    /// The reference's value. A network that recovers sends no event, so the pause must not grow further.
     fn longest_retry(&self) -> Duration {
         EXTENSION_PROBED_EVERY
     }
@@ -84,13 +84,13 @@ impl Availability {
         }
         Ok(match (&registration.service, verdict.reason) {
             (None, _) => Outcome::Done,
-            // Looked at again soon, with growing pauses.
+            // Probed again soon, with growing pauses.
             (_, "FailedDiscoveryCheck") => Outcome::Again(verdict.message),
             _ => Outcome::After(EXTENSION_PROBED_EVERY),
         })
     }
 
-    /// Writes what was found, unless it says so already, or means something else by now: then it is looked at once more.
+    /// Writes the condition unless it is there already. If the APIService has changed meanwhile, it is probed again.
     async fn write(&self, at: At<'_>, seen: &Value, verdict: &Verdict) -> Result<()> {
         if !tell(&mut seen.clone(), verdict, "") {
             return Ok(());
@@ -117,7 +117,7 @@ impl Availability {
         }
     }
 
-    /// Whether there is a service with such a port and somebody behind it.
+    /// Checks that the service has the port and at least one endpoint.
     async fn stands(&self, service: &Service) -> std::result::Result<(), Verdict> {
         let read = |store: &'static str| async move {
             let resource = self.client.resource(store)?;
@@ -135,7 +135,7 @@ impl Availability {
         check_endpoints(service, &port, endpoints.as_ref())
     }
 
-    /// Whether somebody answers there. One answer is enough: of several endpoints one may be gone.
+    /// Probes the server. One successful answer is enough: of several endpoints one may be down.
     async fn probe(&self, registration: &Registration, service: &Service) -> std::result::Result<(), String> {
         let path = registration.path();
         let user = asker();

@@ -1,5 +1,5 @@
-//! token-cleaner-controller and bootstrap-signer-controller: bootstrap tokens that have expired go, and the others vouch for
-//! the cluster-info that new nodes read before they trust anybody.
+//! token-cleaner-controller and bootstrap-signer-controller: expired bootstrap tokens are deleted, and the others sign the
+//! cluster-info ConfigMap that new nodes read before they trust the server.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -13,6 +13,7 @@ use openssl::hash::MessageDigest;
 use openssl::pkey::PKey;
 use openssl::sign::Signer;
 use pilothouse_actors::object::{Key, Object, TypeName};
+use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
@@ -28,7 +29,7 @@ use super::runner::{Follows, Loop, News};
 
 const INFO: (&str, &str) = (PUBLIC_NAMESPACE, "cluster-info");
 const SIGNATURE: &str = "jws-kubeconfig-";
-/// Of an identifier as the name of the secret has it.
+/// The length of a token ID, as in the name of its Secret.
 const ID_LENGTH: usize = 6;
 
 fn is_token(news: &News<'_>) -> bool {
@@ -37,13 +38,13 @@ fn is_token(news: &News<'_>) -> bool {
         && news.object.fields.get("type") == Some(BOOTSTRAP_TOKEN_TYPE)
 }
 
-/// A text of a secret; empty if there is none.
+/// A value of a Secret; empty if absent.
 fn data(secret: &Value, name: &str) -> String {
     let text = secret.at(&["data", name]).and_then(Value::as_str).unwrap_or_default();
     STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
 }
 
-/// How many seconds a token has left; `None` if it lasts. One whose time cannot be read has none left.
+/// The remaining seconds of a token; `None` if it does not expire. An unparsable time counts as expired.
 fn left(secret: &Value, now: i64) -> Option<i64> {
     let expiration = data(secret, "expiration");
     if expiration.is_empty() {
@@ -52,7 +53,7 @@ fn left(secret: &Value, now: i64) -> Option<i64> {
     Some(time::parse_seconds(&expiration).map_or(0, |at| (at - now).max(0)))
 }
 
-/// The identifier of a token that may sign now, and the whole token, which is the key that it signs with.
+/// The ID of a token that may sign now, and the whole token, which is the signing key.
 fn signing(secret: &Value, now: i64) -> Option<(String, String)> {
     let of_name = meta::name(secret).strip_prefix("bootstrap-token-")?;
     let (id, key) = (data(secret, "token-id"), data(secret, "token-secret"));
@@ -69,7 +70,7 @@ fn signing(secret: &Value, now: i64) -> Option<(String, String)> {
     })
 }
 
-/// A JWS of `content` by HMAC-SHA256 without the content itself, which the reader has.
+/// A detached JWS of `content` with HMAC-SHA256: without the content itself, which the reader has.
 fn detached_signature(
     content: &str,
     id: &str,
@@ -82,9 +83,9 @@ fn detached_signature(
     Ok(format!("{header}..{}", URL_SAFE_NO_PAD.encode(signer.sign_to_vec()?)))
 }
 
-/// The loop that signs.
+/// Signs cluster-info.
 pub struct BootstrapSigner {
-    /// As whom it writes.
+    /// Reads and writes objects.
     pub client: Client,
 }
 
@@ -102,14 +103,14 @@ impl BootstrapSigner {
         Ok(next.map_or(Outcome::Done, Outcome::After))
     }
 
-    /// The tokens that may sign, and when the first of them expires.
+    /// The signing tokens, and when the first of them expires.
     async fn tokens(&self) -> Result<(BTreeMap<String, String>, Option<Duration>)> {
         let (secrets, now) = (self.client.resource(SECRETS)?, self.client.seconds());
         let snapshot = self.client.snapshot(&TypeName::new(SECRETS)).await?;
         let (mut tokens, mut next) = (BTreeMap::new(), None);
         let in_place = snapshot.scan(Some(SYSTEM_NAMESPACE), std::ops::Bound::Unbounded);
         for object in in_place.filter(|object| object.fields.get("type") == Some(BOOTSTRAP_TOKEN_TYPE)) {
-            // One that cannot be read signs nothing; the others do.
+            // A corrupt Secret is skipped; the others still sign.
             let Ok(secret) = self.client.load(&secrets, object) else { continue };
             if let Some((id, key)) = signing(&secret, now) {
                 tokens.insert(id, key);
@@ -121,7 +122,7 @@ impl BootstrapSigner {
     }
 }
 
-/// Signs the configuration of the cluster with every token, and takes off the signatures of others.
+/// Signs the kubeconfig with every token, and removes other signatures.
 fn put_signatures(info: &mut Value, tokens: &BTreeMap<String, String>) -> bool {
     let Some(content) = info.at(&["data", "kubeconfig"]).and_then(Value::as_str).map(str::to_owned) else {
         return false;
@@ -154,15 +155,20 @@ impl Loop for BootstrapSigner {
         }
     }
 
+    fn hear_all(&self, _: &TypeName, _: &Snapshot, queue: &mut Queue<()>) {
+        // A token may have gone unheard, and its signature must not stay.
+        queue.add(());
+    }
+
     fn work(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
         async move { self.sign().await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
             .boxed_local()
     }
 }
 
-/// The loop that cleans up.
+/// Deletes expired tokens.
 pub struct TokenCleaner {
-    /// As whom it deletes.
+    /// Reads and deletes objects.
     pub client: Client,
 }
 
@@ -212,7 +218,7 @@ mod tests {
     use super::*;
     use crate::controllers::testing::object;
 
-    /// Made by hand with `openssl dgst -sha256 -hmac`.
+    /// The expected value was made with `openssl dgst -sha256 -hmac`.
     #[test]
     fn a_signature_is_that_of_any_jws_library() {
         let signature = detached_signature("content", "abcdef", "abcdef.0123456789abcdef").unwrap();

@@ -1,4 +1,5 @@
-//! A loop as a client of our own verbs: its own identity, the same admission, ownership and events as everybody else.
+//! A control loop as a client of the server's own verbs: with an identity of its own, and the same admission, field ownership and
+//! events as other clients.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,14 +12,14 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::codec;
-use crate::api::discovery::RELEASE;
 use crate::api::options::{DeleteOptions, PatchOptions};
 use crate::api::query::Query;
+use crate::api::release::RELEASE;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::words::{ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, SERVER_NAME, SYSTEM_NAMESPACE};
+use crate::api::{codec, meta};
 use crate::verbs::bootstrap::own_identity;
 use crate::verbs::delete::{Outcome, delete_object};
 use crate::verbs::services::Services;
@@ -27,7 +28,7 @@ use crate::verbs::{Backend, Call, Warnings, apply, create};
 
 use super::known::{Catalogs, Known};
 
-/// One loop as a client.
+/// The client of one loop.
 #[derive(Clone)]
 pub struct Client {
     backend: Rc<Backend>,
@@ -36,14 +37,14 @@ pub struct Client {
     agent: Rc<str>,
 }
 
-/// One object, or a collection if the name is empty.
+/// The place of an object, or of a collection if the name is empty.
 #[derive(Clone, Copy)]
 pub struct At<'a> {
-    /// Of which resource.
+    /// The resource.
     pub resource: &'a Arc<Resource>,
-    /// In which namespace; empty for none.
+    /// The namespace; empty for cluster-scoped resources.
     pub namespace: &'a str,
-    /// Its name.
+    /// The name; empty for a collection.
     pub name: &'a str,
 }
 
@@ -54,7 +55,7 @@ impl<'a> At<'a> {
     }
 }
 
-/// A change that is worked out of what is there.
+/// A change that is computed from the stored state.
 struct Edit<'a, F> {
     client: &'a Client,
     call: &'a Call<'a>,
@@ -72,7 +73,7 @@ impl<F: Fn(&mut Value) -> Result<bool>> NewState for Edit<'_, F> {
 }
 
 impl Client {
-    /// A client that acts as the account `name` of the cluster's own namespace.
+    /// A client that acts as the service account `name` in kube-system.
     pub fn new(backend: Rc<Backend>, catalogs: Rc<Catalogs>, name: &str) -> Client {
         let user = Identity {
             name: format!("{ACCOUNT_PREFIX}{SYSTEM_NAMESPACE}:{name}"),
@@ -92,29 +93,29 @@ impl Client {
         Client { backend, catalogs, user: Rc::new(own_identity()), agent: SERVER_NAME.into() }
     }
 
-    /// Whom it acts as.
+    /// The user of its requests.
     pub fn user(&self) -> &Identity {
         &self.user
     }
 
-    /// What the verbs use.
+    /// The dependencies of the verbs.
     pub fn backend(&self) -> &Backend {
         &self.backend
     }
 
-    /// What services hold of the cluster.
+    /// The allocator of cluster IPs and node ports.
     pub fn services(&self) -> Rc<Services> {
         self.backend.services.clone()
     }
 
-    /// What is served now.
+    /// The resources that are served now.
     pub fn known(&self) -> Rc<Known> {
         self.catalogs.now()
     }
 
-    /// The schemas of all kinds that are built in.
-    pub fn registry(&self) -> &Registry {
-        &self.backend.registry
+    /// The schemas of all built-in kinds.
+    pub fn registry(&self) -> Arc<Registry> {
+        self.backend.registry.clone()
     }
 
     /// The resource of a store, if it is served.
@@ -122,17 +123,17 @@ impl Client {
         self.known().of_store(&TypeName::new(store)).cloned().ok_or_else(Status::no_such_resource)
     }
 
-    /// The present moment in seconds of Unix time.
+    /// The current Unix time in seconds.
     pub fn seconds(&self) -> i64 {
         self.backend.clock.now().unix_seconds()
     }
 
-    /// The present moment as objects carry it.
+    /// The current time in the format of objects.
     pub fn now(&self) -> String {
         time::format_seconds(self.seconds())
     }
 
-    /// The object, if it is there.
+    /// Reads an object; `None` if it does not exist.
     pub async fn get(&self, at: At<'_>) -> Result<Option<Arc<Object>>> {
         let stored = at.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
         let key = if at.resource.namespaced {
@@ -147,7 +148,7 @@ impl Client {
         }
     }
 
-    /// The object as a value of the stored version, if it is there.
+    /// Reads and decodes an object in the stored version; `None` if it does not exist.
     pub async fn read(&self, at: At<'_>) -> Result<Option<Value>> {
         match self.get(at).await? {
             Some(object) => self.load(at.resource, &object).map(Some),
@@ -155,12 +156,12 @@ impl Client {
         }
     }
 
-    /// A stored object as a value of the stored version.
+    /// Decodes a stored object in the stored version.
     pub fn load(&self, resource: &Resource, object: &Object) -> Result<Value> {
         self.backend.load_of(resource, object)
     }
 
-    /// All objects of a store.
+    /// A snapshot of a store.
     pub async fn snapshot(&self, store: &TypeName) -> Result<Snapshot> {
         let nothing = GroupResource { group: "", resource: store.as_str() };
         let taken = self.backend.stores.snapshot(store, &Permit::none()).await;
@@ -174,7 +175,7 @@ impl Client {
         types.map_err(|error| Status::from_store(&error, nothing, ""))
     }
 
-    /// Adds an object to the collection.
+    /// Creates an object.
     pub async fn create(&self, at: At<'_>, object: &Value) -> Result<()> {
         let (query, warnings) = (Query::default(), Warnings::default());
         let mut call = self.call(At { name: "", ..at }, "", &query, &warnings)?;
@@ -182,8 +183,7 @@ impl Client {
         create::create(&self.backend, &call).await.map(drop)
     }
 
-    /// Changes an object, or the part of it that `subresource` names. `change` says whether it changed anything; it is asked
-    /// again when somebody else wrote meanwhile.
+    /// Updates an object or subresource. `change` answers whether it changed anything; it is called again after a conflict.
     pub async fn edit(
         &self,
         at: At<'_>,
@@ -196,8 +196,21 @@ impl Client {
         store_update(&self.backend, &call, &state, false).await.map(drop)
     }
 
-    /// Says what some fields of an object, or of the part of it that `subresource` names, shall be, and owns them from now on,
-    /// whoever owned them before.
+    /// The same for an object that was read before, and only while it is at that version: what was decided about one object must not
+    /// happen to another that has taken its name. Where it has changed nothing is written, and its bell has rung again.
+    pub async fn edit_as_read(
+        &self,
+        at: At<'_>,
+        subresource: &str,
+        read: &Value,
+        change: impl Fn(&mut Value) -> Result<bool>,
+    ) -> Result<()> {
+        let version = |object: &Value| meta::of(object).str("resourceVersion").to_owned();
+        let read = version(read);
+        self.edit(at, subresource, |object| Ok(version(object) == read && change(object)?)).await
+    }
+
+    /// Applies fields of an object or subresource with server-side apply, and takes their ownership by force.
     pub async fn apply(&self, at: At<'_>, subresource: &str, manager: &str, object: &Value) -> Result<()> {
         let query = format!("fieldManager={manager}&force=true");
         let (query, warnings) = (Query::parse(&query), Warnings::default());
@@ -220,8 +233,7 @@ impl Client {
         delete_object(&self.backend, &call, object, options).await
     }
 
-    /// Takes an object out of its store as if it had never been meant to stay: no admission, no finalizers. Whether it was
-    /// still at this revision.
+    /// Removes an expired object from its store without admission and finalizers. Answers whether it was still at this revision.
     pub async fn expire(&self, store: &TypeName, object: &Object) -> Result<bool> {
         let of = GroupResource { group: "", resource: store.as_str() };
         match self.backend.stores.remove(store, object.key.clone(), object.revision, &Permit::none()).await {

@@ -1,4 +1,4 @@
-//! clusterrole-aggregation-controller: the rules of roles that gather others follow those that they gather.
+//! clusterrole-aggregation-controller: the rules of aggregated ClusterRoles follow the roles that they select.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,20 +20,20 @@ use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-/// The name by which flags know it, and under which it owns the rules that it writes.
+/// The name in flags, and the field manager of the rules.
 pub const NAME: &str = "clusterrole-aggregation-controller";
 
 const STORE: &str = "clusterroles.rbac.authorization.k8s.io";
 
-/// The loop.
+/// Aggregates ClusterRoles.
 pub struct GatheredRoles {
     client: Client,
-    /// Who gathers whom.
+    /// Which roles select which.
     roles: RefCell<Gatherers>,
 }
 
 impl GatheredRoles {
-    /// A loop that has heard of nothing yet.
+    /// A loop without any known roles.
     pub fn new(client: Client) -> GatheredRoles {
         GatheredRoles { client, roles: RefCell::default() }
     }
@@ -43,7 +43,7 @@ impl GatheredRoles {
             self.roles.borrow().sources(name).map(|all| all.into_iter().map(str::to_owned).collect());
         let Some(sources): Option<Vec<String>> = sources else { return Ok(()) };
         let resource = self.client.resource(STORE)?;
-        // One look at the store, however many are gathered.
+        // One snapshot, however many roles are selected.
         let all = self.client.snapshot(&TypeName::new(STORE)).await?;
         let read = |name: &str| {
             let found = all.get(Key::cluster(name).as_str()).filter(|object| object.is_readable());
@@ -62,7 +62,7 @@ impl GatheredRoles {
         body.set("apiVersion", format!("{RBAC_GROUP}/v1"));
         body.set("kind", "ClusterRole");
         body.entry("metadata").set("name", name);
-        // One that has gone meanwhile shall not come back.
+        // With its uid, so that a role that was deleted meanwhile is not created again.
         body.entry("metadata").set("uid", meta::of(&role).str("uid"));
         body.set("rules", rules.iter().map(Rule::to_value).collect::<Vec<_>>());
         let at = At { resource: &resource, namespace: "", name };
@@ -84,18 +84,16 @@ impl Loop for GatheredRoles {
         let role = if news.gone { None } else { codec::json::read(&news.object.bytes).ok() };
         let concerned = match role {
             Some(role) => roles.put(name, &role),
-            // What cannot be read gives nothing.
+            // A corrupt role contributes no rules.
             None => roles.remove(name),
         };
         concerned.into_iter().for_each(|name| queue.add(name));
     }
 
     fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<String>) {
-        // Those that went unheard shall not count any more. Whoever gathers is new then, and looked at.
+        // Roles that were deleted unnoticed must not count any more. All aggregated roles are checked again.
         *self.roles.borrow_mut() = Gatherers::default();
-        for object in snapshot.iter().filter(|object| object.is_readable()) {
-            self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
-        }
+        self.hear_each(of, snapshot, queue);
     }
 
     fn work(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {

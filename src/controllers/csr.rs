@@ -1,5 +1,5 @@
-//! certificatesigningrequest-signing-controller and -approving-controller: nodes that ask for the certificate of a node get
-//! it if they may, and what was approved for one of the cluster's own signers is signed.
+//! certificatesigningrequest-signing-controller and -approving-controller: node certificate requests are approved if the
+//! requester has the right, and approved requests for the built-in signers are signed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use super::per_object::PerObject;
 use super::queue::Outcome;
 use super::start::Authorities;
 
-/// No certificate is shorter than this, whatever was asked for.
+/// The minimum lifetime of a certificate, whatever was requested.
 const SHORTEST: Duration = Duration::from_secs(600);
 
 fn conditions(request: &Value) -> &[Value] {
@@ -55,7 +55,7 @@ fn add_condition(request: &mut Value, fields: [(&str, &str); 4]) {
     request.entry("status").set("conditions", all);
 }
 
-/// Whether these are all usages that must be there, with or without the one that only some keys can have.
+/// Whether these are exactly the required usages, with or without key encipherment, which only some keys support.
 fn same_usages(given: &[&str], purpose: &str) -> std::result::Result<(), String> {
     let given: BTreeSet<&str> = given.iter().copied().collect();
     let wanted = BTreeSet::from(["digital signature", "key encipherment", purpose]);
@@ -67,7 +67,7 @@ fn same_usages(given: &[&str], purpose: &str) -> std::result::Result<(), String>
     Err(format!("usages did not match [{}]", names.join(" ")))
 }
 
-/// What a signer finds wrong with a request that was approved for it.
+/// What a signer rejects in an approved request.
 fn check(signer: &str, subject: &Subject, usages: &[&str]) -> std::result::Result<(), String> {
     let refuse = |wrong: bool, why: &str| if wrong { Err(why.to_owned()) } else { Ok(()) };
     let of_nodes = subject.groups == [NODES];
@@ -102,15 +102,15 @@ fn check(signer: &str, subject: &Subject, usages: &[&str]) -> std::result::Resul
     }
 }
 
-/// The loop that signs.
+/// Signs approved requests.
 pub struct CertificateSigner {
-    /// As whom it writes.
+    /// Reads and writes objects.
     pub client: Client,
-    /// The time.
+    /// The source of time.
     pub clock: Clock,
-    /// Who signs. When somebody else does, this loop is made anew.
+    /// The signing CAs. When they change, the loop is restarted.
     pub authorities: Arc<Authorities>,
-    /// How long certificates live at most.
+    /// The maximum lifetime of certificates.
     pub longest: Duration,
 }
 
@@ -153,7 +153,7 @@ impl PerObject for CertificateSigner {
                     ("message", why.as_str()),
                 ];
                 self.client
-                    .edit(at, "status", |request| {
+                    .edit_as_read(at, "status", &request, |request| {
                         if has(request, "Failed") {
                             return Ok(false);
                         }
@@ -175,7 +175,7 @@ impl PerObject for CertificateSigner {
                     Err(why) => return Ok(Outcome::Again(why)),
                 };
                 self.client
-                    .edit(at, "status", |request| {
+                    .edit_as_read(at, "status", &request, |request| {
                         request.entry("status").set("certificate", pem.as_str());
                         Ok(true)
                     })
@@ -187,18 +187,18 @@ impl PerObject for CertificateSigner {
     }
 }
 
-/// What else is known of who asked, which other servers may judge by.
+/// The requester's extra attributes, for authorizers that use them.
 fn extra(spec: &Value) -> BTreeMap<String, Vec<String>> {
     let fields = spec.get("extra").and_then(Value::fields).into_iter().flatten();
     let texts = |all: &Value| all.items().iter().filter_map(Value::as_str).map(str::to_owned).collect();
     fields.map(|(name, all)| (name.clone(), texts(all))).collect()
 }
 
-/// The loop that approves.
+/// Approves node certificate requests.
 pub struct CertificateApprover {
-    /// As whom it writes.
+    /// Reads and writes objects.
     pub client: Client,
-    /// Who says whether a node may have what it asks for.
+    /// Checks the requester's rights.
     pub authorizer: Addr<Authorizer>,
 }
 
@@ -255,7 +255,7 @@ impl PerObject for CertificateApprover {
             }
             let approved =
                 [("type", "Approved"), ("status", "True"), ("reason", "AutoApproved"), ("message", message)];
-            let written = self.client.edit(at, "approval", |request| {
+            let written = self.client.edit_as_read(at, "approval", &request, |request| {
                 let open = !has(request, "Approved") && !has(request, "Denied");
                 if open {
                     add_condition(request, approved);
@@ -265,7 +265,7 @@ impl PerObject for CertificateApprover {
             written.await.unless_gone()?;
             return Ok(Outcome::Done);
         }
-        // Somebody may give the right later; until then people decide.
+        // The right may be granted later; until then an administrator decides.
         Ok(Outcome::Again("the requester may not have the certificate of a node".to_owned()))
     }
 }

@@ -1,5 +1,5 @@
-//! certificatesigningrequest-cleaner-controller: requests for certificates that are answered, refused or forgotten go after
-//! a while.
+//! certificatesigningrequest-cleaner-controller: deletes certificate requests some time after they were signed, denied or
+//! forgotten.
 
 use std::time::Duration;
 
@@ -20,18 +20,18 @@ use super::client::{At, Client};
 use super::per_object::PerObject;
 use super::queue::Outcome;
 
-/// Seconds that a request stays after it was answered or refused.
+/// Seconds that a decided request stays.
 const DECIDED: i64 = 3_600;
-/// Seconds that a request stays without anybody caring.
+/// Seconds that an undecided request stays.
 const FORGOTTEN: i64 = 24 * 3_600;
 
-/// The loop.
+/// Deletes old certificate requests.
 pub struct CertificateCleaner {
-    /// As whom it deletes.
+    /// Reads and deletes objects.
     pub client: Client,
 }
 
-/// When a request shall go, in seconds of Unix time; `None` while it waits for its certificate.
+/// When a request is deleted, in Unix seconds; `None` while it waits for its certificate.
 fn goes_at(request: &Value) -> Option<i64> {
     let conditions = request.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
     if conditions.is_empty() {
@@ -53,7 +53,7 @@ fn goes_at(request: &Value) -> Option<i64> {
     conditions.iter().filter_map(ends).chain(expires).min()
 }
 
-/// When a certificate is no longer good.
+/// When a certificate expires.
 fn expiry(certificate: &str) -> Option<i64> {
     let pem = STANDARD.decode(certificate).ok().filter(|pem| !pem.is_empty())?;
     let certificate = X509::from_pem(&pem).ok()?;
@@ -67,12 +67,15 @@ impl PerObject for CertificateCleaner {
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(SIGNING_REQUESTS)?;
         let Some(object) = self.client.get(At::of(&resource, key)).await? else { return Ok(Outcome::Done) };
-        let Some(at) = goes_at(&self.client.load(&resource, &object)?) else { return Ok(Outcome::Done) };
+        let request = self.client.load(&resource, &object)?;
+        let Some(at) = goes_at(&request) else { return Ok(Outcome::Done) };
         let left = u64::try_from(at - self.client.seconds()).unwrap_or(0);
         if left > 0 {
             return Ok(Outcome::After(Duration::from_secs(left)));
         }
-        self.client.delete(&resource, object, &DeleteOptions::default()).await.unless_gone()?;
+        let uid = Some(meta::of(&request).str("uid").to_owned());
+        let options = DeleteOptions { uid, ..DeleteOptions::default() };
+        self.client.delete(&resource, object, &options).await.unless_overtaken()?;
         Ok(Outcome::Done)
     }
 }

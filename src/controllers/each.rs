@@ -1,29 +1,29 @@
-//! Many things that a loop does in one work. One that fails must not keep the others: a record that cannot be read stays so
-//! until somebody does something about it.
+//! Runs the many steps of one work item. A failed step must not stop the others: a corrupt object stays so until somebody repairs
+//! it.
 
 use futures::{StreamExt as _, stream};
 
 use crate::api::status::{Result, Status};
 
-/// What went wrong so far. The first of it makes the loop come back; the rest is done before that.
+/// The errors so far. The first one makes the loop retry, after all other steps are done.
 #[derive(Debug, Default)]
 pub struct Attempts {
     first: Option<Box<Status>>,
 }
 
 impl Attempts {
-    /// What came of one of them, if anything did.
+    /// The result of one step, if it succeeded.
     pub fn take<T>(&mut self, tried: Result<T>) -> Option<T> {
         tried.map_err(|status| self.first.get_or_insert(status)).ok()
     }
 
-    /// What became of all.
+    /// The result of all steps.
     pub fn end(self) -> Result<()> {
         self.first.map_or(Ok(()), Err)
     }
 }
 
-/// Does all of these, so many at a time: so that they share syncs of the disk and still let others write.
+/// Runs all futures, `at_once` at a time: they share disk syncs and still let others write.
 pub async fn all<W: Future<Output = Result<()>>>(
     works: impl IntoIterator<Item = W>,
     at_once: usize,

@@ -1,4 +1,4 @@
-//! What loops tell people: Events about objects.
+//! Events of control loops.
 
 use pilothouse_actors::object::Key;
 
@@ -8,7 +8,7 @@ use crate::ids;
 
 use super::client::{At, Client};
 
-/// Writes events in the name of one loop.
+/// Writes events on behalf of one loop.
 pub struct Recorder {
     client: Client,
     component: &'static str,
@@ -20,7 +20,7 @@ impl Recorder {
         Recorder { client, component }
     }
 
-    /// Tells of something that is not as it should be. An event that cannot be written is lost: it is only news.
+    /// Writes a Warning event. A failed write is ignored, because events are only informative.
     pub async fn warn(&self, of: &Resource, key: &Key, uid: &str, reason: &str, message: &str) {
         let Ok(events) = self.client.resource("events") else { return };
         let namespace = if key.namespace().is_empty() { "default" } else { key.namespace() };

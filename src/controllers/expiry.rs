@@ -1,6 +1,6 @@
-//! Events live for a while after they were last written, then they are taken out as if their lease in the store had ended.
+//! Removes events after their TTL, as if their etcd lease had expired.
 //!
-//! This belongs to the server and not to the control loops that flags choose.
+//! Part of every server, whichever loops are enabled.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,23 +20,22 @@ use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-/// The name of the loop.
+/// The name in health checks and metrics.
 pub const NAME: &str = "event-expiry";
 const STORE: &str = "events";
 
-/// The loop.
+/// Removes expired events.
 pub struct Expiry {
     client: Client,
     clock: Clock,
-    /// How long an event lives.
+    /// The lifetime of an event.
     ttl: Duration,
-    /// The version of each event, and when that ends. An event can be due and then be written again before anybody comes to
-    /// remove it.
+    /// The revision of each event, and its expiry. An event may be due and then be updated before it is removed.
     heard: RefCell<HashMap<Key, (Revision, Timestamp)>>,
 }
 
 impl Expiry {
-    /// The loop.
+    /// A loop with this TTL.
     pub fn new(client: Client, clock: Clock, ttl: Duration) -> Expiry {
         Expiry { client, clock, ttl, heard: RefCell::default() }
     }
@@ -52,7 +51,7 @@ impl Expiry {
             self.heard.borrow_mut().remove(key);
             return Outcome::Done;
         };
-        // A newer version has a time of its own.
+        // A newer version has an expiry of its own.
         if object.revision != revision {
             return Outcome::Done;
         }
@@ -67,7 +66,7 @@ impl Expiry {
     }
 }
 
-/// The times that an event carries.
+/// The timestamps of an event.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Times {
@@ -91,7 +90,7 @@ struct Series {
     last_observed_time: Option<String>,
 }
 
-/// When an event that was there before the server started was written last, as far as it tells: not in the future.
+/// The last write of an event from before the start, as far as its timestamps tell; never in the future.
 fn written(event: &[u8], now: Timestamp) -> Timestamp {
     let times: Times = serde_json::from_slice(event).unwrap_or_default();
     let all = [

@@ -1,5 +1,5 @@
-//! What other servers say of the versions that they serve: asked for when an APIService changes and from time to time, so that
-//! discovery never waits for anybody. The server does this itself, whichever loops run.
+//! Fetches discovery and OpenAPI documents of extension API servers, when an APIService changes and periodically, so that
+//! discovery requests never wait for them. Runs in every server, whichever loops are enabled.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -23,17 +23,17 @@ use super::client::Client;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-/// The name of the loop.
+/// The name in health checks and metrics.
 pub const NAME: &str = "apiservice-documents";
-/// In which forms everything is told in one document.
+/// The media types of aggregated discovery.
 const EVERYTHING: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
                           application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
-/// The loop.
+/// Fetches the documents.
 pub struct ExtensionDocuments {
-    /// What it reads with.
+    /// Reads objects.
     pub client: Client,
-    /// Who serves what, and where it is kept what they say.
+    /// The registered APIServices, and where the documents are kept.
     pub extensions: Arc<Extensions>,
 }
 
@@ -68,10 +68,10 @@ impl ExtensionDocuments {
         };
         let before = self.extensions.told(name).unwrap_or_default();
         let mut told = self.discover(registration, service, &before).await;
-        // What cannot be asked for now was there before, and may come back.
+        // Documents that cannot be fetched now keep their last version.
         (told.openapi, told.openapi_bytes) = (before.openapi.clone(), before.openapi_bytes);
         told.described = before.described.clone();
-        // Descriptions may take long, and discovery does not wait for them.
+        // Discovery is published before the slow OpenAPI documents are fetched.
         self.extensions.keep(name, Some(told.clone()));
         let (openapi, described) =
             join!(self.openapi(service), self.describe(registration, service, &before.described));
@@ -115,7 +115,7 @@ impl ExtensionDocuments {
             Some(reply) if reply.status == 200 && is_everything(&reply.content_type) => {
                 let Some(mut all) = read_all(&reply.body) else { return stale() };
                 let bytes = reply.body.len();
-                // A server that says what it serves, and not this: then that is what is known of it.
+                // A server whose aggregated discovery lacks this version serves nothing in it.
                 let found = all.remove(&registration.gv);
                 return told(
                     found.unwrap_or_else(|| FoundVersion::bare(version, CURRENT)),
@@ -125,7 +125,7 @@ impl ExtensionDocuments {
             }
             Some(_) => {}
         }
-        // Older servers have one document for each version.
+        // Older servers have one document per version.
         let user = Identity { groups: Vec::new(), ..user };
         let path = registration.path();
         let question = Question { accept: JSON, ..Question::get(&path, &user, EXTENSION_DISCOVERY) };
@@ -134,7 +134,7 @@ impl ExtensionDocuments {
         found.map_or_else(stale, |(found, bytes)| told(found, "", bytes))
     }
 
-    /// Where its OpenAPI documents stand; `None` if it cannot be asked.
+    /// The index of its OpenAPI v3 documents; `None` if the request fails.
     async fn openapi(&self, service: &Service) -> Option<(BTreeMap<String, String>, usize)> {
         let user = Identity { name: READS_AS.to_owned(), ..Identity::default() };
         let question = Question { accept: JSON, ..Question::get("/openapi/v3", &user, EXTENSION_OPENAPI) };
@@ -146,7 +146,7 @@ impl ExtensionDocuments {
         }
     }
 
-    /// What it says of the version in the second version of OpenAPI; `None` if that is as it was, or it cannot be asked.
+    /// The part of its OpenAPI v2 document about this version; `None` if it is unchanged or the request fails.
     async fn describe(
         &self,
         registration: &Registration,
@@ -162,7 +162,7 @@ impl ExtensionDocuments {
         let reply = self.ask(service, &question).await?;
         match reply.status {
             200 => {
-                // Of one document different versions are told of under different names.
+                // The digest includes the name, because versions share the document.
                 let mut digest = Sha256::new();
                 [registration.name.as_bytes(), &reply.body].iter().for_each(|text| digest.update(text));
                 let digest = digest.finish();
@@ -170,7 +170,7 @@ impl ExtensionDocuments {
                     return Some(Description { etag: reply.etag, ..before.clone() });
                 }
                 let (gv, body) = (registration.gv.clone(), reply.body);
-                // It may have megabytes, and all loops share this thread.
+                // The document may have megabytes, and all loops share this thread.
                 let reading = spawn_blocking(move || Described::read(&body, &gv.group, &gv.version));
                 Some(Description { content: Arc::new(reading.await.ok()??), digest, etag: reply.etag })
             }
@@ -180,7 +180,7 @@ impl ExtensionDocuments {
     }
 }
 
-/// Whether this is the type of a document that has everything in one.
+/// Whether this is the media type of aggregated discovery.
 fn is_everything(content_type: &str) -> bool {
     let mut parts = content_type.split(';').map(str::trim);
     let has = |wanted: &str| content_type.split(';').any(|part| part.trim() == wanted);

@@ -1,5 +1,5 @@
-//! The configuration of priority and fairness: what a fresh cluster has is looked after, and every flow schema says whether its
-//! priority level is there. The server does this itself, whichever loops run.
+//! API Priority and Fairness: maintains the built-in configuration, and the Dangling condition of every flow schema. Runs in
+//! every server, whichever loops are enabled.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -21,44 +21,44 @@ use super::own_objects::Settle;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-/// The name of the loop.
+/// The name in health checks and metrics.
 pub const NAME: &str = "priority-and-fairness-config";
 const SCHEMAS: &str = "flowschemas.flowcontrol.apiserver.k8s.io";
 const LEVELS: &str = "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io";
-/// How often what a fresh cluster has is looked after; the reference server's value.
+/// How often the built-in configuration is restored; the reference's value.
 const EVERY: Duration = Duration::from_secs(60);
-/// How often the status of one schema is written in how long, and when it is looked at again after more: somebody else wants it
-/// otherwise. The reference server's values.
+/// The maximum writes of one schema's status per period, and the pause after that: another writer disagrees. The reference's
+/// values.
 const MOST_WRITES: usize = 6;
 const WRITES_COUNTED: Duration = Duration::from_secs(60);
 const NEXT_LOOK: Duration = Duration::from_secs(30);
 
-/// What it looks at.
+/// A work item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Task {
-    /// What a fresh cluster has.
+    /// The built-in configuration.
     Own,
-    /// All schemas: a level came or went.
+    /// All schemas: a level was created or deleted.
     All,
     /// One schema.
     One(Key),
-    /// What the levels are: who waits shall have what they say now.
+    /// Applies the current levels to waiting requests.
     Count,
 }
 
-/// The loop.
+/// Maintains flow schemas and priority levels.
 pub struct FlowSchemas {
-    /// What it reads and writes with.
+    /// Reads and writes objects.
     pub client: Client,
-    /// The time.
+    /// The source of time.
     pub clock: Clock,
-    /// Looks after what a fresh cluster has.
+    /// Restores the built-in configuration.
     pub settle: Settle,
-    /// Lets the configuration count, also if no request comes.
+    /// Applies the configuration, even without any request.
     pub count: Settle,
-    /// Whether the status of schemas is written: only where requests are put to them.
+    /// Whether the status of schemas is written: only if API Priority and Fairness is enabled.
     pub tells: bool,
-    /// When the status of which schema was written lately; none but those of the last minute.
+    /// The times of recent status writes by schema, of the last minute only.
     pub written: RefCell<HashMap<Key, VecDeque<Timestamp>>>,
 }
 
@@ -120,7 +120,7 @@ impl FlowSchemas {
     }
 }
 
-/// Whether a schema says this already, whenever it began to.
+/// Whether a schema has these conditions already, regardless of their times.
 fn says(schema: &Value, status: &Value) -> bool {
     let conditions = |of: Option<&Value>| {
         of.and_then(|status| status.get("conditions")).map(Value::items).unwrap_or_default().to_vec()

@@ -1,6 +1,6 @@
-//! garbage-collector-controller: what nobody owns any more goes, and who waits for their dependents is told when they went.
+//! garbage-collector-controller: deletes objects whose owners are gone, and completes deletions that wait for dependents.
 //!
-//! The index (`graph.rs`) says whom a change may concern; `judge.rs` looks at the objects themselves before anything is done.
+//! The index (`graph.rs`) tells which objects a change may concern; `judge.rs` reads the objects themselves before it acts.
 
 mod graph;
 mod judge;
@@ -31,34 +31,33 @@ use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 use graph::{Going, Graph, Owner, Place, Task, Uid};
 
-/// Types whose objects nobody collects: there are many, they own nothing, and they expire.
+/// Events are not collected: they are many, own nothing, and expire.
 const IGNORED: &str = "events";
 
-/// The loop.
+/// The garbage collector.
 pub struct GarbageCollector {
     client: Client,
     recorder: Recorder,
     informer: Addr<Informer>,
     state: RefCell<State>,
-    /// What the work so far makes worth looking at.
+    /// Further tasks that the work so far has found.
     more: RefCell<Vec<Task>>,
 }
 
 #[derive(Default)]
 struct State {
     graph: Graph,
-    /// The types that nodes speak of, by number.
+    /// The types of the graph's nodes, by number.
     types: Vec<TypeName>,
-    /// Owners that somebody looked for in vain.
+    /// Owners that a lookup did not find.
     absent: Absent,
 }
 
-/// How many owners are remembered that are not there.
+/// The number of cached absent owners.
 const ABSENT_REMEMBERED: usize = 512;
 
-/// Owners that are not there, as references mean them, so that a thousand dependents of one of them look for it once. The
-/// uid alone would not do: another reference may name the same object rightly. Digests, because references are as long as who
-/// writes them likes.
+/// Absent owners by their reference, so that a thousand dependents look for one owner once. The UID alone is not enough: another
+/// reference may name the same object correctly. Digests, because references have no maximum length.
 #[derive(Default)]
 struct Absent {
     all: HashSet<[u8; 32]>,
@@ -97,7 +96,7 @@ impl State {
         self.types.get(usize::try_from(place.of).ok()?)
     }
 
-    /// Whether a reference of an object in `namespace` names an owner as it was seen to be.
+    /// Whether a reference in `namespace` agrees with the observed owner.
     fn fits(&self, known: &Known, reference: &Reference<'_>, namespace: &str) -> bool {
         let Some(place) = self.graph.place(Uid::new(&reference.uid)) else { return true };
         let owner = place.key.namespace();
@@ -110,7 +109,7 @@ impl State {
 }
 
 impl GarbageCollector {
-    /// The loop, acting as `client`.
+    /// A collector that acts as `client`.
     pub fn new(client: Client, informer: Addr<Informer>) -> GarbageCollector {
         let recorder = Recorder::new(client.clone(), "garbage-collector-controller");
         GarbageCollector { client, recorder, informer, state: RefCell::default(), more: RefCell::default() }
@@ -131,8 +130,8 @@ impl GarbageCollector {
         state.graph.observe(uid, place, &owners, going(&head), tasks);
     }
 
-    /// Waits until the index knows all that was acknowledged before now. Types are told one after the other: a dependent that
-    /// was made before its owner was deleted may be heard of after that.
+    /// Waits until the index knows everything that was acknowledged before. Types are reported one after the other: a dependent
+    /// that was created before its owner's deletion may be reported after it.
     async fn catch_up(&self) -> Result<()> {
         match self.informer.send(Hear).await {
             Ok(true) => Ok(()),
@@ -146,14 +145,14 @@ impl GarbageCollector {
     }
 }
 
-/// Whether an object has no owner and nobody deletes it, seen without reading it: then it concerns nobody until it goes.
-/// Most writes are of this kind, and most objects at a start.
+/// Whether an object has no owner and is not being deleted, seen without parsing it: then it concerns nobody until it is removed.
+/// Most writes are of this kind, and most objects at the start.
 fn is_plain(object: &Object) -> bool {
     let names = |field: &[u8]| memchr::memmem::find(&object.bytes, field).is_some();
     !names(b"\"ownerReferences\"") && !names(b"\"deletionTimestamp\"")
 }
 
-/// One entry for each owner: an object may name the same one twice in different ways.
+/// Merges references to the same owner: an object may name it twice in different ways.
 fn merge(owners: &mut Vec<Owner>) {
     owners.sort_by_key(|owner| owner.uid);
     owners.dedup_by(|later, first| {

@@ -1,4 +1,4 @@
-//! What the loops need of any object's metadata, read from its stored text without building the rest.
+//! The metadata that loops need, parsed from the stored bytes without building the rest of the object.
 
 use std::borrow::Cow;
 
@@ -6,38 +6,38 @@ use pilothouse_actors::object::Object;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// The part of the metadata that loops look at.
+/// The part of the metadata that loops need.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Head<'a> {
-    /// Who it is.
+    /// `metadata.uid`.
     #[serde(borrow, default)]
     pub uid: Cow<'a, str>,
-    /// Set when its deletion has begun.
+    /// Set when the object is being deleted.
     #[serde(default)]
     deletion_timestamp: Option<IgnoredAny>,
-    /// What it waits for before it goes.
+    /// The finalizers.
     #[serde(borrow, default)]
     pub finalizers: Vec<Cow<'a, str>>,
-    /// Whom it belongs to.
+    /// The owner references.
     #[serde(borrow, default)]
     pub owner_references: Vec<Reference<'a>>,
 }
 
-/// A reference to an owner.
+/// An owner reference.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Reference<'a> {
-    /// The version that the kind is named in.
+    /// The apiVersion of the owner.
     #[serde(borrow, default)]
     pub api_version: Cow<'a, str>,
-    /// The kind.
+    /// The kind of the owner.
     #[serde(borrow, default)]
     pub kind: Cow<'a, str>,
-    /// The name.
+    /// The name of the owner.
     #[serde(borrow, default)]
     pub name: Cow<'a, str>,
-    /// Which object of that name.
+    /// The UID of the owner.
     #[serde(borrow, default)]
     pub uid: Cow<'a, str>,
     /// Whether a foreground deletion of the owner waits for this object.
@@ -59,7 +59,7 @@ struct Whole<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// Reads the metadata of a stored object. What cannot be read, which no store holds, counts as empty.
+    /// Parses the metadata of a stored object. Unparsable metadata, which no store contains, counts as empty.
     pub fn of(object: &'a Object) -> Head<'a> {
         Head::read(&object.bytes)
     }
@@ -68,12 +68,12 @@ impl<'a> Head<'a> {
         serde_json::from_slice(bytes).map(|whole: Whole<'a>| whole.metadata).unwrap_or_default()
     }
 
-    /// Whether its deletion has begun.
+    /// Whether it is being deleted.
     pub fn is_terminating(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
 
-    /// Whether it waits for this finalizer.
+    /// Whether it has this finalizer.
     pub fn has_finalizer(&self, name: &str) -> bool {
         self.finalizers.iter().any(|finalizer| finalizer == name)
     }

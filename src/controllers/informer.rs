@@ -1,9 +1,9 @@
-//! The actor through which all loops hear of changes: one bell for the thread, one cursor per type, no HTTP.
+//! The actor that tells all loops of changes: one bell for the thread, one cursor per type, no HTTP.
 //!
-//! It reads the windows as watch sessions do and passes the events on, type by type; after each round it says that it has
-//! caught up. A type begins to be followed when it is first written to, so types that nobody uses cost nothing. Loops join
-//! and leave it; a loop that joins is told all there is. A type whose store does not answer is asked again soon. If it ends,
-//! which it does only in a panic, [`Hearing`] begins another one and the loops join that.
+//! It reads windows like a watch session and passes events on, type by type. After each round it announces that it has caught up.
+//! If it falls behind the events in memory, it reads the log; if it falls behind the log too, every loop is told all objects. A
+//! type is followed from its first write on, so unused types cost nothing. A loop that joins is told all objects. A type whose
+//! store does not answer is tried again soon. If the informer panics, [`Hearing`] starts another one and the loops join that.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -15,7 +15,7 @@ use futures::future::join_all;
 use pilothouse_actors::bell::{Bell, Bells, Published};
 use pilothouse_actors::object::{Revision, TypeName};
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::window::{Read, Window};
+use pilothouse_actors::window::{Event, Read, Window};
 use tokio::sync::watch;
 
 use crate::limits::{CONTROLLER_EVENTS_PER_TURN, INFORMER_MAILBOX};
@@ -23,63 +23,78 @@ use crate::verbs::stores::{StoreResult, Stores};
 
 use super::runner::{CaughtUp, Follows, Heard, Listed};
 
-/// How soon a type is asked for again whose store did not answer.
+/// When a type is tried again whose store did not answer.
 const ASKED_AGAIN: Duration = Duration::from_millis(200);
 
-/// Tell me what happens. Answers when all there is has been told; an error if that was not possible, and the loop is not taken in.
-/// On Full the sender waits; on Closed it asks for another informer.
+/// Adds a loop. Answers when it was told everything; on an error the loop is not added. On Full the sender waits; on Closed it
+/// asks for another informer.
 #[derive(Message)]
 #[rtype(result = "StoreResult<()>")]
 pub struct Join(pub Member);
 
-/// Tell everybody what has happened until now. Answers when that is done whether it was possible: then every loop knows all
-/// that was acknowledged before this was asked. On Full the sender waits; on Closed it asks again later.
+/// Tells all loops everything up to now. Answers whether that succeeded: then every loop knows all writes that were acknowledged
+/// before. On Full the sender waits; on Closed it asks again later.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "bool")]
 pub struct Hear;
 
-/// A loop that wants to hear.
+/// A loop that receives events.
 #[derive(Clone)]
 pub struct Member {
-    /// Of which types.
+    /// The types that it follows.
     pub follows: Follows,
-    /// Where it hears of everything.
+    /// Receives snapshots.
     pub listed: Recipient<Listed>,
-    /// Where it hears of changes.
+    /// Receives events.
     pub heard: Recipient<Heard>,
-    /// Where it hears that this was all.
+    /// Receives the end of each round.
     pub caught_up: Recipient<CaughtUp>,
 }
 
-/// One type that is followed.
+/// One followed type.
 struct Followed {
     window: Arc<Window>,
     cursor: Revision,
 }
 
-/// What is followed and who hears of it. It moves into each round and back.
+impl Followed {
+    /// What comes after the cursor, also if only the log still has it: a list would say nothing of what has gone meanwhile, and
+    /// some loops act on just that. `None` if nobody has it any more.
+    async fn next(&self) -> Option<Vec<Arc<Event>>> {
+        match self.window.read(self.cursor, CONTROLLER_EVENTS_PER_TURN) {
+            Read::Events(events) => Some(events),
+            Read::Shelved(shelf, through) => {
+                let read = shelf.read(self.cursor, through, CONTROLLER_EVENTS_PER_TURN).await;
+                read.inspect_err(|error| tracing::warn!(%error, "loops have missed something")).ok()
+            }
+            Read::Expired(_) => None,
+        }
+    }
+}
+
+/// The followed types and the loops. It moves into each round and back.
 #[derive(Default)]
 struct Ear {
     followed: HashMap<TypeName, Followed>,
     members: Vec<Member>,
-    /// Types that could not be read in the last round: their bells have rung and will not ring again for that.
+    /// Types that could not be read in the last round: their bells will not ring again for that.
     behind: BTreeSet<TypeName>,
 }
 
-/// The actor. See the module text.
+/// The actor. See the module documentation.
 pub struct Informer {
     bell: Arc<Bell>,
     bells: Bells,
     stores: Arc<dyn Fn() -> Stores + Send + Sync>,
     ear: Ear,
-    /// Dropped with the informer: that is how its end is known.
+    /// Dropped with the informer: that signals its end.
     _lives: watch::Sender<()>,
 }
 
-/// Becomes an error when the informer has ended.
+/// Fails when the informer has ended.
 pub type Lives = watch::Receiver<()>;
 
-/// The way to the informer of this thread: the one that lives, or a new one.
+/// Finds the living informer of this thread, or starts a new one.
 pub struct Hearing {
     bells: Bells,
     stores: Arc<dyn Fn() -> Stores + Send + Sync>,
@@ -87,12 +102,12 @@ pub struct Hearing {
 }
 
 impl Hearing {
-    /// A way to informers that hang up their bell there and read these stores.
+    /// Informers add their bell there and read these stores.
     pub fn new(bells: Bells, stores: Arc<dyn Fn() -> Stores + Send + Sync>) -> Hearing {
         Hearing { bells, stores, current: RefCell::default() }
     }
 
-    /// The informer, and what tells its end.
+    /// The informer, and the signal of its end.
     pub fn informer(&self) -> (Addr<Informer>, Lives) {
         let mut current = self.current.borrow_mut();
         match &*current {
@@ -103,7 +118,7 @@ impl Hearing {
 }
 
 impl Informer {
-    /// Starts the informer of this thread and hangs up its bell.
+    /// Starts the informer of this thread and adds its bell.
     fn begin(bells: &Bells, stores: Arc<dyn Fn() -> Stores + Send + Sync>) -> (Addr<Informer>, Lives) {
         let (lives, told) = watch::channel(());
         let informer = Informer::create(|context| {
@@ -113,18 +128,44 @@ impl Informer {
         (informer, told)
     }
 
-    /// Takes the ear back after a round. What could not be read is asked for again.
-    fn heard(&mut self, ear: Ear, context: &mut Context<Self>) {
-        if !ear.behind.is_empty() {
-            context.notify_later(Published, ASKED_AGAIN);
-        }
-        self.ear = ear;
+    /// A round over the types that were rung; whether all of them could be read.
+    fn hear() -> impl ActorFuture<Self, Output = bool> {
+        Informer::round(|informer| {
+            let rung = informer.bell.drain();
+            async move |ear, stores| ear.hear(&rung, &stores).await
+        })
+    }
+
+    /// Work on the ear as a future that takes it along and brings it back. What could not be read is asked for again.
+    ///
+    /// The ear and the note of the bell are taken when the future is polled and not before: until an actor waits for a future,
+    /// those that it has spawned may still run once, and would find an empty ear and lose what they drain.
+    fn round<T, W>(begin: impl FnOnce(&mut Informer) -> W) -> impl ActorFuture<Self, Output = T>
+    where
+        W: AsyncFnOnce(&mut Ear, Stores) -> T,
+    {
+        let round = actix::fut::ready(()).then(move |(), informer: &mut Informer, _| {
+            let (work, stores) = (begin(informer), (informer.stores)());
+            let mut ear = std::mem::take(&mut informer.ear);
+            let round = async move {
+                let done = work(&mut ear, stores).await;
+                (ear, done)
+            };
+            round.into_actor(informer)
+        });
+        round.map(|(ear, done), informer: &mut Informer, context: &mut Context<Informer>| {
+            if !ear.behind.is_empty() {
+                context.notify_later(Published, ASKED_AGAIN);
+            }
+            informer.ear = ear;
+            done
+        })
     }
 }
 
 impl Drop for Informer {
     fn drop(&mut self) {
-        // Also in a panic, when nobody says that it stopped: nothing shall ring a bell that nobody hears.
+        // Also after a panic, when `stopped` is not called: nothing may ring this bell any more.
         self.bells.remove(&self.bell);
     }
 }
@@ -141,13 +182,8 @@ impl Handler<Published> for Informer {
     type Result = ();
 
     fn handle(&mut self, _: Published, context: &mut Self::Context) {
-        let (mut ear, rung, stores) = (std::mem::take(&mut self.ear), self.bell.drain(), (self.stores)());
-        let round = async move {
-            ear.hear(&rung, &stores).await;
-            ear
-        };
-        // Nothing else is handled meanwhile: what rings is found by the next round.
-        context.wait(round.into_actor(self).map(|ear, informer, context| informer.heard(ear, context)));
+        // No other message is handled meanwhile: rings are found by the next round.
+        context.wait(Informer::hear().map(|_, _, _| ()));
     }
 }
 
@@ -155,15 +191,7 @@ impl Handler<Hear> for Informer {
     type Result = AtomicResponse<Self, bool>;
 
     fn handle(&mut self, _: Hear, _: &mut Self::Context) -> Self::Result {
-        let (mut ear, rung, stores) = (std::mem::take(&mut self.ear), self.bell.drain(), (self.stores)());
-        let round = async move {
-            let all = ear.hear(&rung, &stores).await;
-            (ear, all)
-        };
-        AtomicResponse::new(Box::pin(round.into_actor(self).map(|(ear, all), informer, context| {
-            informer.heard(ear, context);
-            all
-        })))
+        AtomicResponse::new(Box::pin(Informer::hear()))
     }
 }
 
@@ -171,20 +199,14 @@ impl Handler<Join> for Informer {
     type Result = AtomicResponse<Self, StoreResult<()>>;
 
     fn handle(&mut self, Join(member): Join, _: &mut Self::Context) -> Self::Result {
-        let (mut ear, stores) = (std::mem::take(&mut self.ear), (self.stores)());
-        let round = async move {
-            let joined = ear.join(member, &stores).await;
-            (ear, joined)
-        };
-        AtomicResponse::new(Box::pin(round.into_actor(self).map(|(ear, joined), informer, context| {
-            informer.heard(ear, context);
-            joined
+        AtomicResponse::new(Box::pin(Informer::round(|_| {
+            async move |ear, stores| ear.join(member, &stores).await
         })))
     }
 }
 
 impl Ear {
-    /// Tells everyone what is new of the types that were rung; whether all of it could be read.
+    /// Tells the loops the new events of the types that rang. Answers whether all could be read.
     async fn hear(&mut self, rung: &[TypeName], stores: &Stores) -> bool {
         let mut due = std::mem::take(&mut self.behind);
         due.extend(rung.iter().cloned());
@@ -216,13 +238,10 @@ impl Ear {
             self.followed.insert(of.clone(), Followed { window, cursor: Revision::FIRST });
         }
         let Some(followed) = self.followed.get_mut(of) else { return Ok(()) };
-        // What comes while this goes on rings again.
+        // Events that come meanwhile ring again.
         let head = followed.window.head();
         while followed.cursor < head {
-            let Read::Events(events) = followed.window.read(followed.cursor, CONTROLLER_EVENTS_PER_TURN)
-            else {
-                return self.list(of, stores).await;
-            };
+            let Some(events) = followed.next().await else { return self.list(of, stores).await };
             let Some(last) = events.last() else { break };
             followed.cursor = last.revision();
             let heard = Heard { of: of.clone(), events: events.into() };
@@ -232,7 +251,7 @@ impl Ear {
         Ok(())
     }
 
-    /// Begins to follow a type, or begins again after something was missed: everyone is told all there is.
+    /// Starts to follow a type, or starts over after events were missed: the loops get a snapshot.
     async fn list(&mut self, of: &TypeName, stores: &Stores) -> StoreResult<()> {
         let position = stores.open_watch(of, &Permit::none()).await?;
         let followed = Followed { window: position.window, cursor: position.snapshot.revision };
@@ -243,10 +262,10 @@ impl Ear {
         Ok(())
     }
 
-    /// Takes a loop in. What was told to the others and not yet to it stands in the snapshot that it gets.
+    /// Adds a loop. Its snapshot contains everything that the others were told before.
     async fn join(&mut self, member: Member, stores: &Stores) -> StoreResult<()> {
         for of in stores.types().await?.iter().filter(|of| member.follows.includes(of)) {
-            // The others hear of a type that is new since the last round now: afterwards it counts as told.
+            // A type that is new since the last round is told to the other loops now: afterwards it counts as told.
             self.advance(of, stores).await?;
             let position = stores.open_watch(of, &Permit::none()).await?;
             let cursor = position.snapshot.revision;
@@ -259,7 +278,7 @@ impl Ear {
     }
 }
 
-/// Makes an informer panic, for tests of what follows.
+/// Makes an informer panic, for tests.
 #[cfg(test)]
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "()")]
@@ -273,3 +292,6 @@ impl Handler<Break> for Informer {
         panic!("an informer that fails on purpose");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! What is served, as the loops look it up: by store and by kind. Made anew when the catalog was replaced.
+//! The served resources by store and by kind. Made anew when the catalog is replaced.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -10,35 +10,35 @@ use pilothouse_actors::object::TypeName;
 use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
 use crate::api::verb::Verb;
+use crate::api::version::GroupVersion;
 
-/// A catalog that somebody published.
+/// A published catalog.
 pub type Published = Arc<dyn AsRef<Catalog> + Send + Sync>;
 
-/// Where the loops learn what is served now.
+/// Gives loops the current catalog.
 pub struct Catalogs {
     newest: Box<dyn Fn() -> Published>,
     known: RefCell<Option<(Published, Rc<Known>)>>,
 }
 
-/// What one catalog serves.
+/// The resources of one catalog.
 #[derive(Default)]
 pub struct Known {
-    /// One resource of each store: that of the stored version if it is served.
+    /// One resource per store: that of the stored version if it is served.
     by_store: BTreeMap<TypeName, Arc<Resource>>,
     /// The resource of each `apiVersion` and kind.
     by_kind: HashMap<(Arc<str>, Arc<str>), Arc<Resource>>,
-    /// The resource of each group in the version that clients should use, if its objects stand in namespaces and can be
-    /// deleted.
+    /// Each namespaced, deletable resource in the preferred version of its group.
     pub deletable: Vec<Arc<Resource>>,
 }
 
 impl Catalogs {
-    /// Catalogs that are asked for like this.
+    /// Gets catalogs from this function.
     pub fn new(newest: impl Fn() -> Published + 'static) -> Catalogs {
         Catalogs { newest: Box::new(newest), known: RefCell::default() }
     }
 
-    /// What is served now.
+    /// The current catalog.
     pub fn now(&self) -> Rc<Known> {
         let newest = (self.newest)();
         let mut known = self.known.borrow_mut();
@@ -79,19 +79,25 @@ impl Known {
         self.by_store.get(store)
     }
 
-    /// The resource of this plural.
+    /// The resource with this plural.
     pub fn plural(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
         self.by_kind.values().find(|resource| resource.gv.is(group, version) && *resource.plural == *plural)
     }
 
-    /// Whether somebody has defined this version.
+    /// Whether a CustomResourceDefinition defines this version.
     pub fn defines(&self, group: &str, version: &str) -> bool {
         let is_custom =
             |resource: &&Arc<Resource>| resource.custom.is_some() && resource.gv.is(group, version);
         self.by_kind.values().any(|resource| is_custom(&resource))
     }
 
-    /// Whether something of this version is built in.
+    /// The versions that somebody has defined.
+    pub fn defined(&self) -> impl Iterator<Item = &GroupVersion> {
+        let custom = self.by_kind.values().filter(|resource| resource.custom.is_some());
+        custom.map(|resource| &resource.gv)
+    }
+
+    /// Whether this version has built-in resources.
     pub fn has_builtin(&self, group: &str, version: &str) -> bool {
         let is_builtin =
             |resource: &&Arc<Resource>| resource.custom.is_none() && resource.gv.is(group, version);

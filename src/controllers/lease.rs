@@ -1,7 +1,7 @@
-//! Whose loops work, if several servers ever share a store: those of the holder of one Lease.
+//! The lease that decides which server's loops work, should several servers share a store.
 //!
-//! Today one process owns the store, so the lease is always this server's. Its holder is named after the host and the
-//! cluster, and stays the same over restarts: a server that comes back need not wait for itself.
+//! Today one process owns the store, so this server always has the lease. The holder's identity consists of the host and the
+//! cluster, and survives restarts: a restarted server need not wait for its own lease.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -23,14 +23,14 @@ use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-/// The name of the lease. Not that of the stock controller manager, which may run beside our loops.
+/// The name of the lease. It differs from that of kube-controller-manager, which may run beside our loops.
 pub const LEASE: &str = "pilothouse-controllers";
-/// How long the lease holds without being renewed.
+/// The duration of the lease without renewal.
 const HOLDS: Duration = Duration::from_secs(60);
-/// How often it is renewed: each time is a write.
+/// How often it is renewed: each renewal is a write.
 const RENEWED_EVERY: Duration = Duration::from_secs(30);
 
-/// The loops that belong to a server and not to the cluster.
+/// The loops that run in every server.
 const OF_EACH_SERVER: [&str; 9] = [
     super::availability::NAME,
     super::expiry::NAME,
@@ -43,7 +43,7 @@ const OF_EACH_SERVER: [&str; 9] = [
     super::token_use::NAME,
 ];
 
-/// Somebody may work now who could not before. Answers nothing. On Full another is on its way; on Closed nobody waits.
+/// Loops may work now that could not before. Answers nothing. On Full another is on its way; on Closed nobody waits.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Wake;
@@ -59,12 +59,12 @@ struct State {
 }
 
 impl Lead {
-    /// Whether a loop may work. What belongs to this server alone always may.
+    /// Whether a loop may work. Loops of every server always may.
     pub fn allows(&self, name: &str) -> bool {
         self.0.held.get() || name == LEASE || OF_EACH_SERVER.contains(&name)
     }
 
-    /// Tells this loop when it may work.
+    /// Wakes this loop when it may work.
     pub fn wakes(&self, waiting: Recipient<Wake>) {
         let mut all = self.0.waiting.borrow_mut();
         all.retain(Recipient::connected);
@@ -81,20 +81,23 @@ impl Lead {
     }
 }
 
-/// The loop that holds the lease.
+/// Holds and renews the lease.
 pub struct LeaseHolder {
-    /// As whom it writes.
+    /// Reads and writes objects.
     pub client: Client,
-    /// The time.
+    /// The source of time.
     pub clock: Clock,
-    /// Whom it tells.
+    /// Tells the loops whether they may work.
     pub lead: Lead,
+    /// Whether it has held the lease since the start. Whoever else is named before that is an earlier run of this server, perhaps
+    /// under another host name: the store belongs to one process.
+    pub has_begun: Cell<bool>,
 }
 
 impl LeaseHolder {
     async fn hold(&self) -> Result<Outcome> {
         let Ok(resource) = self.client.resource(LEASES) else {
-            // Nobody can hold what is not served.
+            // Without the Lease API nobody else can hold it, either.
             self.lead.set(true);
             return Ok(Outcome::Done);
         };
@@ -102,28 +105,32 @@ impl LeaseHolder {
         let (me, now) = (self.identity().await?, self.clock.now());
         let Some(found) = self.client.read(at).await? else {
             self.client.create(at, &lease(&me, now)).await?;
+            self.has_begun.set(true);
             self.lead.set(true);
             return Ok(Outcome::After(RENEWED_EVERY));
         };
         let spec = found.get("spec").unwrap_or(&Value::Null);
         let renewed = until(spec, Duration::ZERO);
         if spec.str("holderIdentity") == me && renewed.plus(RENEWED_EVERY) > now && renewed <= now {
+            self.has_begun.set(true);
             self.lead.set(true);
             return Ok(Outcome::After(renewed.plus(RENEWED_EVERY).since(now)));
         }
         let holds =
             spec.get("leaseDurationSeconds").and_then(Value::as_int).and_then(|all| u64::try_from(all).ok());
         let ends = until(spec, Duration::from_secs(holds.unwrap_or(0)));
-        if !matches!(spec.str("holderIdentity"), "" | "-") && spec.str("holderIdentity") != me && ends > now {
+        let is_others = !matches!(spec.str("holderIdentity"), "" | "-") && spec.str("holderIdentity") != me;
+        if is_others && ends > now && self.has_begun.get() {
             self.lead.set(false);
             return Ok(Outcome::After(ends.since(now)));
         }
         self.client.edit(at, "", |lease| Ok(take(lease, &me, now))).await?;
+        self.has_begun.set(true);
         self.lead.set(true);
         Ok(Outcome::After(RENEWED_EVERY))
     }
 
-    /// Who this server is, also after a restart.
+    /// The identity of this server, which survives restarts.
     async fn identity(&self) -> Result<String> {
         let host =
             nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
@@ -135,7 +142,7 @@ impl LeaseHolder {
     }
 }
 
-/// When a lease that was renewed last as it says ends after `span`.
+/// When a lease ends, `span` after its last renewal.
 fn until(spec: &Value, span: Duration) -> Timestamp {
     let (seconds, micros) = time::parse_micros(spec.str("renewTime")).unwrap_or_default();
     Timestamp::from_unix(seconds).plus(Duration::from_micros(micros.into())).plus(span)
@@ -155,7 +162,7 @@ fn lease(me: &str, now: Timestamp) -> Value {
     lease
 }
 
-/// Makes the lease ours.
+/// Makes this server the holder.
 fn take(lease: &mut Value, me: &str, now: Timestamp) -> bool {
     let spec = lease.entry("spec");
     if spec.str("holderIdentity") != me {

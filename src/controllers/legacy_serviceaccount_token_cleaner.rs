@@ -1,5 +1,5 @@
-//! legacy-serviceaccount-token-cleaner-controller: tokens that were put into Secrets long ago and that nobody uses are first
-//! marked invalid and go when nobody missed them.
+//! legacy-serviceaccount-token-cleaner-controller: auto-generated token Secrets that are long unused are first marked invalid,
+//! and later deleted.
 
 use std::ops::Bound;
 use std::rc::Rc;
@@ -29,28 +29,28 @@ use super::runner::{Follows, Loop, News};
 
 const EVERY: Duration = Duration::from_secs(24 * 3_600);
 
-/// The loop.
+/// Cleans up unused legacy tokens.
 pub struct LegacyTokenCleaner {
-    /// As whom it writes.
+    /// Reads and writes objects.
     pub client: Client,
-    /// The time.
+    /// The source of time.
     pub clock: Clock,
-    /// How long a token must have been unused.
+    /// How long a token must be unused.
     pub unused_for: Duration,
 }
 
-/// What shall become of a Secret.
+/// The decision about a Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It stays.
+    /// Keep it.
     Stay,
-    /// Its token shall be worth nothing from today on.
+    /// Mark its token invalid from today on.
     Mark,
-    /// It goes.
+    /// Delete it.
     Go,
 }
 
-/// Judges a token by its Secret alone.
+/// Decides by the Secret alone.
 fn judge(secret: &Value, now: Timestamp, unused_for: Duration) -> Verdict {
     let metadata = meta::of(secret);
     let limit = now.minus(unused_for);
@@ -82,7 +82,7 @@ impl LegacyTokenCleaner {
         Ok(Outcome::After(EVERY))
     }
 
-    /// Whether uses have been tracked for as long as a token must be unused, from the day after the first on.
+    /// Whether use has been tracked for as long as a token must be unused, from the day after the first on.
     async fn tracked_long_enough(&self, now: Timestamp) -> Result<bool> {
         let maps = self.client.resource(CONFIG_MAPS)?;
         let map = self.client.read(At { resource: &maps, namespace: TRACKED.0, name: TRACKED.1 }).await?;
@@ -129,7 +129,7 @@ impl LegacyTokenCleaner {
         Ok(())
     }
 
-    /// Whether the account that the Secret names lists it: only then it was made for the account, not by hand.
+    /// Whether the service account lists the Secret: only then it was auto-generated.
     async fn is_of_account(&self, secret: &Value, object: &Object) -> Result<bool> {
         let annotation = |name: &str| {
             meta::of(secret).get("annotations").map(|all| all.str(name)).unwrap_or_default().to_owned()
@@ -146,7 +146,7 @@ impl LegacyTokenCleaner {
             && listed.iter().any(|secret| secret.str("name") == object.key.name()))
     }
 
-    /// Whether a pod speaks of the Secret, in whichever field: one word too many keeps it.
+    /// Whether a pod mentions the Secret in any field: a false match only keeps it.
     async fn is_mounted(&self, object: &Object) -> Result<bool> {
         let pods = self.client.snapshot(&TypeName::new("pods")).await?;
         let name = format!("\"{}\"", object.key.name());
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn an_unused_token_is_marked_and_goes_when_nobody_missed_it() {
-        // 11 January 1970; what was not used since the first may go.
+        // 11 January 1970; tokens unused since the first may be deleted.
         let (now, ten_days) = (Timestamp(10 * 86_400 * 1_000_000), Duration::from_secs(10 * 86_400 - 1));
         let judged = |made: &str, labels: &str| {
             let text =

@@ -1,8 +1,8 @@
-//! Control loops: clients of our own verbs that make the cluster what its objects say. One file each.
+//! Control loops: clients of the server's own verbs that reconcile the cluster. One file each.
 //!
-//! All of them run on one thread of their own, so that they never keep a worker from its requests. Each is an actor
-//! (`runner.rs`) around a [`runner::Loop`]; one informer tells them of changes; what they want to look at waits in a queue
-//! (`queue.rs`); what they write goes through the verbs (`client.rs`) like everybody's writes. See docs/ARCHITECTURE.md.
+//! All loops run on one thread of their own, so that they never block a worker. Each is an actor (`runner.rs`) around a
+//! [`runner::Loop`]. One informer tells them of changes. Their work waits in a queue (`queue.rs`). Their writes go through the
+//! verbs (`client.rs`) like those of other clients. See docs/ARCHITECTURE.md.
 
 mod availability;
 mod bootstrap_tokens;
@@ -42,8 +42,8 @@ use self::roster::{Entry, ROSTER};
 mod ttl_after_finished;
 mod validatingadmissionpolicy_status;
 
-/// Which loops a list of names asks for: `*` for all, `NAME` for one, `-NAME` for all but one. The first entry that
-/// names a loop decides. Also answers the names that mean nothing here.
+/// The loops that `--controllers` asks for: `*` for all, `NAME` for one, `-NAME` for all but one. The first entry that names a
+/// loop decides. Also answers unknown names.
 pub fn choose(asked: &[String]) -> (Vec<&'static Entry>, Vec<&str>) {
     let (plain, star) = (
         |entry: &str| entry.strip_prefix('-').unwrap_or(entry).to_owned(),
@@ -68,7 +68,7 @@ mod testing {
     use crate::api::codec;
     use crate::api::value::Value;
 
-    /// An object from its JSON.
+    /// Parses an object from JSON.
     pub fn object(text: &str) -> Value {
         codec::json::read(text.as_bytes()).unwrap()
     }

@@ -1,8 +1,8 @@
-//! namespace-controller: when a namespace goes, everything in it goes first.
+//! namespace-controller: deletes everything in a terminating namespace, then the namespace.
 //!
-//! Pods before the rest, then every type that the catalog serves at that moment, then what extension servers keep (`elsewhere.rs`).
-//! What holds an object holds the namespace, which says so in its conditions, and so does a server that does not say what it keeps. Nothing of this is remembered outside the store: a server that was killed in the
-//! middle goes on after its next start.
+//! Pods go first, then every type that the catalog serves at that moment, then objects of extension API servers (`elsewhere.rs`).
+//! An object with finalizers blocks the namespace, and so does an extension server that does not answer; the conditions say so.
+//! All progress is in the store: a killed server continues after its next start.
 
 mod conditions;
 mod elsewhere;
@@ -38,29 +38,30 @@ use super::runner::{Follows, Loop, News};
 use conditions::Found;
 use elsewhere::Elsewhere;
 
-/// How long the finalizers of objects are given before somebody looks again, if nothing else happens.
+/// Seconds until the next check if only finalizers are left.
 const FINALIZERS_TAKE: i64 = 15;
-/// How long removals in a namespace are gathered before somebody looks whether it is empty now.
+/// How long removals in a namespace are gathered before the next check whether it is empty.
 const REMOVALS_GATHERED: Duration = Duration::from_millis(20);
 
-/// How namespaces go.
+/// How namespaces are deleted.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Whether pods go before everything else.
+    /// Whether pods are deleted before everything else.
     pub pods_first: bool,
-    /// Whether nothing may stand in a namespace that is not there: what was admitted before it went and stored after goes too.
+    /// Whether objects in missing namespaces are deleted: those that were admitted before the namespace was removed and stored
+    /// afterwards.
     pub needed: bool,
 }
 
-/// The loop.
+/// Deletes terminating namespaces.
 pub struct NamespaceController {
     client: Client,
     clock: Clock,
     rules: Rules,
     elsewhere: Elsewhere,
-    /// The namespaces that are there.
+    /// The existing namespaces.
     there: RefCell<HashSet<String>>,
-    /// Namespaces in which something was left: a removal there is worth another look.
+    /// Terminating namespaces that are not empty: a removal in them triggers another check.
     waiting: RefCell<HashSet<String>>,
 }
 
@@ -68,21 +69,21 @@ pub struct NamespaceController {
 #[derive(Default)]
 struct Progress {
     found: Found,
-    /// Seconds after which it is worth to look again; zero if nothing is left that is known to take time.
+    /// Seconds until the next check; zero if nothing left is known to take time.
     estimate: i64,
-    /// What went wrong, as the error that makes the loop try again.
+    /// Errors, which make the loop retry.
     errors: Vec<String>,
 }
 
 impl Progress {
-    /// Notes what went wrong with one resource.
+    /// Notes an error of one resource.
     fn fail(&mut self, error: String) {
         self.errors.push(error.clone());
         self.found.failures.push(error);
     }
 
-    /// Notes how many objects of a resource are left, and how many of them wait for each finalizer. `estimate`: how many seconds they
-    /// are known to take. The error is about those that have no reason to be there.
+    /// Notes how many objects of a resource are left, and how many of them have each finalizer. `estimate`: how many seconds they
+    /// may take. Fails if objects are left without a reason.
     fn note(
         &mut self,
         namespace: &str,
@@ -113,7 +114,7 @@ impl Progress {
 }
 
 impl NamespaceController {
-    /// The loop, acting as `client`.
+    /// A loop that acts as `client`.
     pub fn new(
         client: Client,
         clock: Clock,
@@ -144,7 +145,7 @@ impl NamespaceController {
         let uid = meta::of(&namespace).str("uid").to_owned();
         let deleted_at =
             time::parse_seconds(meta::of(&namespace).str("deletionTimestamp")).unwrap_or_default();
-        // Before anything is told to go: what goes while we look shall not be missed.
+        // Before anything is deleted, so that removals during the check are not missed.
         self.waiting.borrow_mut().insert(name.to_owned());
         let progress = self.clear(name, deleted_at).await?;
         let now = self.client.now();
@@ -173,12 +174,12 @@ impl NamespaceController {
         Ok(Outcome::Done)
     }
 
-    /// Tells everything in the namespace to go, and looks what is left.
+    /// Deletes everything in the namespace, and counts what is left.
     async fn clear(&self, namespace: &str, deleted_at: i64) -> Result<Progress> {
         let mut progress = Progress::default();
         let known = self.client.known();
         let written = self.client.written().await?;
-        // A type that nobody ever wrote to is not even started for this.
+        // A type that was never written to is not even started for this.
         let is_used = |resource: &Arc<Resource>| {
             resource.stored.as_ref().is_some_and(|stored| written.contains(&stored.store))
         };
@@ -205,7 +206,7 @@ impl NamespaceController {
         Ok(progress)
     }
 
-    /// The same for what extension servers keep.
+    /// Deletes the objects of extension API servers.
     async fn clear_elsewhere(&self, namespace: &str, progress: &mut Progress) {
         let Some((resources, unknown)) = self.elsewhere.resources().await else {
             progress.fail("nobody knows which extension servers there are".to_owned());
@@ -229,7 +230,7 @@ impl NamespaceController {
         progress.found.undiscovered = unknown;
     }
 
-    /// Tells the objects of one resource to go, a bounded number at a time, and counts what is left.
+    /// Deletes the objects of one resource, in bounded batches, and counts what is left.
     async fn clear_type(
         &self,
         resource: &Arc<Resource>,
@@ -262,14 +263,14 @@ impl NamespaceController {
         Ok(snapshot.scan(Some(namespace), Bound::Unbounded).cloned().collect())
     }
 
-    /// Deletes objects in parallel, so that they share syncs of the disk, but few at a time: others want to write too.
+    /// Deletes objects concurrently, so that they share disk syncs, but only a few at a time: others want to write, too.
     async fn delete_all(
         &self,
         resource: &Arc<Resource>,
         objects: Vec<Arc<Object>>,
     ) -> std::result::Result<(), String> {
         let deletions = objects.into_iter().map(|object| async move {
-            // Exactly this one: a namespace of the same name may be new, and an object of the same name in it.
+            // Exactly this object: a new namespace of the same name may have an object of the same name.
             let options = DeleteOptions {
                 uid: Some(Head::of(&object).uid.into_owned()),
                 propagation: Some(Propagation::Background),
@@ -281,7 +282,7 @@ impl NamespaceController {
         each::all(deletions, DELETIONS_IN_FLIGHT).await.map_err(|status| status.message)
     }
 
-    /// How many seconds the pods of a namespace may take to end, counted from its deletion.
+    /// How many seconds the pods of a namespace may take to terminate, counted from its deletion.
     fn grace(&self, resource: &Resource, objects: &[Arc<Object>], deleted_at: i64) -> i64 {
         if !(resource.gv.group.is_empty() && &*resource.plural == "pods") {
             return 0;
@@ -297,15 +298,15 @@ impl NamespaceController {
         if self.client.seconds() - deleted_at >= most { 0 } else { most }
     }
 
-    /// Something stands in this namespace: if that is not there, somebody looks.
+    /// An object is in this namespace: if the namespace is missing, it is checked.
     fn hear_of_place(&self, namespace: &str, queue: &mut Queue<String>) {
         if self.rules.needed && !namespace.is_empty() && !self.there.borrow().contains(namespace) {
             queue.add(namespace.to_owned());
         }
     }
 
-    /// Removes what was created in a namespace by somebody who had been admitted before it went. What is removed was found
-    /// before the namespace was seen to be gone: so nothing goes that belongs to a new namespace of the same name.
+    /// Removes objects that were admitted before their namespace was removed. Their list is taken before the namespace is seen to
+    /// be missing, so no object of a new namespace of the same name is removed.
     async fn sweep_latecomers(&self, at: At<'_>) -> Result<Outcome> {
         let written = self.client.written().await?;
         let (mut late, mut first) = (Vec::new(), None);
@@ -317,7 +318,7 @@ impl NamespaceController {
             match self.objects(&stored.store, at.name).await {
                 Ok(objects) if objects.is_empty() => {}
                 Ok(objects) => late.push((resource.clone(), objects)),
-                // One type that cannot be read, or one object that cannot be removed, does not keep the others.
+                // A corrupt type or object does not stop the others.
                 Err(why) => drop(first.get_or_insert(why)),
             }
         }
@@ -345,7 +346,7 @@ fn terminating(namespace: &mut Value) -> bool {
     going
 }
 
-/// Takes off the mark that holds the namespace for this loop.
+/// Removes the `kubernetes` finalizer.
 fn take_off(namespace: &mut Value) -> bool {
     let mut left: Vec<String> =
         finalizers(namespace).iter().filter_map(Value::as_str).map(str::to_owned).collect();
@@ -377,7 +378,7 @@ impl Loop for NamespaceController {
         if news.of.as_str() == NAMESPACES {
             let name = news.object.key.name();
             if news.gone {
-                // What was admitted before and stored until now is found at once; what is stored later is heard of.
+                // Objects that are stored by now are found at once; later ones cause an event.
                 self.there.borrow_mut().remove(name);
                 queue.add(name.to_owned());
                 return;
@@ -405,14 +406,16 @@ impl Loop for NamespaceController {
         queue: &mut Queue<String>,
     ) {
         if of.as_str() == NAMESPACES {
-            // Some may have gone unheard.
+            // Some may have been removed unnoticed.
             self.there.borrow_mut().drain().for_each(|name| queue.add(name));
             for object in snapshot.iter() {
                 self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
             }
             return;
         }
-        // Each namespace once: keys stand in order.
+        // What they wait for may have gone unheard.
+        self.waiting.borrow().iter().for_each(|namespace| queue.add(namespace.clone()));
+        // Each namespace once: keys are sorted.
         let mut last = "";
         for namespace in snapshot.iter().map(|object| object.key.namespace()) {
             if namespace != last {

@@ -1,5 +1,5 @@
-//! The objects by which others find this server and learn whom it trusts, and the namespaces of the cluster itself: whoever
-//! takes them away or changes them, they are put right soon. The server does this itself, whichever loops run.
+//! Restores the objects of the server itself when they are changed or deleted: the `kubernetes` service,
+//! extension-apiserver-authentication, and the system namespaces. Runs in every server, whichever loops are enabled.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,25 +16,25 @@ use crate::verbs::bootstrap::trust;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-/// The name of the loop.
+/// The name in health checks and metrics.
 pub const NAME: &str = "own-objects";
-/// How often they are looked after though nobody touched them; the reference server's value.
+/// How often they are checked without an event; the reference's value.
 const EVERY: Duration = Duration::from_secs(10);
-/// How soon after somebody did. Two who disagree about them write no faster than this.
+/// How soon they are checked after an event. It bounds the rate of writes if another writer disagrees.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Puts them right.
+/// Restores the objects.
 pub type Settle = Rc<dyn Fn() -> LocalBoxFuture<'static, Result<()>>>;
 
-/// The loop.
+/// Restores the server's own objects.
 pub struct OwnObjects {
-    /// The time.
+    /// The source of time.
     pub clock: Clock,
-    /// What it does.
+    /// Does the work.
     pub settle: Settle,
 }
 
-/// Whether an object is one of them.
+/// Whether this is one of those objects.
 fn is_own(store: &str, namespace: &str, name: &str) -> bool {
     match store {
         NAMESPACES => SYSTEM_NAMESPACES.contains(&name),

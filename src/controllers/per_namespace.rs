@@ -1,10 +1,13 @@
-//! serviceaccount-controller and root-ca-certificate-publisher-controller: what every namespace has from its beginning, and
-//! gets again when somebody takes it away.
+//! serviceaccount-controller and root-ca-certificate-publisher-controller: objects that every namespace has, and that are created
+//! again when deleted.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_actors::object::TypeName;
+use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::meta;
 use crate::api::status::Result;
@@ -16,24 +19,24 @@ use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
 const DESCRIPTION: &str = "kubernetes.io/description";
-/// What the annotation says; clients may show it.
+/// The text of the description annotation; clients may show it.
 const ABOUT: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such \
                      as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions \
                      of Kubernetes clusters.";
 
-/// What one of these loops makes.
+/// The object that such a loop creates.
 pub struct Made {
-    /// The store of what it makes, and what it follows.
+    /// The store of the object, and the types to follow.
     pub store: &'static str,
     follows: &'static [&'static str],
-    /// The name of what it makes.
+    /// The name of the object.
     object_name: &'static str,
-    /// Whether what is there must say something.
+    /// Its required data.
     content: Option<Value>,
 }
 
 impl Made {
-    /// The account that pods of a namespace act as if they say nothing.
+    /// The default service account of pods.
     pub fn default_account() -> Made {
         Made {
             store: "serviceaccounts",
@@ -43,7 +46,7 @@ impl Made {
         }
     }
 
-    /// The certificate by which pods know this server.
+    /// The CA bundle by which pods verify this server.
     pub fn root_certificate(authority_pem: &str) -> Made {
         let mut data = Value::object();
         data.set("ca.crt", authority_pem);
@@ -55,7 +58,7 @@ impl Made {
         }
     }
 
-    /// Makes an object say what it must; whether that changed it.
+    /// Sets the required data; answers whether the object changed.
     fn fill(&self, object: &mut Value) -> bool {
         let Some(data) = &self.content else { return false };
         let described =
@@ -78,16 +81,34 @@ impl Made {
     }
 }
 
-/// The loop.
+/// What is looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// One namespace.
+    One(String),
+    /// All of them: what they should have may have gone unheard.
+    Every,
+}
+
+/// Creates an object in every namespace.
 pub struct PerNamespace {
     client: Client,
     made: Rc<Made>,
+    /// What the work so far makes worth looking at.
+    more: RefCell<Vec<Work>>,
 }
 
 impl PerNamespace {
-    /// A loop that makes this in every namespace, acting as `client`.
+    /// Creates this object in every namespace, acting as `client`.
     pub fn new(client: Client, made: Rc<Made>) -> PerNamespace {
-        PerNamespace { client, made }
+        PerNamespace { client, made, more: RefCell::default() }
+    }
+
+    async fn every(&self) -> Result<Outcome> {
+        let snapshot = self.client.snapshot(&TypeName::new(NAMESPACES)).await?;
+        let names = snapshot.iter().map(|namespace| Work::One(namespace.key.name().to_owned()));
+        self.more.borrow_mut().extend(names);
+        Ok(Outcome::Done)
     }
 
     async fn sync(&self, namespace: &str) -> Result<Outcome> {
@@ -111,29 +132,43 @@ impl PerNamespace {
 }
 
 impl Loop for PerNamespace {
-    type Key = String;
+    type Key = Work;
 
     fn follows(&self) -> Follows {
         Follows::These(self.made.follows)
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<String>) {
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Work>) {
         let key = &news.object.key;
         if news.of.as_str() == NAMESPACES {
             if !news.gone && news.object.fields.get("status.phase") == Some("Active") {
-                queue.add(key.name().to_owned());
+                queue.add(Work::One(key.name().to_owned()));
             }
-        } else if key.name() == self.made.object_name
-            && news.at.is_some()
-            && (news.gone || self.made.content.is_some())
-        {
-            queue.add(key.namespace().to_owned());
+        } else if key.name() == self.made.object_name && (news.gone || self.made.content.is_some()) {
+            queue.add(Work::One(key.namespace().to_owned()));
         }
     }
 
-    fn work(self: Rc<Self>, namespace: String) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&namespace).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
-            .boxed_local()
+    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
+        if of.as_str() != NAMESPACES {
+            return queue.add(Work::Every);
+        }
+        self.hear_each(of, snapshot, queue);
+    }
+
+    fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+        async move {
+            let done = match &work {
+                Work::One(namespace) => self.sync(namespace).await,
+                Work::Every => self.every().await,
+            };
+            done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
+        }
+        .boxed_local()
+    }
+
+    fn more(&self) -> Vec<Work> {
+        self.more.take()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The simplest loops: each looks at every object of one type, whenever it changes.
+//! The simplest loops: each checks an object of one type whenever it changes.
 
 use std::rc::Rc;
 
@@ -13,10 +13,10 @@ use super::runner::{Follows, Loop, News};
 
 /// A loop over the objects of one type.
 pub trait PerObject: 'static {
-    /// The one type that it hears of.
+    /// The type that it follows.
     const STORES: &'static [&'static str];
 
-    /// Looks at one object. An error makes it look again later.
+    /// Checks one object. An error makes it retry later.
     fn sync(&self, key: &Key) -> impl Future<Output = Result<Outcome>>;
 }
 

@@ -1,7 +1,8 @@
-//! pod-garbage-collector-controller: pods that nobody can end any more go: those of nodes that are gone, those that go and
-//! were never on a node, and those that are over when there are too many of them.
+//! pod-garbage-collector-controller: deletes pods of removed nodes, terminating pods that were never scheduled, and finished pods
+//! above the threshold.
 //!
-//! This is what the life of nodes means where no node runs. Whether a node that is there works is for those who run nodes.
+//! This is all of the node lifecycle that is needed without nodes. Whether an existing node works is left to a node lifecycle
+//! controller.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -30,51 +31,50 @@ use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
 const NODES: &str = "nodes";
-/// How long a node may be missing before its pods go: it may be about to come.
+/// How long a node may be missing before its pods are deleted: it may be about to register.
 const QUARANTINE: Duration = Duration::from_secs(40);
-/// How soon a node is looked at again of which nobody could tell, or whose pods could not be ended; the reference's value
-/// for every look.
+/// When a node is checked again whose state is unknown, or whose pods could not be deleted; the reference's interval.
 const AGAIN: Duration = Duration::from_secs(20);
-/// How long pods that are over are gathered before somebody looks whether there are too many.
+/// How long finished pods are gathered before they are counted.
 const GATHERED: Duration = Duration::from_secs(1);
-/// What an operator puts on a node that is gone for good though its object is there.
+/// The taint of a node that is gone for good though its object exists.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// What the loop looks at.
+/// A work item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// The pods of all nodes that may be gone. One key for them: finding the pods means looking at every pod, and that
-    /// costs the same for a hundred nodes as for one.
+    /// The pods of all doubtful nodes. One key for all: finding the pods means scanning every pod, which costs the same for a
+    /// hundred nodes as for one.
     Nodes,
-    /// A pod that goes and has no node.
+    /// A terminating pod without a node.
     Pod(Key),
-    /// All pods that are over.
+    /// All finished pods.
     Over,
 }
 
-/// The loop.
+/// Deletes orphaned and finished pods.
 pub struct PodCollector {
     client: Client,
     clock: Clock,
-    /// How many pods that are over may stay; zero for all.
+    /// The maximum number of finished pods; zero for no limit.
     threshold: usize,
     state: RefCell<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The nodes that are there.
+    /// The existing nodes.
     nodes: HashSet<String>,
-    /// Those of them that are out of service.
+    /// Nodes that are out of service.
     lost: HashSet<String>,
-    /// The nodes whose pods shall be looked at, and when.
+    /// The nodes whose pods are to be checked, and when.
     doubted: HashMap<String, Timestamp>,
-    /// The pods that are over, as far as anybody counts them.
+    /// The finished pods, as far as they are counted.
     over: HashSet<Key>,
 }
 
 impl PodCollector {
-    /// The loop, acting as `client`.
+    /// A loop that acts as `client`.
     pub fn new(client: Client, clock: Clock, threshold: u32) -> PodCollector {
         let threshold = usize::try_from(threshold).unwrap_or(usize::MAX);
         PodCollector { client, clock, threshold, state: RefCell::default() }
@@ -117,19 +117,20 @@ impl PodCollector {
 
     async fn nodes(&self, resource: &Arc<Resource>) -> Result<Outcome> {
         let now = self.clock.now();
-        // Taken out before anybody looks: a pod that comes while the work goes on makes its node doubtful anew.
+        // Taken out before the check: a pod that comes meanwhile makes its node doubtful again.
         let due = self.state.borrow_mut().due(now);
         if let Err(status) = self.look_at(resource, due).await {
-            // Not tried again as a whole: the pauses of that would grow, and the other nodes would wait for them too.
+            // Not retried as a whole: the pause would grow, also for the other nodes.
             tracing::debug!(%status, "the pods of some nodes are looked at again");
         }
         let next = self.state.borrow().doubted.values().min().copied();
-        // Nodes that are doubted soon after each other share the look at all pods.
+        // Nodes that become doubtful shortly after each other share one scan.
         let left = |at: Timestamp| at.since(self.clock.now());
         Ok(next.map_or(Outcome::Done, |at| Outcome::After(left(at).max(GATHERED))))
     }
 
-    /// Ends the pods of those nodes that are gone or lost. Those of which that could not be said, or not done, stay in doubt.
+    /// Deletes the pods of missing and lost nodes. Nodes whose state is unknown, or whose pods could not be deleted, stay
+    /// doubtful.
     async fn look_at(&self, resource: &Arc<Resource>, doubted: Vec<String>) -> Result<()> {
         let mut found = Found::default();
         let nodes = self.client.resource(NODES);
@@ -176,7 +177,7 @@ impl PodCollector {
         each::all(pods.into_iter().map(|pod| self.end(resource, pod, because)), DELETIONS_IN_FLIGHT).await
     }
 
-    /// Makes a pod say that it failed, since nobody else will, and removes it.
+    /// Marks a pod as failed, because no kubelet will, and removes it.
     async fn end(&self, resource: &Arc<Resource>, object: Arc<Object>, because: Option<&str>) -> Result<()> {
         let head = Head::of(&object);
         let uid = head.uid.to_string();
@@ -241,7 +242,7 @@ impl PodCollector {
         }
     }
 
-    /// Has the pods of a node looked at after a while.
+    /// Schedules a check of a node's pods.
     fn doubt(&self, state: &mut State, queue: &mut Queue<Work>, node: &str, after: Duration) {
         let at = self.clock.now().plus(after);
         state.doubt(node.to_owned(), at);
@@ -249,12 +250,12 @@ impl PodCollector {
     }
 }
 
-/// What nodes that were doubted turned out to be.
+/// The state of doubtful nodes.
 #[derive(Default)]
 struct Found {
     gone: HashSet<String>,
     lost: HashSet<String>,
-    /// Those of which nobody can tell.
+    /// Nodes whose state is unknown.
     in_doubt: Vec<String>,
     attempts: Attempts,
 }
@@ -290,7 +291,7 @@ fn is_over(pod: &Object) -> bool {
     matches!(pod.fields.get("status.phase"), Some("Succeeded" | "Failed"))
 }
 
-/// Whether a node is out of service and does not say that it works all the same.
+/// Whether a node is out of service and not ready.
 fn is_lost(node: &Value) -> bool {
     let items = |path: &[&str]| node.at(path).map(Value::items).unwrap_or_default();
     let ready = |condition: &Value| condition.str("type") == "Ready" && condition.str("status") == "True";
@@ -298,7 +299,7 @@ fn is_lost(node: &Value) -> bool {
         && !items(&["status", "conditions"]).iter().any(ready)
 }
 
-/// Makes a pod say that it failed, and why it is in the way.
+/// Marks a pod as failed, with the reason of its disruption.
 fn fail(pod: &mut Value, because: Option<&str>, now: &str) -> bool {
     let status = pod.entry("status");
     if matches!(status.str("phase"), "Succeeded" | "Failed") {
@@ -339,7 +340,7 @@ impl Loop for PodCollector {
 
     fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
         if of.as_str() == NODES {
-            // Some may have gone unheard.
+            // Some may have been removed unnoticed.
             let mut state = self.state.borrow_mut();
             for gone in std::mem::take(&mut state.nodes) {
                 self.doubt(&mut state, queue, &gone, QUARANTINE);

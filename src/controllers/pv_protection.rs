@@ -1,5 +1,5 @@
-//! persistentvolumeclaim-protection-controller and persistentvolume-protection-controller: what is in use stays until it is
-//! not, however often somebody deletes it.
+//! persistentvolumeclaim-protection-controller and persistentvolume-protection-controller: a claim or volume in use is kept until
+//! it is unused, even if it is deleted.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::object::{Key, Object, TypeName};
+use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::meta;
@@ -28,9 +29,9 @@ const CLAIMS: &str = "persistentvolumeclaims";
 /// What is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protected {
-    /// Claims, while a pod on a node uses them.
+    /// Claims, while a scheduled pod uses them.
     Claims,
-    /// Volumes, while a claim is bound to them.
+    /// Volumes, while they are bound to a claim.
     Volumes,
 }
 
@@ -50,30 +51,30 @@ impl Protected {
     }
 }
 
-/// What came of a look at an object.
+/// The result of checking an object.
 enum Looked {
-    /// It is as it should be.
+    /// Nothing is to be done.
     Settled,
-    /// It shall go, but somebody uses it.
+    /// It is being deleted, but in use.
     InUse,
 }
 
-/// The loop.
+/// Adds and removes protection finalizers.
 pub struct Protection {
     client: Client,
     what: Protected,
-    /// Claims that shall go and are in use: pods that end are worth another look at them.
+    /// Claims that are being deleted and in use: a pod that ends triggers another check.
     waiting: RefCell<HashSet<Key>>,
 }
 
 impl Protection {
-    /// The loop that protects `what`, acting as `client`.
+    /// A loop that protects `what`, acting as `client`.
     pub fn new(client: Client, what: Protected) -> Protection {
         Protection { client, what, waiting: RefCell::default() }
     }
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
-        // Before anybody looks: a pod that ends while we do shall not be missed.
+        // Before the check, so that a pod that ends during it is not missed.
         self.waiting.borrow_mut().insert(key.clone());
         let outcome = self.look(key).await;
         if !matches!(outcome, Ok(Looked::InUse)) {
@@ -89,7 +90,7 @@ impl Protection {
         let (going, finalizer) = (meta::is_terminating(&object), self.what.finalizer());
         let finalizers = meta::of(&object).get("finalizers").map(Value::items).unwrap_or_default();
         let held = finalizers.iter().any(|one| one.as_str() == Some(finalizer));
-        // What goes without our mark, or stays with it, is as it should be.
+        // Nothing to do for a terminating object without our finalizer, or a living one with it.
         if going != held {
             return Ok(Looked::Settled);
         }
@@ -119,7 +120,7 @@ impl Protection {
         let pods: Arc<Resource> = self.client.resource(PODS)?;
         let snapshot = self.client.snapshot(&TypeName::new(PODS)).await?;
         let named = format!("\"{}\"", key.name());
-        // Most pods can be told apart without reading them: they neither name the claim nor could one of theirs be named so.
+        // Most pods can be excluded without parsing: they neither name the claim nor can have a generated claim of that name.
         let may_use = |pod: &&Arc<Object>| {
             memchr::memmem::find(&pod.bytes, named.as_bytes()).is_some()
                 || key.name().strip_prefix(pod.key.name()).is_some_and(|rest| rest.starts_with('-'))
@@ -133,7 +134,7 @@ impl Protection {
     }
 }
 
-/// Whether a pod on a node uses a claim.
+/// Whether a scheduled pod uses a claim.
 fn uses(pod: &Value, claim: &Value) -> bool {
     if pod.at(&["spec", "nodeName"]).and_then(Value::as_str).is_none_or(str::is_empty) {
         return false;
@@ -178,6 +179,14 @@ impl Loop for Protection {
         if !news.gone && head.is_terminating() == head.has_finalizer(self.what.finalizer()) {
             queue.add(news.object.key.clone());
         }
+    }
+
+    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Key>) {
+        if of.as_str() == PODS {
+            // The last pod that used a claim may have gone unheard, wherever the others are.
+            return self.waiting.borrow().iter().for_each(|claim| queue.add(claim.clone()));
+        }
+        self.hear_each(of, snapshot, queue);
     }
 
     fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {

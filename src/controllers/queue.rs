@@ -1,57 +1,60 @@
-//! The work that waits for a loop: keys, each at most once, some of them not before their time.
+//! The work queue of a loop: keys, each at most once, some of them delayed.
 //!
-//! Pure: whoever asks says what time it is. A key that is added while it is worked on is worked on once more afterwards,
-//! and never by two workers at the same time. So the queue holds no more keys than there are objects.
+//! Pure: the caller passes the time. A key that is added while it is worked on is worked on again afterwards, and never by two
+//! workers at the same time. So the queue holds at most as many keys as there are objects.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::time::Duration;
 
 use pilothouse_actors::clock::Timestamp;
+use pilothouse_actors::limits::SET_BACK;
 
-/// How long a key whose work failed waits at first; twice as long after each further failure.
+/// The first pause of a key whose work failed; doubled after each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(5);
-/// Retries of one loop per second, when many keys fail at once.
+/// Retries per second of one loop, when many keys fail at once.
 const RETRIES_PER_SECOND: u32 = 10;
-/// How many retries may come before that counts.
+/// The number of retries before that limit applies.
 const RETRY_BURST: u32 = 100;
 
-/// What became of the work on a key.
+/// The result of work on a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done.
+    /// The work is done.
     Done,
-    /// It failed, for this reason, and is tried again after a pause that grows.
+    /// The work failed for this reason, and is retried after a growing pause.
     Again(String),
-    /// It is looked at again after this time.
+    /// The key is checked again after this time.
     After(Duration),
 }
 
 /// The queue of one loop.
 #[derive(Debug)]
 pub struct Queue<K> {
-    /// What can be worked on now, in order.
+    /// Keys that are ready, in order.
     ready: VecDeque<K>,
-    /// Everything in `ready`, and what shall be ready again when the work on it ends.
+    /// All keys in `ready`, and those to be added again when the work on them ends.
     wanted: HashSet<K>,
     working: HashSet<K>,
-    /// What waits for its time. The number keeps apart what is due at the same moment.
+    /// Delayed keys. The number tells keys with the same time apart.
     later: BTreeMap<(Timestamp, u64), K>,
-    /// Where each key stands in `later`.
+    /// The place of each key in `later`.
     due: HashMap<K, (Timestamp, u64)>,
     failures: HashMap<K, u32>,
     longest_retry: Duration,
-    /// When the next retry would be due if all of them came evenly.
+    /// When the next retry would be due at an even rate.
     even: Timestamp,
+    /// The time when it was last looked at.
+    seen: Timestamp,
     count: u64,
-    /// How many keys were ever added.
+    /// The number of keys ever added.
     pub added: u64,
-    /// How many failures were ever tried again.
+    /// The number of retries ever made.
     pub retried: u64,
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
-    /// An empty queue whose failures are tried again after at most `longest_retry`.
+    /// An empty queue with a maximum pause between retries.
     pub fn new(longest_retry: Duration) -> Queue<K> {
         Queue {
             ready: VecDeque::new(),
@@ -62,13 +65,14 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             failures: HashMap::new(),
             longest_retry,
             even: Timestamp::default(),
+            seen: Timestamp::default(),
             count: 0,
             added: 0,
             retried: 0,
         }
     }
 
-    /// Wants a key to be worked on.
+    /// Adds a key.
     pub fn add(&mut self, key: K) {
         if let Some(at) = self.due.remove(&key) {
             self.later.remove(&at);
@@ -81,7 +85,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// Wants a key to be worked on at a time, or earlier if that was asked for before.
+    /// Adds a key at a time, or earlier if it was added for an earlier time before.
     pub fn add_at(&mut self, key: K, at: Timestamp) {
         if self.wanted.contains(&key) {
             return;
@@ -98,7 +102,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.later.insert((at, self.count), key);
     }
 
-    /// No longer wants a key, unless it is being worked on.
+    /// Cancels the timer of a key and forgets its failures; one that is ready stays.
     pub fn forget(&mut self, key: &K) {
         if let Some(at) = self.due.remove(key) {
             self.later.remove(&at);
@@ -106,8 +110,24 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.failures.remove(key);
     }
 
-    /// The next key to work on. Whoever takes it says [`Queue::done`] afterwards.
+    /// Where the clock was set back, everything that waits comes earlier by as much: nobody shall wait for the hour to come again.
+    fn note_time(&mut self, now: Timestamp) {
+        let back = Duration::from_micros(self.seen.0.saturating_sub(now.0));
+        self.seen = now;
+        if back < SET_BACK {
+            return;
+        }
+        self.even = self.even.minus(back);
+        for ((at, count), key) in std::mem::take(&mut self.later) {
+            let due = (at.minus(back), count);
+            self.due.insert(key.clone(), due);
+            self.later.insert(due, key);
+        }
+    }
+
+    /// Takes the next key. The caller must call [`Queue::done`] afterwards.
     pub fn next(&mut self, now: Timestamp) -> Option<K> {
+        self.note_time(now);
         while self.later.first_key_value().is_some_and(|((at, _), _)| *at <= now) {
             if let Some((_, key)) = self.later.pop_first() {
                 self.due.remove(&key);
@@ -120,8 +140,9 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         Some(key)
     }
 
-    /// The work on a key has ended.
+    /// Ends the work on a key.
     pub fn done(&mut self, key: K, outcome: &Outcome, now: Timestamp) {
+        self.note_time(now);
         self.working.remove(&key);
         if !matches!(outcome, Outcome::Again(_)) {
             self.failures.remove(&key);
@@ -148,7 +169,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         pause.min(self.longest_retry)
     }
 
-    /// When one more retry may come, so that a thousand keys that fail together do not come back together.
+    /// The time of one more retry, so that a thousand keys that fail together do not retry together.
     fn even_pace(&mut self, now: Timestamp) -> Timestamp {
         let step = Duration::from_secs(1) / RETRIES_PER_SECOND;
         let slack = step * RETRY_BURST;
@@ -156,12 +177,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.even
     }
 
-    /// When the first key is due that waits for its time; `None` if none does.
+    /// When the first delayed key is due; `None` if there is none.
     pub fn due(&self) -> Option<Timestamp> {
         self.later.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// How many keys can be worked on now.
+    /// The number of ready keys.
     pub fn depth(&self) -> usize {
         self.ready.len()
     }
@@ -176,7 +197,7 @@ mod tests {
     const LONGEST: Duration = Duration::from_secs(60);
 
     fn at(millis: u64) -> Timestamp {
-        // Not at the epoch: the past must exist.
+        // Not at the epoch, because the queue looks into the past.
         Timestamp(1_000_000_000_000 + millis * 1_000)
     }
 
@@ -219,6 +240,21 @@ mod tests {
         queue.next(at(0));
         queue.done("a", &again, at(0));
         assert_eq!(queue.due(), Some(at(5)));
+    }
+
+    #[test]
+    fn nothing_waits_for_an_hour_that_comes_twice() {
+        let mut queue = Queue::new(LONGEST);
+        let hour = Duration::from_secs(3_600);
+        queue.add("a");
+        queue.next(at(0).plus(hour));
+        queue.done("a", &Outcome::Again(String::new()), at(0).plus(hour));
+        queue.add_at("b", at(0).plus(hour).plus(LONGEST));
+        assert_eq!((queue.next(at(0)), queue.next(at(5))), (None, Some("a")), "its pause is what it was");
+        queue.done("a", &Outcome::Again(String::new()), at(5));
+        assert!(queue.due().is_some_and(|due| due <= at(100)), "retries do not keep to the old pace");
+        assert_eq!((queue.next(at(59_000)).is_some(), queue.next(at(59_000))), (true, None));
+        assert_eq!(queue.next(at(61_000)), Some("b"));
     }
 
     #[test]
@@ -272,7 +308,7 @@ mod tests {
     }
 
     proptest! {
-        /// No key is ever with two workers, and none that was wanted is lost.
+        /// No key is ever with two workers, and no added key is lost.
         #[test]
         fn nothing_is_lost_and_nothing_is_done_twice_at_once(steps in steps()) {
             let mut queue = Queue::new(LONGEST);

@@ -1,11 +1,13 @@
-//! The objects that say of versions which somebody has defined that this server serves them: whoever takes them away or changes them,
-//! they are put right; those of definitions that are gone go. Of versions that are built in that is done at the start alone, as in the
-//! reference. The server does this itself, whichever loops run.
+//! The APIServices of custom group versions: restored when changed or deleted, and removed with the last definition of their
+//! version. Those of built-in versions are only created at the start, as in the reference. Runs in every server, whichever loops
+//! are enabled.
 
 use std::rc::Rc;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_actors::object::TypeName;
+use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::aggregation::STORE;
 use crate::api::bootstrap::api_services::{DEFINED, MANAGED, ON_START, defined};
@@ -19,16 +21,16 @@ use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-/// The name of the loop.
+/// The name in health checks and metrics.
 pub const NAME: &str = "apiservice-registrations";
 
-/// The loop.
+/// Maintains the APIServices of custom group versions.
 pub struct Registrations {
-    /// What it reads and writes with.
+    /// Reads and writes objects.
     pub client: Client,
 }
 
-/// What is to be done about one of the objects.
+/// The action for one APIService.
 #[derive(Debug, PartialEq, Eq)]
 enum Deed {
     Nothing,
@@ -37,7 +39,7 @@ enum Deed {
     Remove,
 }
 
-/// Decides. `is_defined`: whether somebody has defined the version; `spec`: what would be said of it then.
+/// Decides the action. `is_defined`: whether a CustomResourceDefinition has the version; `spec`: the wanted spec in that case.
 fn decide(found: Option<&Value>, is_defined: bool, spec: Option<&Value>) -> Deed {
     let Some(found) = found else { return if is_defined { Deed::Make } else { Deed::Nothing } };
     let managed = meta::of(found).get("labels").map_or("", |labels| labels.str(MANAGED));
@@ -57,6 +59,14 @@ impl Loop for Registrations {
 
     fn hear(&self, news: &News<'_>, queue: &mut Queue<String>) {
         queue.add(news.object.key.name().to_owned());
+    }
+
+    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<String>) {
+        // What says of a defined version that it is there may have gone unheard.
+        for GroupVersion { group, version } in self.client.known().defined() {
+            queue.add(format!("{version}.{group}"));
+        }
+        self.hear_each(of, snapshot, queue);
     }
 
     fn work(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
@@ -95,7 +105,9 @@ impl Registrations {
             }
             Deed::Remove => {
                 let Some(object) = self.client.get(at).await? else { return Ok(()) };
-                self.client.delete(&resource, object, &DeleteOptions::default()).await.unless_overtaken()?;
+                let uid = found.as_ref().map(|found| meta::of(found).str("uid").to_owned());
+                let options = DeleteOptions { uid, ..DeleteOptions::default() };
+                self.client.delete(&resource, object, &options).await.unless_overtaken()?;
                 Ok(())
             }
         }

@@ -1,8 +1,8 @@
-//! resourcequota-controller: writes into each quota what may be used and what is used, and gives back what is no longer.
+//! resourcequota-controller: writes the status of quotas, and recalculates their usage.
 //!
-//! Admission charges what is created (`verbs/admission/quota.rs`) and never gives anything back. This loop counts a namespace
-//! anew when something of it went or uses less, when a quota is made or says something else, and every now and then. A count
-//! costs what the namespace holds, so one that holds much is counted less often: see [`Watched`].
+//! Admission only adds usage (`verbs/admission/quota.rs`) and never subtracts it. This loop recalculates the usage of a namespace
+//! when an object is removed or uses less, when a quota is created or changed, and periodically. A count costs as much as the
+//! namespace has objects, so a large one is counted less often: see [`Watched`].
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -31,43 +31,43 @@ use super::runner::{Follows, Loop, News};
 
 /// How long changes are gathered before a namespace is counted: a thousand deletions cost a few counts.
 const GATHERED: Duration = Duration::from_millis(200);
-/// When a status that was written is held against the objects once more: a creation that was charged and not yet stored
-/// while they were counted is found then.
+/// When a written status is verified once more: it finds an object that was charged but not yet stored during the count.
 const CHECKED_AGAIN: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
-/// How often as long as it took to count a namespace nobody counts it again: a tenth of the time of one thread at most goes
-/// into one namespace, however busy it is.
+/// How many times the duration of a count the namespace rests afterwards: counting one namespace takes at most a tenth of the
+/// thread's time, however busy it is.
 const RESTS: u32 = 9;
-/// Objects that are counted before others on the thread have their turn.
+/// Objects that are counted before other tasks of the thread run.
 const COUNTED_PER_TURN: usize = 256;
 
-/// The loop.
+/// Maintains the status of quotas.
 pub struct QuotaStatus {
     client: Client,
     clock: Clock,
     features: Features,
-    /// How often each quota is counted though nothing happened; zero for never.
+    /// How often each quota is counted without an event; zero for never.
     every: Duration,
-    /// The namespaces that have quotas.
+    /// The namespaces with quotas.
     watched: RefCell<HashMap<String, Watched>>,
 }
 
 /// A namespace with quotas.
 #[derive(Debug, Default)]
 struct Watched {
-    /// The names that each quota is about.
+    /// The resource names of each quota.
     quotas: BTreeMap<String, Vec<String>>,
     /// When it may be counted again.
     rests_until: Timestamp,
 }
 
 impl Watched {
-    /// How long it still rests.
+    /// The remaining rest.
     fn rest(&self, now: Timestamp) -> Duration {
-        self.rests_until.since(now)
+        // More than the longest rest is left only where the clock was set back.
+        self.rests_until.since(now).min(QUOTA_REST)
     }
 
-    /// It was counted from `began` until `now`. Those of several quotas add up.
+    /// Notes a count from `began` until `now`. The rests of several quotas add up.
     fn counted(&mut self, began: Timestamp, now: Timestamp) {
         let took = now.since(began);
         let rest = self.rest(now).saturating_add(took.saturating_mul(RESTS));
@@ -76,7 +76,7 @@ impl Watched {
 }
 
 impl QuotaStatus {
-    /// The loop, acting as `client`, that counts every quota at least so often.
+    /// A loop that acts as `client` and counts every quota at least so often.
     pub fn new(client: Client, clock: Clock, features: Features, every: Duration) -> QuotaStatus {
         QuotaStatus { client, clock, features, every, watched: RefCell::default() }
     }
@@ -87,7 +87,7 @@ impl QuotaStatus {
         let Some(object) = self.client.get(at).await? else { return Ok(Outcome::Done) };
         let quota = self.client.load(&resource, &object)?;
         let namespace = key.namespace();
-        // What nobody has counted yet, or not since it was changed, does not wait: nothing can be created before.
+        // A new or changed quota is counted without a rest: nothing can be created before.
         if says_what_is_allowed(&quota) {
             let rest = self
                 .watched
@@ -107,7 +107,7 @@ impl QuotaStatus {
         if is_right(&quota, &used) {
             return Ok(if self.every.is_zero() { Outcome::Done } else { Outcome::After(self.every) });
         }
-        // Only onto the version that was read: a charge that came meanwhile is not in the count.
+        // Only onto the version that was read: a concurrent charge is not in the count.
         let revision = object.revision.0.to_string();
         let written = self.client.edit(at, "status", |quota| {
             quota.entry("metadata").set("resourceVersion", revision.as_str());
@@ -118,7 +118,7 @@ impl QuotaStatus {
         Ok(written.map_or(Outcome::Done, |()| Outcome::After(CHECKED_AGAIN)))
     }
 
-    /// What the objects of a namespace use of what a quota is about.
+    /// The usage of a namespace for the resources of a quota.
     async fn count(&self, namespace: &str, quota: &Value) -> Result<Amounts> {
         let (known, written) = (self.client.known(), self.client.written().await?);
         let spec = quota.get("spec").unwrap_or(&Value::Null);
@@ -133,8 +133,8 @@ impl QuotaStatus {
                 if at % COUNTED_PER_TURN == COUNTED_PER_TURN - 1 {
                     tokio::task::yield_now().await;
                 }
-                // Of most types only the number counts, whatever the objects say. So it is with one that cannot be read: it
-                // is there, and nobody knows what else it uses.
+                // For most types only the number of objects counts, whatever they contain. A corrupt object counts, too, though
+                // its other usage is unknown.
                 let content = match self.depends_on_content(resource) {
                     true => self.client.load(resource, object).unwrap_or_default(),
                     false => Value::Null,
@@ -150,7 +150,7 @@ impl QuotaStatus {
         meter.is_some_and(|meter| meter.may_charge(Change::Update, ""))
     }
 
-    /// Whether an update may have changed what an object uses, or which quotas are about it.
+    /// Whether an update may have changed the usage of an object, or which quotas cover it.
     fn uses_otherwise(&self, resource: &Resource, meter: &Meter<'_>, old: &Object, new: &Object) -> bool {
         let (Ok(old), Ok(new)) = (self.client.load(resource, old), self.client.load(resource, new)) else {
             return true;
@@ -181,7 +181,7 @@ impl QuotaStatus {
         let all = &mut watched.entry(key.namespace().to_owned()).or_default().quotas;
         all.insert(key.name().to_owned(), names);
         let before = news.previous.and_then(|previous| read(previous));
-        // Statuses are written for every charge; whoever writes a wrong one is found out when all are counted.
+        // The status changes with every charge, so it causes no count; the periodic count finds a wrong one.
         let same = before.is_some_and(|before| before.get("spec") == now.get("spec"));
         if !same || !says_what_is_allowed(&now) {
             queue.add(key.clone());
@@ -208,18 +208,18 @@ impl QuotaStatus {
     }
 }
 
-/// Whether the status says what the specification allows.
+/// Whether `status.hard` equals `spec.hard`.
 fn says_what_is_allowed(quota: &Value) -> bool {
     amounts::read(quota.at(&["spec", "hard"])) == amounts::read(quota.at(&["status", "hard"]))
 }
 
-/// Whether the status says what the specification allows and what was counted.
+/// Whether the status equals the spec and the count.
 fn is_right(quota: &Value, used: &Amounts) -> bool {
-    // An empty map is not written, so a quota that allows nothing is right without one.
+    // An empty map is not stored, so a quota without limits is right without one.
     says_what_is_allowed(quota) && amounts::read(quota.at(&["status", "used"])) == wanted(quota, used)
 }
 
-/// What the status shall say is used: what was counted, and of what nobody counts what it said before.
+/// The counted usage; resources we do not count keep their previous value.
 fn wanted(quota: &Value, used: &Amounts) -> Amounts {
     let mut all = amounts::read(quota.at(&["status", "used"]));
     all.extend(used.clone());
@@ -247,7 +247,7 @@ impl Loop for QuotaStatus {
         Follows::Every
     }
 
-    /// Charges that come one after the other may keep it from writing; when they end it shall not wait for long.
+    /// Frequent charges may cause conflicts; the status must be written soon after they end.
     fn longest_retry(&self) -> Duration {
         LONGEST_RETRY
     }
@@ -256,7 +256,7 @@ impl Loop for QuotaStatus {
         if news.of.as_str() == RESOURCE_QUOTAS {
             self.hear_quota(news, queue);
         }
-        // Quotas are counted by quotas too.
+        // Quotas may count quotas.
         self.hear_other(news, queue);
     }
 
@@ -267,7 +267,7 @@ impl Loop for QuotaStatus {
         queue: &mut Queue<Key>,
     ) {
         if of.as_str() == RESOURCE_QUOTAS {
-            // Some may have gone unheard.
+            // Some may have been removed unnoticed.
             self.watched.borrow_mut().clear();
             let readable = snapshot.iter().filter(|object| object.is_readable());
             for object in readable {
@@ -275,7 +275,7 @@ impl Loop for QuotaStatus {
             }
             return;
         }
-        // What was missed of another type may have been a removal: everything that it concerns is counted.
+        // Missed events of another type may have been removals: all concerned quotas are counted.
         let concerned: Vec<Key> = {
             let watched = self.watched.borrow();
             let known = self.client.known();
@@ -317,7 +317,7 @@ mod tests {
         assert!(watched.rest(at(0)).is_zero());
         watched.counted(at(0), at(100));
         assert_eq!(watched.rest(at(100)), Duration::from_millis(900));
-        // Another quota of the same namespace, counted meanwhile.
+        // Another quota of the same namespace is counted meanwhile.
         watched.counted(at(100), at(200));
         assert_eq!(watched.rest(at(200)), Duration::from_millis(800 + 900));
         assert!(watched.rest(at(1_900)).is_zero());

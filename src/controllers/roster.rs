@@ -1,5 +1,6 @@
-//! The loops that flags choose: by which names they are known, as whom they act, and what they are made from.
+//! The loops that `--controllers` enables: their names, service accounts and constructors.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use pilothouse_actors::clock::Clock;
@@ -23,17 +24,17 @@ use super::validatingadmissionpolicy_status::PolicyTypes;
 
 /// One loop.
 pub struct Entry {
-    /// The name that the reference's controller manager has for it, by which flags, health and metrics know it.
+    /// Its name in kube-controller-manager, used in flags, health checks and metrics.
     pub name: &'static str,
-    /// The older one.
+    /// Its deprecated name.
     pub old_name: &'static str,
     /// The service account that it acts as.
     account: &'static str,
-    /// Runs it.
+    /// Starts it.
     run: fn(Making<'_>),
 }
 
-/// What a loop is made from.
+/// The inputs of a loop.
 struct Making<'a> {
     house: &'a House,
     name: &'static str,
@@ -51,7 +52,7 @@ const fn entry(
     Entry { name, old_name, account, run }
 }
 
-/// The loops that can be chosen.
+/// All loops that can be enabled.
 pub static ROSTER: &[Entry] = &[
     entry("namespace-controller", "namespace", "namespace-controller", namespace),
     entry("garbage-collector-controller", "garbagecollector", "generic-garbage-collector", garbagecollector),
@@ -131,7 +132,7 @@ pub static ROSTER: &[Entry] = &[
 ];
 
 impl House {
-    /// Runs a loop of the roster.
+    /// Starts a loop of the roster.
     pub(super) fn keep_entry(&self, entry: &Entry, settings: &Settings, clock: &Clock) {
         let Entry { name, account, run, .. } = entry;
         run(Making { house: self, name, client: self.client(account), settings, clock: clock.clone() });
@@ -169,6 +170,7 @@ fn serviceaccount_token(Making { house, name, client, .. }: Making<'_>) {
         client: client.clone(),
         authorities,
         sign: sign.clone(),
+        more: RefCell::default(),
     });
 }
 

@@ -1,9 +1,9 @@
-//! The actor around one loop: hears what happened to the types that the loop follows, keeps its queue, and lets a bounded
-//! number of workers work on it.
+//! The actor around one loop: receives events of the types that the loop follows, keeps its queue, and runs a bounded number of
+//! workers.
 //!
-//! The informer talks to it. Work begins only when the informer has told all it knew: a loop that acts on an owner must
-//! have heard of the dependents that were acknowledged before. A loop that panics takes its actor with it; the drop tells
-//! the supervisor, who starts another.
+//! The informer sends it events. Work begins only after the informer has caught up: before a loop acts on an owner, it must know
+//! all dependents that were acknowledged before. A loop that panics takes its actor with it. The drop notifies the supervisor,
+//! which starts another one.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -26,17 +26,17 @@ use crate::metrics::Metrics;
 use super::lease::{Lead, Wake};
 use super::queue::{Outcome, Queue};
 
-/// Which types a loop hears of.
+/// The types that a loop follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
-    /// All of them.
+    /// All types.
     Every,
-    /// Those with these names.
+    /// The types with these names.
     These(&'static [&'static str]),
 }
 
 impl Follows {
-    /// Whether this type is among them.
+    /// Whether this type is followed.
     pub fn includes(self, name: &TypeName) -> bool {
         match self {
             Follows::Every => true,
@@ -45,57 +45,63 @@ impl Follows {
     }
 }
 
-/// One thing that a loop hears.
+/// One event.
 pub struct News<'a> {
     /// The type of the object.
     pub of: &'a TypeName,
-    /// Its state now, or its last.
+    /// Its present state, or the last one.
     pub object: &'a Arc<Object>,
-    /// Its state before, if the loop heard of it.
+    /// Its previous state, if known.
     pub previous: Option<&'a Arc<Object>>,
-    /// Whether it is gone.
+    /// Whether it was removed.
     pub gone: bool,
-    /// When that happened; `None` if it was there before the loop began.
+    /// The time of the event; `None` if the object existed before the loop began.
     pub at: Option<Timestamp>,
 }
 
-/// A control loop: it says what it wants to look at when something happened, and looks at it.
+/// A control loop: it decides what to work on after an event, and does the work.
 pub trait Loop: 'static {
-    /// What it works on.
+    /// The key of a work item.
     type Key: Clone + Debug + Eq + Hash + Unpin + 'static;
 
-    /// The types that it hears of.
+    /// The types that it follows.
     fn follows(&self) -> Follows;
 
-    /// How many keys it works on at the same time.
+    /// The number of keys that it works on concurrently.
     fn workers(&self) -> usize {
         5
     }
 
-    /// How long a key that fails again and again waits at most.
+    /// The maximum pause between retries of a failing key.
     fn longest_retry(&self) -> Duration {
         Duration::from_secs(1_000)
     }
 
-    /// What it wants to look at from its first moment, whatever there is.
+    /// Keys that it works on at the start, whatever exists.
     fn begins_with(&self) -> Vec<Self::Key> {
         Vec::new()
     }
 
-    /// Hears of one object.
+    /// Handles one event.
     fn hear(&self, news: &News<'_>, queue: &mut Queue<Self::Key>);
 
-    /// Hears of all objects of a type, when it begins or when it has missed something.
+    /// Hears of all objects of a type, when it begins or when it has missed something. Nothing says what has gone unheard: a loop
+    /// that acts on what goes looks at all that this may concern.
     fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
+        self.hear_each(of, snapshot, queue);
+    }
+
+    /// Hears of the objects of a type one by one.
+    fn hear_each(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
         for object in snapshot.iter().filter(|object| object.is_readable()) {
             self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
         }
     }
 
-    /// Looks at one key.
+    /// Works on one key.
     fn work(self: Rc<Self>, key: Self::Key) -> LocalBoxFuture<'static, Outcome>;
 
-    /// What the work so far makes worth looking at. Asked after each work and each hearing.
+    /// Further keys that the work so far has found. Called after each work and each event.
     fn more(&self) -> Vec<Self::Key> {
         Vec::new()
     }
@@ -105,79 +111,79 @@ pub trait Loop: 'static {
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
 pub struct Listed {
-    /// The type.
+    /// The type of the objects.
     pub of: TypeName,
-    /// Its objects.
+    /// The objects.
     pub snapshot: Snapshot,
 }
 
-/// What happened to the objects of a type, in order. Answers nothing. The sender waits; on Closed the loop has ended.
+/// The events of a type, in order. Answers nothing. The sender waits; on Closed the loop has ended.
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
 pub struct Heard {
-    /// The type.
+    /// The type of the objects.
     pub of: TypeName,
-    /// The events.
+    /// The events in order.
     pub events: Arc<[Arc<Event>]>,
 }
 
-/// All that could be heard has been told. Answers nothing. The sender waits; on Closed the loop has ended.
+/// All events so far were sent. Answers nothing. The sender waits; on Closed the loop has ended.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct CaughtUp;
 
-/// End where you stand: there is nobody to hear from any more. Answers nothing. On Closed it has ended.
+/// Ends the loop, because its informer has ended. Answers nothing. On Closed it has ended.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Stop;
 
-/// What every runner is given besides its loop.
+/// Dependencies of every runner besides its loop.
 #[derive(Clone)]
 pub struct Surroundings {
-    /// The time.
+    /// The source of time.
     pub clock: Clock,
-    /// Where loops are counted.
+    /// Counts the work of the loops.
     pub metrics: Arc<Metrics>,
-    /// Whether this server is the one whose loops work.
+    /// Whether this server holds the lease.
     pub lead: Lead,
-    /// Whether the server is leaving.
+    /// Whether the server is stopping.
     pub leaving: Leaving,
 }
 
-/// Turns once, when the server begins to leave: loops that end from then on are not missed. Cheap to clone.
+/// Set once, when the server begins to stop: loops that end afterwards are not restarted. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Leaving(Arc<AtomicBool>);
 
 impl Leaving {
-    /// The server leaves from now on.
+    /// The server begins to stop.
     pub fn begin(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether it does.
+    /// Whether the server is stopping.
     pub fn has_begun(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// The actor. See the module text.
+/// The actor. See the module documentation.
 pub struct Runner<L: Loop> {
-    /// By which flags, health and metrics know the loop.
+    /// The name in flags, health checks and metrics.
     name: &'static str,
     inner: Rc<L>,
     queue: Queue<L::Key>,
-    /// How many keys are worked on.
+    /// The number of keys being worked on.
     working: usize,
-    /// Whether the informer has told everything.
+    /// Whether the informer has caught up.
     caught_up: bool,
-    /// What a snapshot has told already, by type.
+    /// The revision of the last snapshot of each type: its older events are known.
     listed: HashMap<TypeName, Revision>,
-    /// How many keys were added and tried again when that was last counted.
+    /// The numbers of added and retried keys at the last update of the metrics.
     counted: (u64, u64),
-    /// The one timer, for what is due next.
+    /// The only timer, for the next delayed key.
     timer: Option<(Timestamp, SpawnHandle)>,
     around: Surroundings,
-    /// Dropped with the runner: that is how its end is known.
+    /// Dropped with the runner: that signals its end.
     _ended: oneshot::Sender<()>,
 }
 
@@ -206,10 +212,10 @@ impl<L: Loop> Runner<L> {
         runner.start()
     }
 
-    /// Gives free workers something to do, and sets the timer for what is not due yet.
+    /// Gives free workers keys, and sets the timer for delayed ones.
     fn go_on(&mut self, ctx: &mut Context<Self>) {
         self.inner.more().into_iter().for_each(|key| self.queue.add(key));
-        // What it acts for others on, it acts on only while nobody else does.
+        // Work only while this server holds the lease.
         if !self.caught_up || !self.around.lead.allows(self.name) {
             return;
         }
@@ -239,7 +245,7 @@ impl<L: Loop> Runner<L> {
     }
 
     fn set_timer(&mut self, now: Timestamp, ctx: &mut Context<Self>) {
-        // A worker that ends goes on by itself: until one does, a key that is due could only be looked at in vain.
+        // A worker that ends calls this again: while all are busy, a timer would fire in vain.
         let due = self.queue.due().filter(|_| self.working < self.inner.workers());
         if self.timer.as_ref().map(|(at, _)| *at) == due {
             return;
@@ -286,7 +292,7 @@ impl<L: Loop> Handler<Heard> for Runner<L> {
         for event in events.iter().filter(|event| event.revision() > listed) {
             let gone = event.change == Change::Removed;
             let (object, previous) = (&event.object, event.previous.as_ref());
-            // Nothing is known of an object whose record is damaged; it is not an empty one.
+            // The contents of a corrupt object are unknown; it must not be taken for an empty one.
             if !gone && !object.is_readable() {
                 continue;
             }

@@ -1,5 +1,4 @@
-//! Leases by which API servers say that they live go when they have lapsed: nobody else removes those of a server that is gone.
-//! The server does this itself, whichever loops run.
+//! Deletes expired leases of API servers that are gone. Runs in every server, whichever loops are enabled.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,14 +19,14 @@ use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-/// The name of the loop.
+/// The name in health checks and metrics.
 pub const NAME: &str = "apiserver-lease-expiry";
-/// The label of such leases, and what it says.
+/// The label of such leases, and its value.
 const IDENTITY: (&str, &str) = ("apiserver.kubernetes.io/identity", SERVER_NAME);
 
-/// The loop.
+/// Deletes expired leases of API servers.
 pub struct ServerLeases {
-    /// As whom it deletes.
+    /// Reads and deletes objects.
     pub client: Client,
 }
 
@@ -35,7 +34,7 @@ fn is_of_server(lease: &Object) -> bool {
     lease.key.namespace() == SYSTEM_NAMESPACE && lease.labels.get(IDENTITY.0) == Some(IDENTITY.1)
 }
 
-/// The second at whose end a lease has lapsed; `None` if it has whatever the time.
+/// The second in which a lease expires; `None` for one without renewal time or duration, which counts as expired.
 fn lapses_at(lease: &Value) -> Option<i64> {
     let spec = lease.get("spec")?;
     let (renewed, _) = time::parse_micros(spec.str("renewTime")).ok()?;
@@ -53,7 +52,7 @@ impl ServerLeases {
         if let Some(left) = u64::try_from(left).ok().filter(|left| *left > 0) {
             return Ok(Outcome::After(Duration::from_secs(left)));
         }
-        // Only what was looked at: a server that renews it lives.
+        // Only this version: a server that renews its lease is alive.
         let options = DeleteOptions {
             uid: Some(meta::of(&lease).str("uid").to_owned()),
             resource_version: Some(object.revision.0.to_string()),

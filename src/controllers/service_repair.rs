@@ -1,5 +1,6 @@
-//! Looks every few minutes whether services and the addresses and ports that are taken for them agree. What is wrong twice in a
-//! row is put right; what is wrong once may be a write under way. The server does this itself, whichever loops run.
+//! Compares Services with the allocated cluster IPs and node ports every few minutes. A disagreement that is found twice in a row
+//! is repaired; one that is found once may be a write in progress. A deleted IPAddress of an existing Service is recreated at
+//! once, before another Service gets the address. Runs in every server, whichever loops are enabled.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -8,8 +9,11 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_actors::object::{Key, TypeName};
+use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::status::{GroupResource, Result, Status};
+use crate::verbs::services::ADDRESSES;
 use crate::verbs::services::repair::Finding;
 
 use super::client::Client;
@@ -17,22 +21,37 @@ use super::each;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-/// The name of the loop.
+/// The name in health checks and metrics.
 pub const NAME: &str = "service-repair";
 
-/// The loop.
+/// What is looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// Everything.
+    All,
+    /// An address that is no longer taken, and the service for which it was.
+    Gone(String, Key),
+}
+
+/// Repairs allocations.
 pub struct ServiceRepair {
     client: Client,
-    /// How often it looks.
+    /// The interval of the checks.
     every: Duration,
-    /// What was wrong at the last look.
+    /// The disagreements of the last check.
     doubted: RefCell<BTreeSet<Finding>>,
 }
 
 impl ServiceRepair {
-    /// The loop, which looks every so often.
+    /// A loop with this interval.
     pub fn new(client: Client, every: Duration) -> ServiceRepair {
         ServiceRepair { client, every, doubted: RefCell::default() }
+    }
+
+    /// Takes an address again that its service still says.
+    async fn keep(&self, address: &str, owner: &Key) -> Result<Outcome> {
+        self.client.services().keep(address, owner).await?;
+        Ok(Outcome::Done)
     }
 
     async fn look(&self) -> Result<Outcome> {
@@ -48,20 +67,34 @@ impl ServiceRepair {
 }
 
 impl Loop for ServiceRepair {
-    type Key = ();
+    type Key = Work;
 
     fn follows(&self) -> Follows {
-        Follows::These(&[])
+        Follows::These(&[ADDRESSES])
     }
 
-    fn begins_with(&self) -> Vec<()> {
-        vec![()]
+    fn begins_with(&self) -> Vec<Work> {
+        vec![Work::All]
     }
 
-    fn hear(&self, _: &News<'_>, _: &mut Queue<()>) {}
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Work>) {
+        let owner = || self.client.services().owner_of(news.object);
+        if let Some(owner) = news.gone.then(owner).flatten() {
+            queue.add(Work::Gone(news.object.key.name().to_owned(), owner));
+        }
+    }
 
-    fn work(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.look().await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
-            .boxed_local()
+    /// What has gone unheard is found by the next look. None is taken for that: two in a row could both meet one write.
+    fn hear_all(&self, _: &TypeName, _: &Snapshot, _: &mut Queue<Work>) {}
+
+    fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+        async move {
+            let done = match &work {
+                Work::All => self.look().await,
+                Work::Gone(address, owner) => self.keep(address, owner).await,
+            };
+            done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
+        }
+        .boxed_local()
     }
 }

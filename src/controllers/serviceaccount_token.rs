@@ -1,5 +1,6 @@
-//! serviceaccount-token-controller: Secrets that ask for the token of a service account get it, and go with the account.
+//! serviceaccount-token-controller: fills token Secrets, and deletes them with their service account.
 
+use std::cell::RefCell;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::object::{Key, TypeName};
+use pilothouse_actors::object::{Key, Object, TypeName};
+use pilothouse_actors::snapshot::Snapshot;
 use serde_json::json;
 
 use crate::api::meta;
@@ -27,32 +29,40 @@ use super::start::Authorities;
 
 const ACCOUNTS: &str = "serviceaccounts";
 
-/// Makes a signed token of claims in JSON.
+/// Signs a token with claims in JSON.
 pub type SignToken = Rc<dyn Fn(&[u8]) -> Option<String>>;
 
-/// What is looked at.
+/// A work item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// A Secret that asks for a token.
+    /// A token Secret.
     Secret(Key),
-    /// An account that is gone.
+    /// A removed service account.
     Account(Key),
-    /// A Secret that is gone, and the account that may still name it.
+    /// A removed Secret, and the service account that may still list it.
     Gone(Key, String),
+    /// All token Secrets: the loop may have missed the removal of service accounts.
+    Every,
 }
 
-/// The loop.
+/// Maintains token Secrets.
 pub struct AccountTokens {
-    /// As whom it writes.
+    /// Reads and writes objects.
     pub client: Client,
-    /// By which the bearer knows this server. When that changes, this loop is made anew.
+    /// The CA for the bearers of tokens. When it changes, the loop is restarted.
     pub authorities: Arc<Authorities>,
-    /// Who makes tokens.
+    /// Signs tokens.
     pub sign: SignToken,
+    /// Keys that earlier work found.
+    pub more: RefCell<Vec<Work>>,
 }
 
 fn annotation<'a>(secret: &'a Value, name: &str) -> &'a str {
     meta::of(secret).get("annotations").map(|all| all.str(name)).unwrap_or_default()
+}
+
+fn asks_for_token(secret: &Object) -> bool {
+    secret.fields.get("type") == Some(ACCOUNT_TOKEN_TYPE)
 }
 
 impl AccountTokens {
@@ -69,12 +79,13 @@ impl AccountTokens {
         let Some(uid) = uid.filter(|uid| wanted.is_empty() || wanted == uid) else {
             return self.delete(key, meta::of(&secret).str("uid")).await;
         };
-        let filled = self.client.edit(at, "", |secret| Ok(self.fill(secret, key, name, &uid)));
+        let filled =
+            self.client.edit_as_read(at, "", &secret, |secret| Ok(self.fill(secret, key, name, &uid)));
         filled.await.unless_gone()?;
         Ok(Outcome::Done)
     }
 
-    /// Puts into a Secret what is missing; whether anything was.
+    /// Adds missing data to a Secret; answers whether any was missing.
     fn fill(&self, secret: &mut Value, key: &Key, account: &str, uid: &str) -> bool {
         let before = secret.clone();
         let missing =
@@ -97,16 +108,16 @@ impl AccountTokens {
         *secret != before
     }
 
-    /// Removes the tokens of an account that is gone, or is another one now.
+    /// Deletes the token Secrets of a service account that was removed or recreated.
     async fn account(&self, key: &Key) -> Result<Outcome> {
         let secrets = self.client.resource(SECRETS)?;
         let snapshot = self.client.snapshot(&TypeName::new(SECRETS)).await?;
         let in_place = snapshot.scan(Some(key.namespace()), Bound::Unbounded);
-        let tokens = in_place.filter(|object| object.fields.get("type") == Some(ACCOUNT_TOKEN_TYPE));
+        let tokens = in_place.filter(|object| asks_for_token(object));
         let looks = tokens.map(|object| async {
             let secret = self.client.load(&secrets, object)?;
             if annotation(&secret, ACCOUNT_NAME) == key.name() {
-                // Decides again by what is there then.
+                // Decides again by the present state.
                 self.secret(&object.key).await?;
             }
             Ok(())
@@ -114,7 +125,14 @@ impl AccountTokens {
         each::all(looks, 1).await.map(|()| Outcome::Done)
     }
 
-    /// Makes an account forget a Secret that is gone.
+    async fn every(&self) -> Result<Outcome> {
+        let snapshot = self.client.snapshot(&TypeName::new(SECRETS)).await?;
+        let tokens = snapshot.iter().filter(|object| asks_for_token(object));
+        self.more.borrow_mut().extend(tokens.map(|object| Work::Secret(object.key.clone())));
+        Ok(Outcome::Done)
+    }
+
+    /// Removes a deleted Secret from its service account.
     async fn forget(&self, secret: &Key, account: &str) -> Result<Outcome> {
         let (secrets, accounts) = (self.client.resource(SECRETS)?, self.client.resource(ACCOUNTS)?);
         if self.client.get(At::of(&secrets, secret)).await?.is_some() {
@@ -146,7 +164,7 @@ impl AccountTokens {
     }
 }
 
-/// What a token of this kind says: it does not expire, and is good while its Secret is.
+/// The claims of a legacy token: it does not expire, and is valid while its Secret exists.
 fn claims(secret: &Key, account: &str, uid: &str) -> String {
     let namespace = secret.namespace();
     json!({
@@ -170,10 +188,8 @@ impl Loop for AccountTokens {
     fn hear(&self, news: &News<'_>, queue: &mut Queue<Work>) {
         let key = news.object.key.clone();
         match (news.of.as_str(), news.gone) {
-            (SECRETS, false) if news.object.fields.get("type") == Some(ACCOUNT_TOKEN_TYPE) => {
-                queue.add(Work::Secret(key));
-            }
-            (SECRETS, true) if news.object.fields.get("type") == Some(ACCOUNT_TOKEN_TYPE) => {
+            (SECRETS, false) if asks_for_token(news.object) => queue.add(Work::Secret(key)),
+            (SECRETS, true) if asks_for_token(news.object) => {
                 let secrets = self.client.resource(SECRETS);
                 let last = secrets.and_then(|secrets| self.client.load(&secrets, news.object));
                 let account =
@@ -187,16 +203,28 @@ impl Loop for AccountTokens {
         }
     }
 
+    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
+        if of.as_str() == ACCOUNTS {
+            return queue.add(Work::Every);
+        }
+        self.hear_each(of, snapshot, queue);
+    }
+
     fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
         async move {
             let done = match &work {
                 Work::Secret(key) => self.secret(key).await,
                 Work::Account(key) => self.account(key).await,
                 Work::Gone(key, account) => self.forget(key, account).await,
+                Work::Every => self.every().await,
             };
             done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
         }
         .boxed_local()
+    }
+
+    fn more(&self) -> Vec<Work> {
+        self.more.take()
     }
 }
 

@@ -1,6 +1,6 @@
-//! Starts the loops on their own thread and starts them again when one of them panics.
+//! Starts the loops on their own thread, and restarts those that panic.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -38,104 +38,103 @@ use super::service_repair::{self, ServiceRepair};
 use super::serviceaccount_token::SignToken;
 use super::token_use::{self, TokenUse};
 
-/// How long a loop that panicked waits at first; twice as long each time, up to the other.
+/// The first pause before a panicked loop is restarted; doubled each time, up to the maximum.
 const FIRST_RESTART: Duration = Duration::from_secs(1);
 const LONGEST_RESTART: Duration = Duration::from_secs(60);
-/// How often services are held against what is taken for them.
+/// How often Services are compared with allocations.
 const REPAIRED_EVERY: Duration = Duration::from_secs(180);
-/// A loop that ran for so long before it panicked waits as if it were its first time.
+/// A loop that ran this long before it panicked starts with the first pause again.
 const RAN_WELL: Duration = Duration::from_secs(300);
 
 /// The loops that are down, and why.
 pub type Down = BTreeMap<&'static str, String>;
 
-/// What the loops are told.
+/// Settings of the loops.
 pub struct Settings {
-    /// Those that run.
+    /// The enabled loops.
     pub enabled: Vec<&'static Entry>,
-    /// Whether the pods of a namespace go before the rest.
+    /// Whether the pods of a namespace are deleted before the rest.
     pub pods_first: bool,
-    /// How long events live.
+    /// The lifetime of events.
     pub event_ttl: Duration,
-    /// How long signed certificates live at most.
+    /// The maximum lifetime of signed certificates.
     pub longest_certificate: Duration,
-    /// Whether nothing may stand in a namespace that is not there.
+    /// Whether objects in missing namespaces are deleted.
     pub namespaces_needed: bool,
-    /// What quotas count.
+    /// Feature gates that change how quotas count.
     pub quota_features: Features,
     /// How often all quotas are counted; zero for never.
     pub quotas_counted_every: Duration,
-    /// How long tokens that lie in Secrets must be unused before they are marked, and then before they go.
+    /// How long legacy tokens must be unused before they are marked, and then before they are deleted.
     pub tokens_unused_for: Duration,
-    /// How many pods that are over may stay; zero for all.
+    /// The maximum number of finished pods; zero for no limit.
     pub pods_that_are_over: u32,
-    /// Whether requests are put to flow schemas.
+    /// Whether API Priority and Fairness is enabled.
     pub has_flows: bool,
 }
 
-/// What the loops are made from on their thread.
+/// Dependencies of the loops that are made on their thread.
 pub struct Kit {
-    /// The verbs.
+    /// The dependencies of the verbs.
     pub backend: Backend,
-    /// What is served.
+    /// Gives the current catalog.
     pub catalogs: Catalogs,
-    /// Who says what others may do.
+    /// Checks rights of other users.
     pub authorizer: Addr<Authorizer>,
-    /// Who makes the tokens of service accounts.
+    /// Signs service account tokens.
     pub sign_token: SignToken,
-    /// Makes what the server itself needs to be as it should be.
+    /// Restores the server's own objects.
     pub settle: Settle,
-    /// The same for the configuration of priority and fairness.
+    /// Restores the built-in flow schemas and priority levels.
     pub settle_flows: Settle,
-    /// Lets that configuration count.
+    /// Applies the configuration of API Priority and Fairness.
     pub count_flows: Settle,
-    /// The groups that other servers serve.
+    /// The group versions that extension API servers serve.
     pub extensions: Arc<Extensions>,
 }
 
-/// What others trust of this server, which can change while it runs.
+/// The CA and the signers, which can change at run time.
 #[derive(PartialEq)]
 pub struct Authorities {
-    /// The certificates by which pods know this server.
+    /// The CA bundle by which pods verify this server.
     pub root_pem: String,
-    /// Who signs certificates.
+    /// The CAs that sign certificates.
     pub signers: Signers,
 }
 
-/// A loop that somebody adds who runs a server inside their own process: it is started beside the others, and looked after
-/// like them.
+/// A loop of a program that embeds the server: started and supervised like the built-in ones.
 pub type Guest = Box<dyn FnOnce(&House) + Send>;
 
-/// What the loops need besides, which may come from any thread.
+/// Dependencies of the loops that come from other threads.
 pub struct Outside {
-    /// Where the informer joins.
+    /// Where the informer adds its bell.
     pub bells: Bells,
-    /// Finds the stores.
+    /// Makes the informer's access to the stores.
     pub stores: Arc<dyn Fn() -> Stores + Send + Sync>,
-    /// The time.
+    /// The source of time.
     pub clock: Clock,
-    /// Where loops are counted.
+    /// Counts the work of the loops.
     pub metrics: Arc<Metrics>,
-    /// Who wants to know which loops are down.
+    /// Publishes the loops that are down.
     pub down: watch::Sender<Down>,
-    /// Which tokens that lie in Secrets are used.
+    /// Receives the use of legacy tokens.
     pub uses: UsesHeard,
-    /// What others trust of this server.
+    /// Receives changes of the CA and the signers.
     pub authorities: watch::Receiver<Arc<Authorities>>,
-    /// Loops of others.
+    /// Loops of the embedding program.
     pub guests: Vec<Guest>,
 }
 
-/// The loops, running. They end when this is told to stop.
+/// The running loops. They end with [`Running::stop`].
 pub struct Running {
     arbiter: Arbiter,
     leaving: Leaving,
 }
 
 impl Running {
-    /// Ends all loops where they stand: what they wrote is written, and what they did not is found again.
+    /// Ends all loops at once: completed writes stay, and unfinished work is found again at the next start.
     pub fn stop(&self) {
-        // Their thread may take a while to hear of its end, and the stores do not wait for it.
+        // First, because the thread may end after the stores do.
         self.leaving.begin();
         self.arbiter.stop();
     }
@@ -159,7 +158,7 @@ pub fn start(
     }
 }
 
-/// Everything on the thread of the loops.
+/// The state of the loops' thread.
 pub struct House {
     backend: Rc<Backend>,
     catalogs: Rc<Catalogs>,
@@ -197,7 +196,7 @@ impl House {
         (house, guests)
     }
 
-    /// A client that acts as an account of the cluster's own namespace.
+    /// A client that acts as a service account in kube-system.
     pub fn client(&self, account: &str) -> Client {
         Client::new(self.backend.clone(), self.catalogs.clone(), account)
     }
@@ -243,6 +242,7 @@ impl House {
             client: client.clone(),
             clock: of_lease.clone(),
             lead: lead.clone(),
+            has_begun: Cell::new(false),
         });
         for entry in &settings.enabled {
             self.keep_entry(entry, settings, &clock);
@@ -250,7 +250,7 @@ impl House {
         guests.into_iter().for_each(|guest| guest(self));
     }
 
-    /// Runs the loops that look after versions which others serve, and after the objects that say who serves what.
+    /// Starts the loops that maintain APIServices and extension API servers.
     fn keep_extensions(&self) {
         let client = Client::of_server(self.backend.clone(), self.catalogs.clone());
         let of_server = client.clone();
@@ -269,13 +269,13 @@ impl House {
         });
     }
 
-    /// Runs the loop that `make` makes, and another one whenever it has panicked. It works while this server holds the lease.
+    /// Runs the loop that `make` makes, and a new one after each panic. It works while this server holds the lease.
     pub fn keep<L: Loop>(&self, name: &'static str, make: impl Fn() -> L + 'static) {
         let never = std::future::pending;
         actix::spawn(self.supervised(name, make, never));
     }
 
-    /// As [`House::keep`], for a loop that is made from what others trust of this server: it is made anew when that changes.
+    /// Like [`House::keep`], for a loop that depends on the CA or the signers: it is restarted when they change.
     pub(super) fn keep_told<L: Loop>(
         &self,
         name: &'static str,
@@ -287,7 +287,7 @@ impl House {
             changes.mark_unchanged();
             async move {
                 if changes.changed().await.is_err() {
-                    // The server ends.
+                    // The server is stopping.
                     std::future::pending::<()>().await;
                 }
             }
@@ -311,14 +311,14 @@ impl House {
 enum End {
     /// It panicked.
     Panicked,
-    /// Nobody tells it anything any more.
+    /// Its informer ended.
     Deaf,
-    /// What it was made from has changed.
+    /// Its inputs have changed.
     Stale,
 }
 
-/// Keeps a loop running: one that has panicked, or that nobody tells anything any more, is started again after a pause that
-/// grows; one whose makings have changed at once.
+/// Keeps a loop running. A loop that panicked, or whose informer ended, is restarted after a growing pause; one whose inputs
+/// changed is restarted at once.
 async fn supervise<L: Loop, S: Future<Output = ()>>(
     name: &'static str,
     make: impl Fn() -> L,
@@ -330,11 +330,11 @@ async fn supervise<L: Loop, S: Future<Output = ()>>(
     let mut pause = FIRST_RESTART;
     loop {
         let began = around.clock.now();
-        // Asked for before it is made: what changes in between is a change.
+        // Subscribed before the loop is made, so that a change in between is noticed.
         let stale = stale();
         let end = run(name, make(), stale, &hearing, &around).await;
         if around.leaving.has_begun() {
-            // Stores and loops end together, in any order.
+            // At shutdown stores and loops end in any order.
             return;
         }
         let why = match end {
@@ -358,7 +358,7 @@ async fn supervise<L: Loop, S: Future<Output = ()>>(
     }
 }
 
-/// Runs a loop until it ends, which it does only in a panic, until it hears nothing any more, or until it is stale.
+/// Runs a loop until it panics, its informer ends, or its inputs change.
 async fn run<L: Loop>(
     name: &'static str,
     inner: L,
@@ -379,7 +379,7 @@ async fn run<L: Loop>(
     };
     let deaf = async {
         match informer.send(Join(member)).await {
-            // Nothing is ever sent there either.
+            // Nothing is ever sent on this channel, either.
             Ok(Ok(())) => drop(lives.changed().await),
             Ok(Err(error)) if !around.leaving.has_begun() => {
                 tracing::warn!(%error, "a control loop cannot be told what there is");

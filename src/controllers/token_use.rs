@@ -1,5 +1,5 @@
-//! Tracks the tokens that lie in Secrets: since when anybody looks is written into a ConfigMap, and the day of its last use
-//! onto each Secret. The server does this itself, whichever loops run: `token_cleaner.rs` or a stock one relies on it.
+//! Tracks the use of legacy tokens: a ConfigMap records since when, and a label on each Secret the date of its last use. Runs in
+//! every server, whichever loops are enabled: the token cleaner relies on it, ours or that of kube-controller-manager.
 
 use std::rc::Rc;
 
@@ -19,25 +19,25 @@ use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-/// The name of the loop.
+/// The name in health checks and metrics.
 pub const NAME: &str = "legacy-token-tracking";
 
-/// What the loop does.
+/// A work item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// Says since when uses are tracked.
+    /// Record since when use is tracked.
     Since,
-    /// Waits for a use and writes it down.
+    /// Wait for a report and write it.
     Use,
 }
 
-/// The loop.
+/// Tracks the use of legacy tokens.
 pub struct TokenUse {
-    /// As whom it writes.
+    /// Reads and writes objects.
     pub client: Client,
-    /// The time.
+    /// The source of time.
     pub clock: Clock,
-    /// Where it hears of uses; a loop that is started again goes on with it.
+    /// Receives reports; a restarted loop continues with it.
     pub uses: Rc<Mutex<UsesHeard>>,
 }
 
@@ -80,7 +80,7 @@ impl TokenUse {
     }
 }
 
-/// Makes the map say since when uses are tracked; whether it did not.
+/// Records the start of tracking; answers whether it was missing.
 fn begin(map: &mut Value, today: &str) -> bool {
     if map.at(&["data", SINCE]).and_then(Value::as_str).is_some_and(is_day) {
         return false;
@@ -112,7 +112,7 @@ impl Loop for TokenUse {
             let done = match work {
                 Work::Since => self.since().await,
                 Work::Use => match self.uses.lock().await.recv().await {
-                    // One that fails is said again by the next request.
+                    // After a failed write, the next request reports the use again.
                     Some(used) => {
                         if let Err(status) = self.mark(&used).await {
                             tracing::warn!(secret = used.secret.as_str(), %status, "the use of a token is not written down");

@@ -1,4 +1,4 @@
-//! ttl-after-finished-controller: jobs that are over go when the time that they were given for that is up.
+//! ttl-after-finished-controller: deletes finished jobs after their TTL.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use super::queue::Outcome;
 
 const STORE: &str = "jobs.batch";
 
-/// The loop.
+/// Deletes finished jobs.
 pub struct TtlAfterFinished {
-    /// As whom it deletes.
+    /// Reads and deletes objects.
     pub client: Client,
 }
 
-/// When a job shall go, in seconds of Unix time; `None` while it is not over, or if it shall stay.
+/// When a job is deleted, in Unix seconds; `None` if it is not finished or has no TTL.
 fn goes_at(job: &Value) -> Option<i64> {
     let ttl = job.at(&["spec", "ttlSecondsAfterFinished"]).and_then(Value::as_int)?;
     if meta::is_terminating(job) {

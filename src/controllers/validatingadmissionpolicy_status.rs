@@ -1,12 +1,16 @@
-//! validatingadmissionpolicy-status-controller: tells those who write policies where an expression does not fit the objects
-//! that the policy is about.
+//! validatingadmissionpolicy-status-controller: reports expressions of policies that do not fit the types of the matched objects.
+
+use std::fmt::Display;
+use std::sync::Arc;
 
 use pilothouse_actors::object::Key;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 
 use crate::api::meta;
 use crate::api::policies::typed::{Mismatch, check, named, type_of};
-use crate::api::schema::GroupVersionKind;
-use crate::api::status::{Result, Unless as _};
+use crate::api::schema::{GroupVersionKind, Registry};
+use crate::api::status::{Result, Status, Unless as _};
 use crate::api::value::Value;
 
 use super::client::{At, Client};
@@ -15,9 +19,9 @@ use super::queue::Outcome;
 
 const STORE: &str = "validatingadmissionpolicies.admissionregistration.k8s.io";
 
-/// The loop.
+/// Type-checks policies.
 pub struct PolicyTypes {
-    /// What it reads and writes with.
+    /// Reads and writes objects.
     pub client: Client,
 }
 
@@ -31,7 +35,7 @@ impl PerObject for PolicyTypes {
         if is_observed(&policy) {
             return Ok(Outcome::Done);
         }
-        let found = self.mismatches(&policy);
+        let found = mismatches(policy.clone(), self.kinds(&policy), self.client.registry()).await?;
         let generation = meta::generation(&policy);
         let written = self.client.edit(At::of(&resource, key), "status", |policy| {
             if meta::generation(policy) != generation || is_observed(policy) {
@@ -50,7 +54,7 @@ fn is_observed(policy: &Value) -> bool {
     meta::generation(policy) <= observed
 }
 
-/// Writes down what does not fit.
+/// Writes the warnings into the status.
 fn tell(policy: &mut Value, generation: i64, found: &[Mismatch]) {
     let warning = |mismatch: &Mismatch| {
         let mut warning = Value::object();
@@ -68,8 +72,9 @@ fn tell(policy: &mut Value, generation: i64, found: &[Mismatch]) {
 }
 
 impl PolicyTypes {
-    fn mismatches(&self, policy: &Value) -> Vec<Mismatch> {
-        let (known, registry) = (self.client.known(), self.client.registry());
+    /// The kinds that a policy is about.
+    fn kinds(&self, policy: &Value) -> Vec<GroupVersionKind> {
+        let known = self.client.known();
         let mut kinds: Vec<GroupVersionKind> = named(policy)
             .into_iter()
             .filter_map(|(group, version, plural)| {
@@ -81,24 +86,53 @@ impl PolicyTypes {
             (&one.group, &one.version, &one.kind).cmp(&(&other.group, &other.version, &other.kind))
         });
         kinds.dedup();
+        kinds
+    }
+}
+
+/// One policy at a time: nobody waits for what is found, and others have work for the processors.
+static CHECKS: Semaphore = Semaphore::const_new(1);
+
+/// Holds a policy against kinds. That may take seconds, and all loops share one thread: so it happens on one that may block.
+async fn mismatches(
+    policy: Value,
+    kinds: Vec<GroupVersionKind>,
+    registry: Arc<Registry>,
+) -> Result<Vec<Mismatch>> {
+    let failed = |error: &dyn Display| Status::internal(format!("a policy cannot be checked: {error}"));
+    let _turn = CHECKS.acquire().await.map_err(|error| failed(&error))?;
+    let checking = spawn_blocking(move || {
         let typed = kinds.into_iter().filter_map(|kind| {
-            let object = type_of(registry, &kind)?;
+            let object = type_of(&registry, &kind)?;
             Some((kind, object))
         });
         let typed: Vec<_> = typed.collect();
         let params = policy.at(&["spec", "paramKind"]).and_then(|kind| {
             let (group, version) =
                 kind.str("apiVersion").split_once('/').unwrap_or(("", kind.str("apiVersion")));
-            type_of(registry, &GroupVersionKind::new(group, version, kind.str("kind")))
+            type_of(&registry, &GroupVersionKind::new(group, version, kind.str("kind")))
         });
-        check(policy, &typed, params.as_ref())
-    }
+        check(&policy, &typed, params.as_ref())
+    });
+    checking.await.map_err(|error| failed(&error))
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::super::testing::object;
     use super::*;
+
+    #[actix_rt::test]
+    async fn nobody_waits_while_a_policy_is_looked_at() {
+        let registry = Arc::new(Registry::builtin().unwrap());
+        let policy = object(r#"{"spec":{"validations":[{"expression":"object.no"}]}}"#);
+        let kinds = vec![GroupVersionKind::new("apps", "v1", "Deployment")];
+        let mut looking = Box::pin(mismatches(policy, kinds, registry));
+        assert!((&mut looking).now_or_never().is_none(), "the thread of all loops goes on meanwhile");
+        assert_eq!(looking.await.unwrap()[0].field, "spec.validations[0].expression");
+    }
 
     #[test]
     fn what_was_looked_at_is_not_looked_at_again() {

@@ -1,5 +1,5 @@
-//! What is known of all definitions, and what a change of some of them means for it: pure, and never more work than there are
-//! definitions that changed and definitions that want names which others have.
+//! All CustomResourceDefinitions, and the consequences of changes. Pure. The work depends only on the number of changed
+//! definitions and of those with disputed names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pilothouse_actors::object::{Revision, TypeName};
 
-use super::Defined;
+use super::{Defined, Pending};
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::{Made, resources, store_named};
 use crate::api::custom::published::published;
@@ -18,63 +18,63 @@ use crate::api::schema::Registry;
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 
-/// The numbers of resources begin anew after this one: what is made from objects is numbered by them, several to each.
+/// Ordinals of resources wrap around after this one: cached forms of objects are numbered by them, several per ordinal.
 const LAST_ORDINAL: u32 = 10_000_000;
 
 /// One definition.
 pub(super) struct Definition {
     revision: Revision,
-    /// As it is, or as it is about to be written.
+    /// As it is stored, or is about to be.
     value: Arc<Value>,
-    /// What its resources are made of: when that changes they are made anew.
+    /// The parts that its resources depend on: when they change, the resources are made anew.
     basis: Value,
     resources: Vec<Arc<Resource>>,
-    /// What its objects are taken away as; none before it is established.
+    /// The resource for deleting its objects; `None` before the definition is established.
     stored: Option<Arc<Resource>>,
-    /// How its kinds are described.
+    /// Its OpenAPI schemas.
     described: Vec<Arc<openapi::Custom>>,
 }
 
-/// How much was done since the start: what a change costs must not grow with what stays the same.
+/// Counts of the work so far: the cost of a change must not depend on unchanged definitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Done {
-    /// Definitions that were given their names.
+    /// Definitions whose names were settled.
     pub(super) settled: usize,
     /// Definitions whose resources were made.
     pub(super) made: usize,
 }
 
-/// What is defined. It moves into each round and back.
+/// All definitions. The book moves into each round and back.
 #[derive(Default)]
 pub(super) struct Book {
     definitions: BTreeMap<String, Definition>,
-    /// How far the history of definitions has been read; nothing before the first round.
+    /// The revision up to which the history of definitions is processed; `None` before the first round.
     pub(super) cursor: Option<Revision>,
-    /// Definitions that are to be read again, whatever the history says: what was to be written of them may not be there.
+    /// Definitions to read again regardless of the history: a write to them may have failed.
     pub(super) unsure: BTreeSet<String>,
-    /// Those that cannot be read, so that each is told once.
+    /// Corrupt definitions, so that each is logged once.
     unreadable: BTreeMap<String, Revision>,
-    /// The names that are taken in each group.
+    /// The accepted names of each group.
     groups: BTreeMap<String, Taken>,
-    /// Those that do not have all names they ask for, by group.
+    /// Definitions with unaccepted names, by group.
     disputed: BTreeMap<String, BTreeSet<String>>,
-    /// Those that are to be settled.
+    /// Definitions whose names have to be settled.
     unsettled: BTreeSet<String>,
-    /// Those whose resources may have to be made anew.
+    /// Definitions whose resources may have to be made anew.
     touched: BTreeSet<String>,
-    /// Those that go and wait for their objects.
+    /// Definitions that are being deleted and wait for their objects.
     going: BTreeSet<String>,
-    /// How many resources each version has.
+    /// The number of resources of each version.
     versions: BTreeMap<GroupVersion, usize>,
-    /// Whether something else is defined than was made known last.
+    /// Whether the definitions differ from the published ones.
     news: bool,
-    /// The stores whose objects mean something else than was made known last.
+    /// The stores whose resources differ from the published ones.
     changed: BTreeSet<TypeName>,
-    /// The stores of definitions that are gone, until they are released.
+    /// The stores of removed definitions, until they are released.
     pub(super) unreleased: BTreeSet<TypeName>,
-    /// Those that have ended, until somebody has looked whether they stay so.
+    /// Released stores, until a check whether they stay released.
     pub(super) released: BTreeSet<TypeName>,
-    /// The versions that clients were told of by APIServices; nothing before the first round.
+    /// The versions that have APIServices; `None` before the first round.
     pub(super) registered: Option<BTreeSet<GroupVersion>>,
     pub(super) first_ordinal: u32,
     next_ordinal: u32,
@@ -94,19 +94,19 @@ impl Book {
         self.definitions.keys()
     }
 
-    /// Whether this version of a definition has been taken in, or cannot be.
+    /// Whether this version of a definition is processed already, or corrupt.
     pub(super) fn knows(&self, name: &str, revision: Revision) -> bool {
         let known = self.definitions.get(name).map(|known| known.revision);
         !self.unsure.contains(name)
             && (known == Some(revision) || self.unreadable.get(name) == Some(&revision))
     }
 
-    /// The definitions that go and wait for their objects.
+    /// The definitions that are being deleted and wait for their objects.
     pub(super) fn going(&self) -> &BTreeSet<String> {
         &self.going
     }
 
-    /// What the objects of a definition are taken away as; none if it was never established.
+    /// The resource for deleting the objects of a definition; `None` if it was never established.
     pub(super) fn stored(&self, name: &str) -> Option<Arc<Resource>> {
         self.definitions.get(name)?.stored.clone()
     }
@@ -115,12 +115,12 @@ impl Book {
         self.definitions.get(name).map(|definition| definition.value.clone())
     }
 
-    /// The versions that anything is served in.
+    /// All served versions.
     pub(super) fn versions(&self) -> BTreeSet<GroupVersion> {
         self.versions.keys().cloned().collect()
     }
 
-    /// Takes in a definition that is new or has changed.
+    /// Adds a new or changed definition.
     pub(super) fn take_in(&mut self, name: &str, revision: Revision, value: Value) {
         self.unsure.remove(name);
         self.unreadable.remove(name);
@@ -149,13 +149,14 @@ impl Book {
         self.unsettled.insert(name.to_owned());
     }
 
-    /// Notes that a definition cannot be read. What was known of it stays true: its objects are there. Whether that is news.
+    /// Notes that a definition is corrupt. Its last state stays in force, because its objects still exist. Answers whether this
+    /// is new.
     pub(super) fn cannot_read(&mut self, name: &str, revision: Revision) -> bool {
         self.unsure.remove(name);
         self.unreadable.insert(name.to_owned(), revision) != Some(revision)
     }
 
-    /// Forgets a definition that is gone.
+    /// Forgets a removed definition.
     pub(super) fn remove(&mut self, name: &str) {
         self.unsure.remove(name);
         self.unreadable.remove(name);
@@ -174,11 +175,11 @@ impl Book {
         self.unreleased.insert(store);
     }
 
-    /// Gives definitions their names: those that have names keep them, of the others the oldest are first. Answers the names of
-    /// those that are to be written.
+    /// Settles names: accepted names stay, and of the other definitions the oldest come first. Answers the definitions whose
+    /// status must be written.
     pub(super) fn settle(&mut self, now: &str) -> Vec<String> {
         let mut written = BTreeSet::new();
-        // Names that become free here may be what others wait for.
+        // Names that become free here may be disputed by others.
         while !self.unsettled.is_empty() {
             let mut in_order: Vec<(String, String)> = std::mem::take(&mut self.unsettled)
                 .into_iter()
@@ -222,7 +223,7 @@ impl Book {
         changed
     }
 
-    /// Makes the resources of definitions whose basis has changed.
+    /// Makes the resources of definitions whose relevant parts have changed.
     pub(super) fn make(&mut self, registry: &Arc<Registry>) {
         for name in std::mem::take(&mut self.touched) {
             let Some(definition) = self.definitions.get_mut(&name) else { continue };
@@ -252,8 +253,8 @@ impl Book {
         }
     }
 
-    /// All that is defined, if that is not what was asked for last.
-    pub(super) fn news(&mut self) -> Option<Defined> {
+    /// All that is defined, if that is not what was asked for last. `written`: closed once definitions say so.
+    pub(super) fn news(&mut self, written: Pending) -> Option<Defined> {
         if !std::mem::take(&mut self.news) {
             return None;
         }
@@ -262,10 +263,11 @@ impl Book {
             resources: served().flat_map(|one| one.resources.iter().cloned()).collect(),
             described: served().flat_map(|one| one.described.iter().cloned()).collect(),
             changed: std::mem::take(&mut self.changed).into_iter().collect(),
+            written,
         })
     }
 
-    /// Counts the resources of each version.
+    /// Updates the number of resources of each version.
     fn count(&mut self, before: &[Arc<Resource>], after: &[Arc<Resource>]) {
         for resource in after {
             *self.versions.entry(resource.gv.clone()).or_default() += 1;
@@ -280,7 +282,7 @@ impl Book {
         }
     }
 
-    /// Notes which names a definition has now. If one of them becomes free, those that want names are settled anew.
+    /// Notes the accepted names of a definition. If one becomes free, the disputing definitions are settled again.
     fn replace_names(&mut self, before: Option<&Value>, after: Option<&Value>) {
         let names = |value: &Value| value.at(&["status", "acceptedNames"]).cloned().unwrap_or_default();
         if let Some(before) = before {
@@ -317,7 +319,7 @@ impl Book {
     }
 }
 
-/// So many numbers in a row.
+/// A range of consecutive ordinals.
 fn numbers(first: u32, next: &mut u32, count: u32) -> RangeInclusive<u32> {
     if next.saturating_add(count) > LAST_ORDINAL {
         *next = first;
@@ -331,7 +333,7 @@ fn group_of(value: &Value) -> String {
     value.get("spec").map_or("", |spec| spec.str("group")).to_owned()
 }
 
-/// What the resources of a definition depend on.
+/// The parts of a definition that its resources depend on.
 fn basis(definition: &Value) -> Value {
     let mut basis = Value::object();
     let part = |path: &[&str]| definition.at(path).cloned().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! The end of one definition: its objects are deleted, and when the last has gone it goes.
+//! Deletes a definition: its objects are deleted first, and after the last of them the definition itself.
 //!
-//! Each definition that goes has a task of its own, one at a time, so that one with many objects, or with objects that others hold,
-//! keeps nobody waiting. All tasks together delete so many objects at once and no more.
+//! Each deletion runs in a task of its own, one at a time per definition. So a definition with many objects, or with objects that
+//! have finalizers, delays no other. All tasks together delete a bounded number of objects at a time.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,27 +24,27 @@ use crate::verbs::delete::delete_object;
 use crate::verbs::update::{NewState, store_update};
 use crate::verbs::{Call, Warnings};
 
-/// How far the end of a definition has come.
+/// The progress of a deletion.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Progress {
-    /// All objects up to here have been told to go.
+    /// All objects up to this revision have been deleted or marked.
     through: Revision,
-    /// Whether it was said that they are being deleted.
+    /// Whether the status says that objects are being deleted.
     is_told: bool,
-    /// Whether they have taken too long.
+    /// Whether it takes too long.
     pub(super) is_late: bool,
 }
 
-/// What a task found.
+/// The result of a step.
 pub(super) enum Ended {
-    /// The definition was let go.
+    /// The definition is removed.
     Gone,
-    /// Others hold some of its objects.
+    /// Some objects still have finalizers.
     Waits(Progress),
 }
 
 impl Tools {
-    /// Goes on with the end of a definition. `resource`: what its objects are taken away as.
+    /// Continues the deletion of a definition. `resource`: for deleting its objects.
     pub(super) async fn end(
         self: Rc<Tools>,
         name: String,
@@ -80,8 +80,7 @@ impl Tools {
         Ok(Ended::Waits(progress))
     }
 
-    /// Deletes the objects of a store that were written after a revision, as far as nobody holds them. Answers up to which
-    /// revision that has been done now, and how many objects are left.
+    /// Deletes the objects that were written after a revision. Answers the new revision, and how many objects are left.
     async fn delete_all(
         &self,
         resource: &Arc<Resource>,
@@ -126,7 +125,7 @@ impl Tools {
         }
     }
 
-    /// Says how far the end of a definition is, and lets it go at the end.
+    /// Writes the progress into the status, and removes the finalizer at the end.
     async fn say(&self, name: &str, how: &Ending) -> Result<()> {
         let (query, warnings) = (Query::default(), Warnings::default());
         let call = self.call(&self.resource, "", name, "status", (&query, &warnings))?;
@@ -138,7 +137,7 @@ impl Tools {
     }
 }
 
-/// A definition that goes, a step further.
+/// The next state of a definition that is being deleted.
 struct Ends<'a> {
     tools: &'a Tools,
     call: &'a Call<'a>,
@@ -148,7 +147,7 @@ struct Ends<'a> {
 impl NewState for Ends<'_> {
     fn after(&self, old: &Value) -> Result<Value> {
         let mut new = old.clone();
-        // Another one of its name may have come meanwhile, or somebody let it go.
+        // A new definition of the same name may exist by now, or somebody else removed the finalizer.
         if !status::is_kept(old) {
             return Ok(new);
         }

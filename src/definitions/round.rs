@@ -10,7 +10,7 @@ use pilothouse_actors::object::{Object, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::Position;
 use pilothouse_actors::window::Read;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::Defined;
 use super::book::Book;
@@ -63,10 +63,12 @@ impl Tools {
         book.cursor = Some(position.snapshot.revision);
         let settled = book.settle(&self.now());
         book.make(&self.backend.registry);
-        if let Some(news) = book.news() {
+        let (writing, is_written) = watch::channel(());
+        if let Some(news) = book.news(is_written) {
             (self.publish)(news);
         }
         let written = self.write_all(book, settled).await;
+        drop(writing);
         let registered = self.register(book).await;
         if is_first {
             self.find_unused(book).await?;
@@ -150,7 +152,12 @@ impl Tools {
                 // Whoever was about to look at it may start it once more.
                 Ok(Released::Done) => drop(book.released.insert(store)),
                 // Somebody let a definition go without its objects. They stay, in case it comes back.
-                Ok(Released::HasObjects | Released::Absent) => {}
+                Ok(Released::HasObjects) => {
+                    let left = self.backend.stores.snapshot(&store, &Permit::none()).await;
+                    let objects = left.map_or(0, |snapshot| snapshot.objects.len());
+                    tracing::warn!(%store, objects, "a definition is gone and has left objects");
+                }
+                Ok(Released::Absent) => {}
                 Err(error) => tracing::debug!(%store, %error, "a store is not released"),
             }
         }

@@ -1,4 +1,6 @@
-//! What changes of definitions mean, and what they cost.
+//! The consequences and the cost of changes to definitions.
+
+use tokio::sync::watch;
 
 use super::*;
 use crate::api::codec::json;
@@ -17,11 +19,11 @@ fn registry() -> Arc<Registry> {
     Arc::new(Registry::builtin().unwrap())
 }
 
-/// One round over what was taken in. Answers who is to be written.
+/// One round over the changes. Answers the definitions to write.
 fn round(book: &mut Book, registry: &Arc<Registry>) -> (Vec<String>, Option<Defined>) {
     let written = book.settle("now");
     book.make(registry);
-    (written, book.news())
+    (written, book.news(watch::channel(()).1))
 }
 
 fn is_established(book: &Book, name: &str) -> bool {
@@ -44,7 +46,7 @@ fn a_round_works_on_what_changed_alone() {
         let cost = (book.done.settled - before.settled, book.done.made - before.made);
         assert_eq!(cost, (1, 1), "whatever else there is");
     }
-    // What was written comes back, and costs a look at one.
+    // The written status comes back, at the cost of one check.
     let before = book.done;
     let value = Value::clone(&book.value("k7s.g").unwrap());
     book.take_in("k7s.g", Revision(900), value);
@@ -60,18 +62,18 @@ fn a_round_works_on_what_changed_alone() {
 #[test]
 fn names_belong_to_whom_they_were_given_and_then_to_the_oldest() {
     let (registry, mut book) = (registry(), Book::new(10));
-    // Both at once: the older one gets them, whatever its name.
+    // Both at once: the older one gets the names, whatever its own name.
     book.take_in("as.g", Revision(3), definition("as", "Kite", "2024-01-01T00:00:02Z"));
     book.take_in("bs.g", Revision(2), definition("bs", "Kite", "2024-01-01T00:00:01Z"));
     round(&mut book, &registry);
     assert!(is_established(&book, "bs.g") && !is_established(&book, "as.g"));
-    // One that is older still comes late: what was given stays given. So it does when the holder is written again.
+    // An even older one comes late: accepted names stay. So they do when their holder is written again.
     book.take_in("cs.g", Revision(4), definition("cs", "Kite", "2023-01-01T00:00:00Z"));
     let held = Value::clone(&book.value("bs.g").unwrap());
     book.take_in("bs.g", Revision(9), held);
     round(&mut book, &registry);
     assert!(is_established(&book, "bs.g") && !is_established(&book, "cs.g"));
-    // It goes: the oldest of those who wait is next, and only those are looked at.
+    // It is removed: the oldest of the others is next, and only those are checked.
     book.take_in("ds.g", Revision(10), definition("ds", "Dog", "2024-01-01T00:00:00Z"));
     round(&mut book, &registry);
     let before = book.done;
@@ -92,7 +94,7 @@ fn a_definition_that_cannot_be_read_is_told_once_and_disturbs_nobody() {
     book.take_in("as.g", Revision(7), definition("as", "Kite", "t"));
     round(&mut book, &registry);
     assert!(is_established(&book, "as.g"));
-    // What was known of one stays served when it becomes unreadable.
+    // A served definition stays served when it becomes corrupt.
     assert!(book.cannot_read("as.g", Revision(8)));
     assert!(round(&mut book, &registry).1.is_none() && is_established(&book, "as.g"));
     book.remove("bad.g");

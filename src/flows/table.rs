@@ -11,6 +11,7 @@ use pilothouse_actors::fair::queues::Shape;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Object, TypeName};
 
+use super::dump::Visit;
 use crate::api::bootstrap::flow_control::{CATCH_ALL, EXEMPT, GROUP};
 use crate::api::codec::json;
 use crate::api::flows::{Level, Schema, is_put_to_none};
@@ -34,7 +35,7 @@ pub struct Flow {
     /// The uid of the level; empty for one that must be there and is not.
     pub level_uid: Bytes,
     /// The level.
-    pub level: Arc<level::Level>,
+    pub level: Arc<level::Level<Visit>>,
     /// Whether it lets everybody in.
     pub is_exempt: bool,
     /// The name of the schema.
@@ -58,16 +59,16 @@ pub struct Table {
     schemas: BTreeMap<String, Schema>,
     levels: BTreeMap<String, Level>,
     /// What shares the seats of the server.
-    seats: Arc<Levels>,
+    seats: Arc<Levels<Visit>>,
     metrics: Arc<Metrics>,
     /// The levels as they are used, and what follows from both, made when somebody asks: many may change before that.
-    used: OnceLock<BTreeMap<String, Arc<level::Level>>>,
+    used: OnceLock<BTreeMap<String, Arc<level::Level<Visit>>>>,
     arranged: OnceLock<Vec<Arc<Flow>>>,
 }
 
 impl Table {
     /// A table of nothing but what must be there.
-    pub fn new(seats: Arc<Levels>, metrics: Arc<Metrics>) -> Table {
+    pub fn new(seats: Arc<Levels<Visit>>, metrics: Arc<Metrics>) -> Table {
         Table {
             schemas: BTreeMap::new(),
             levels: BTreeMap::new(),
@@ -99,7 +100,7 @@ impl Table {
         self.levels.get(name).cloned().or_else(|| Level::mandatory(name).filter(|_| is_mandatory(name)))
     }
 
-    fn used(&self) -> &BTreeMap<String, Arc<level::Level>> {
+    fn used(&self) -> &BTreeMap<String, Arc<level::Level<Visit>>> {
         self.used.get_or_init(|| {
             let names = self.levels.keys().map(String::as_str).chain([EXEMPT, CATCH_ALL]);
             let names: BTreeSet<&str> = names.collect();

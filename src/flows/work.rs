@@ -85,11 +85,12 @@ mod tests {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
         let load = Arc::new(Load::default());
         let of = |method: &str, path: &str, query: &str| {
-            let (query, user) = (Query::parse(query), Identity::default());
+            let (query, user) = (Query::parse(query), Arc::new(Identity::default()));
             let request = Request::parse(method, path, &query).unwrap();
             let resource = request.resource().and_then(|found| catalog.at(found));
             let asked = Asked {
                 user: &user,
+                path,
                 request: &request,
                 resource: resource.map(|found| &**found),
                 query: &query,

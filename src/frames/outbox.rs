@@ -1,12 +1,12 @@
-//! Frames on their way out. One whose sender gave up in the middle is finished before the next begins: half a frame would
-//! make everything behind it unreadable.
+//! Writes frames. A frame whose sender was cancelled in the middle is finished before the next begins: half a frame would make
+//! everything after it unreadable.
 
 use std::io;
 
 use bytes::BytesMut;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
-/// A way out, and what is left of the last frame.
+/// The output, and the rest of the last frame.
 pub(super) struct Outbox<W> {
     io: W,
     unsent: BytesMut,
@@ -17,9 +17,9 @@ impl<W: AsyncWrite + Unpin> Outbox<W> {
         Outbox { io, unsent: BytesMut::new() }
     }
 
-    /// Sends a frame, made of parts.
+    /// Sends a frame that consists of parts.
     pub(super) async fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
-        // First what is left: so no more than one frame ever waits here.
+        // The rest first, so that at most one frame ever waits here.
         self.drain().await?;
         for part in parts {
             self.unsent.extend_from_slice(part);
@@ -28,7 +28,7 @@ impl<W: AsyncWrite + Unpin> Outbox<W> {
         self.io.flush().await
     }
 
-    /// Says that nothing follows.
+    /// Closes the output.
     pub(super) async fn shutdown(&mut self) -> io::Result<()> {
         self.io.shutdown().await
     }
@@ -37,7 +37,7 @@ impl<W: AsyncWrite + Unpin> Outbox<W> {
         while !self.unsent.is_empty() {
             match self.io.write_buf(&mut self.unsent).await {
                 Ok(1..) => {}
-                // Nobody takes it: neither now nor later.
+                // The connection is closed for good.
                 failed => {
                     self.unsent.clear();
                     return failed.and(Err(io::ErrorKind::WriteZero.into()));

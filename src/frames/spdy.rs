@@ -1,8 +1,8 @@
-//! SPDY/3.1, the side that opens streams, as far as kubelets speak it: no windows, and headers that say one word.
+//! SPDY/3.1 on the side that opens streams, as far as kubelets use it: no flow control, and one header per stream.
 //!
-//! Headers must be compressed, all of a connection as one zlib stream. Ours are a few bytes each: they are sent as the
-//! stored blocks of such a stream, which every reader takes. Each ends with an empty block: some readers give out what they
-//! have read only when they see one. Headers that come back say nothing and are not looked at.
+//! Headers must be compressed, all of a connection as one zlib stream. Ours are a few bytes each, so they are sent as stored
+//! blocks, which every reader accepts. Each ends with an empty block, because some readers deliver their output only then.
+//! Received headers are ignored.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use super::outbox::Outbox;
 use crate::limits::{CONVERSATION_BYTES, SPDY_CONTROL_BYTES};
 
-/// The first half of the first word of a control frame: a bit, and the version.
+/// The first half of a control frame's first word: a bit, and the version.
 const CONTROL: u16 = 0x8003;
 const SYN_STREAM: u16 = 1;
 const SYN_REPLY: u16 = 2;
@@ -21,27 +21,27 @@ const GOAWAY: u16 = 7;
 const FIN: u8 = 1;
 /// The start of a zlib stream without a dictionary.
 const ZLIB: [u8; 2] = [0x78, 0x01];
-/// An empty block of a zlib stream.
+/// An empty stored block.
 const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 
-/// What the other end says.
+/// A frame from the peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Said {
-    /// It takes part in this stream. The flag says whether it has nothing to say on it.
+    /// The peer accepted this stream. The flag tells whether it has nothing to send on it.
     Reply(u32, bool),
-    /// Bytes of a stream. The flag says whether they are its last.
+    /// Bytes of a stream. The flag tells whether they are the last.
     Data(u32, Vec<u8>, bool),
-    /// It wants no more of this stream.
+    /// The peer reset this stream.
     Reset(u32),
-    /// A question whether somebody is there, to be answered with the same number.
+    /// A ping, to be answered with the same number.
     Ping(u32),
-    /// It is about to leave.
+    /// The peer is about to close.
     Leaving,
-    /// Anything else, which matters to nobody.
+    /// Any other frame, which is ignored.
     Other,
 }
 
-/// Reads what the other end says.
+/// Reads frames of the peer.
 pub struct Reader<R> {
     io: R,
     stream: u32,
@@ -55,7 +55,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Reader { io, stream: 0, left: 0, last: false }
     }
 
-    /// The next that the other end says.
+    /// The next frame.
     pub async fn next(&mut self) -> io::Result<Said> {
         if self.left > 0 {
             return self.piece().await;
@@ -101,7 +101,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 }
 
-/// Says something to the other end.
+/// Writes frames to the peer.
 pub struct Writer<W> {
     out: Outbox<W>,
     begun: bool,
@@ -128,7 +128,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         block.extend_from_slice(&(!length).to_le_bytes());
         block.extend_from_slice(&header);
         block.extend_from_slice(&EMPTY_BLOCK);
-        // The stream, the stream it belongs to, priority and slot.
+        // The stream, the associated stream, priority and slot.
         let mut body = stream.to_be_bytes().to_vec();
         body.extend_from_slice(&[0; 6]);
         body.extend_from_slice(&block);
@@ -146,7 +146,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         self.control(PING, &number.to_be_bytes()).await
     }
 
-    /// Says that nothing follows.
+    /// Sends GOAWAY and closes.
     pub async fn close(&mut self) -> io::Result<()> {
         self.control(GOAWAY, &[0; 8]).await?;
         self.out.shutdown().await

@@ -1,4 +1,4 @@
-//! WebSocket, the server's side, on a connection that has left HTTP.
+//! WebSocket framing on the server side, for connections that have left HTTP.
 
 pub mod frame;
 
@@ -10,23 +10,23 @@ use self::frame::{BINARY, CLOSE, CONTINUED, Head, LONGEST_HEAD, NORMAL, PING, PO
 use super::outbox::Outbox;
 use crate::limits::CONVERSATION_BYTES;
 
-/// What a client says.
+/// A frame from a client.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Said {
-    /// A piece of a message; the flag says whether it is the first.
+    /// A piece of a message; the flag tells whether it is the first.
     Piece(bool, Vec<u8>),
-    /// A question whether somebody is there, to be answered with the same bytes.
+    /// A ping, to be answered with the same bytes.
     Ping(Vec<u8>),
-    /// Nothing more.
+    /// The end of the conversation.
     Close,
 }
 
-/// Reads what a client says.
+/// Reads frames of a client.
 pub struct Reader<R> {
     io: R,
-    /// How the present frame began.
+    /// The head of the current frame.
     head: Option<Head>,
-    /// Bytes of it that have come.
+    /// Payload bytes of it that were read.
     passed: u64,
     first: bool,
 }
@@ -36,12 +36,12 @@ fn broken(why: &str) -> io::Error {
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    /// Reads from `io`, on which the handshake is done.
+    /// Reads from `io`, after the handshake.
     pub fn new(io: R) -> Reader<R> {
         Reader { io, head: None, passed: 0, first: false }
     }
 
-    /// The next that the client says. A connection that ends without saying so is an error.
+    /// The next frame. A connection that ends without a close is an error.
     pub async fn next(&mut self) -> io::Result<Said> {
         loop {
             if let Some(head) = self.head.filter(|head| self.passed < head.length) {
@@ -55,7 +55,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 PING => return Ok(Said::Ping(self.control(&head).await?)),
                 PONG => drop(self.control(&head).await?),
                 CLOSE => {
-                    // Why it closes matters to nobody, nor whether all of that arrives.
+                    // The reason does not matter, nor whether all of it arrives.
                     let _ = self.control(&head).await;
                     return Ok(Said::Close);
                 }
@@ -87,7 +87,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Ok(Said::Piece(std::mem::take(&mut self.first), bytes))
     }
 
-    /// The content of a frame that carries no message; its head has shown that it is short.
+    /// The payload of a control frame; its head was checked to be short.
     async fn control(&mut self, head: &Head) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(head.length).unwrap_or_default()];
         self.io.read_exact(&mut bytes).await?;
@@ -97,23 +97,23 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 }
 
-/// Says something to a client.
+/// Writes frames to a client.
 pub struct Writer<W> {
     out: Outbox<W>,
 }
 
 impl<W: AsyncWrite + Unpin> Writer<W> {
-    /// Writes to `io`, on which the handshake is done.
+    /// Writes to `io`, after the handshake.
     pub fn new(io: W) -> Writer<W> {
         Writer { out: Outbox::new(io) }
     }
 
-    /// Sends a message that is made of two parts.
+    /// Sends a binary message that consists of two parts.
     pub async fn message(&mut self, head: &[u8], body: &[u8]) -> io::Result<()> {
         self.frame(BINARY, head, body).await
     }
 
-    /// Sends a message that is text.
+    /// Sends a text message.
     pub async fn text(&mut self, text: &str) -> io::Result<()> {
         self.frame(TEXT, &[], text.as_bytes()).await
     }
@@ -123,7 +123,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         self.frame(PONG, &[], bytes).await
     }
 
-    /// Says that nothing follows.
+    /// Sends a close.
     pub async fn close(&mut self) -> io::Result<()> {
         self.frame(CLOSE, &[], &NORMAL).await?;
         self.out.shutdown().await

@@ -1,4 +1,4 @@
-//! The application behind the edge, reduced to what connections need of it: a request in, an answer out.
+//! The application as connections see it: a request in, a response out.
 
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use futures::future::LocalBoxFuture;
 use super::body::{Answering, timely};
 use super::peer::Peer;
 
-/// The reference server's words.
+/// The reference's message.
 const PANICKED: &str = "This request caused apiserver to panic. Look in the logs for details.";
 
 type Handler = dyn Fn(Request) -> LocalBoxFuture<'static, Response<BoxBody>>;
@@ -47,8 +47,8 @@ impl App {
         App { handler, body_within }
     }
 
-    /// Answers a request. A panic on the way is answered with 500: it must neither take the connection and the other
-    /// requests on it away, nor the worker.
+    /// Answers a request. A panic in the handler becomes a 500: it must not take down the connection, the other requests on it,
+    /// or the worker.
     pub(super) async fn call(&self, request: Request, peer: Peer) -> Response<BoxBody> {
         request.extensions_mut().insert(peer);
         let (request, unread) = timely(request, self.body_within);

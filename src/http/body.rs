@@ -1,5 +1,5 @@
-//! Request bodies that come too slowly end with an error instead of holding their handler for ever. How large a body
-//! may be is for the handler to say, who knows what to answer.
+//! Request bodies that arrive too slowly end with an error instead of holding their handler for ever. The handler limits their
+//! size, because it knows which error to answer.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future as _;
@@ -16,15 +16,15 @@ use bytes::Bytes;
 use futures::Stream;
 use tokio::time::Sleep;
 
-/// A body that must be complete in time.
+/// A body that must be complete before a deadline.
 struct Timely {
     body: Rc<RefCell<Payload>>,
     deadline: Pin<Box<Sleep>>,
     lifted: Patience,
 }
 
-/// Lifts the deadline of a body. Handlers find it in the extensions of their request; those use it who pass the body on
-/// to somebody who may take as long as they like. Cheap to clone.
+/// Lifts the deadline of a body. Handlers find it in the extensions of their request. Proxies use it: the server behind them may
+/// take as long as it likes. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Patience(Rc<Cell<bool>>);
 
@@ -34,9 +34,9 @@ impl Patience {
     }
 }
 
-/// A request body, kept for as long as its answer is being sent. The HTTP/1.1 driver closes the connection after an
-/// answer to a body that nobody has read to its end; but a chunked body that nobody holds any more it reads on and
-/// throws away, without a bound on time or size.
+/// A request body, kept until its response is sent. The HTTP/1.1 driver closes the connection after a response to a body that was
+/// not read to its end. But if the body is dropped early, the driver reads the rest of a chunked body itself, without a bound on
+/// time or size.
 pub(super) struct Unread {
     _body: Rc<RefCell<Payload>>,
 }
@@ -58,7 +58,7 @@ impl Stream for Timely {
     }
 }
 
-/// Gives the body of a request its deadline.
+/// Puts a deadline on the body of a request.
 pub(super) fn timely(request: Request, within: Duration) -> (Request, Option<Unread>) {
     let (request, body) = request.replace_payload(Payload::None);
     if matches!(body, Payload::None) {
@@ -75,7 +75,7 @@ pub(super) fn timely(request: Request, within: Duration) -> (Request, Option<Unr
     (request, unread)
 }
 
-/// An answer that holds the body it answers.
+/// A response body that keeps the request body alive.
 pub(super) struct Answering {
     pub(super) answer: BoxBody,
     pub(super) _to: Unread,

@@ -1,10 +1,10 @@
-//! Ending connections without cutting requests, and knowing when all have ended.
+//! Drains connections without cutting requests, and tells when all have ended.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// A flag that turns once, and wakes everybody who waits for it. Cheap to clone.
+/// A flag that is set once and wakes all its waiters. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Drain(Arc<watch::Sender<bool>>);
 
@@ -15,19 +15,19 @@ impl Default for Drain {
 }
 
 impl Drain {
-    /// Asks every connection to finish what is in flight and go.
+    /// Asks every connection to finish its requests in flight and close.
     pub fn begin(&self) {
         self.0.send_replace(true);
     }
 
     /// Waits until [`Drain::begin`] was called.
     pub async fn begun(&self) {
-        // The sender lives in self, so that waiting cannot fail.
+        // `self` holds the sender, so this wait cannot fail.
         let _ = self.0.subscribe().wait_for(|begun| *begun).await;
     }
 }
 
-/// Counts what is alive: open connections, started workers. Cheap to clone.
+/// Counts living things: open connections, started workers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Tally(Arc<watch::Sender<usize>>);
 
@@ -44,7 +44,7 @@ impl Tally {
         Counted(self.clone())
     }
 
-    /// How many there are now.
+    /// The current count.
     pub fn count(&self) -> usize {
         *self.0.borrow()
     }
@@ -55,7 +55,7 @@ impl Tally {
     }
 }
 
-/// One that a [`Tally`] counts.
+/// One unit in a [`Tally`], counted until it is dropped.
 #[derive(Debug)]
 pub struct Counted(Tally);
 

@@ -1,4 +1,4 @@
-//! The edge as a whole: workers that take connections from the listening socket and drive them.
+//! The edge as a whole: workers accept connections from the listening socket and drive them.
 
 use std::fmt::Debug;
 use std::io;
@@ -32,21 +32,21 @@ pub struct Edge {
     plan: Plan,
 }
 
-/// What every worker is made from.
+/// The settings from which every worker is made.
 #[derive(Clone)]
 struct Plan {
     tls: Tls,
     clock: Clock,
     max_streams: u32,
     goaway_chance: f64,
-    /// A body takes no longer than a request may.
+    /// The deadline of a request body: the request timeout.
     body_within: Duration,
     drain: Drain,
     connections: Tally,
     started: Tally,
 }
 
-/// What the connections of one worker share. Cheap to clone.
+/// State that the connections of one worker share. Cheap to clone.
 #[derive(Clone)]
 struct Worker {
     tls: Tls,
@@ -161,8 +161,8 @@ impl Worker {
         if let Err(error) = socket::prepare(&io) {
             tracing::debug!(%error, "a connection cannot be made prompt and watched");
         }
-        // Each in memory of its own: a connection would else have room for the largest of these states as long as it lasts, and most
-        // last in the smallest.
+        // Each future is boxed: otherwise every connection would reserve memory for the largest of these states, and most stay in
+        // the smallest.
         let stream = match Box::pin(timeout(limits::HANDSHAKE, self.tls.accept(io))).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
@@ -176,7 +176,7 @@ impl Worker {
     }
 }
 
-/// An edge that serves.
+/// A running edge.
 pub struct Serving {
     address: SocketAddr,
     workers: usize,
@@ -188,7 +188,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -198,7 +198,7 @@ impl Serving {
         self.connections.clone()
     }
 
-    /// Waits until every worker has its application, or says why that will not be.
+    /// Waits until every worker has its application; an error says why one never will.
     pub async fn started(&mut self) -> io::Result<()> {
         let (started, workers) = (self.started.clone(), self.workers);
         tokio::select! {
@@ -215,19 +215,19 @@ impl Serving {
         result
     }
 
-    /// Takes no more connections; those that are open go on.
+    /// Stops accepting connections; open ones go on.
     pub async fn pause(&self) {
         self.handle.pause().await;
     }
 
-    /// Asks every connection to finish and go, and waits for that as long as `patience`. Says how many are left.
+    /// Asks every connection to finish, and waits for that up to `patience`. Answers how many are left.
     pub async fn drain(&self, patience: Duration) -> usize {
         self.drain.begin();
         let _ = timeout(patience, self.connections.until(|count| count == 0)).await;
         self.connections.count()
     }
 
-    /// Cuts what is left and stops the workers.
+    /// Closes the remaining connections and stops the workers.
     pub async fn stop(self) {
         self.handle.stop(false).await;
         let _ = timeout(limits::DISCONNECT, self.started.until(|count| count == 0)).await;

@@ -1,8 +1,9 @@
-//! What HTTP/2 writes in many pieces leaves in few.
+//! Gathers the many small writes of an HTTP/2 connection into few.
 //!
-//! Its codec writes what stands before a frame and the frame each by itself, and flushes after every frame. Each write would be a TLS
-//! record and a call of the system: two for every event of every watch, and three for a small answer. So they are gathered
-//! here, in whole records, and leave when the connection has nothing more to say for the moment: that knows only who drives it.
+//! The codec writes each frame header and each frame by itself, and flushes after every frame. Each write would be a TLS record
+//! and a system call: two for every event of every watch, and three for a small response. So they are gathered here into whole
+//! records, and sent when the connection has nothing more to write for the moment. Only the code that drives the connection knows
+//! when that is.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -19,19 +20,19 @@ use super::stall::Stall;
 use crate::limits::TLS_RECORD_BYTES;
 
 thread_local! {
-    /// Room for what is gathered. A connection has it only while something is unsent, which seldom outlasts a turn of its task:
-    /// so one is enough for a thread, and idle connections keep none.
+    /// A buffer for gathered writes. A connection holds it only while bytes are unsent, which rarely outlasts one turn of its
+    /// task. So one per thread is enough, and idle connections keep none.
     static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A connection for an HTTP/2 codec, and for who drives it. Clones are the same connection.
+/// A connection shared by the HTTP/2 codec and the code that drives it. Clones are the same connection.
 pub(super) struct Gathered<S>(Rc<RefCell<Gathering<S>>>);
 
 struct Gathering<S> {
     io: S,
-    /// What was written and has not left.
+    /// Bytes that were written but not sent completely.
     unsent: Vec<u8>,
-    /// How much of that has left.
+    /// How many of those bytes are sent.
     sent: usize,
     stall: Stall,
 }
@@ -46,8 +47,8 @@ impl<S: AsyncWrite + Unpin> Gathered<S> {
         })))
     }
 
-    /// Waits for `work`, which writes to this connection. Whenever that waits itself, what it wrote leaves. What it wrote when it
-    /// ended leaves with the work that comes next.
+    /// Runs `work`, which writes to this connection, and sends the gathered bytes whenever `work` is pending. Bytes that it wrote
+    /// in its last turn are sent by the next call.
     pub(super) async fn send_between<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
         let mut work = pin!(work);
         poll_fn(|cx| {
@@ -64,15 +65,15 @@ impl<S: AsyncWrite + Unpin> Gathered<S> {
 }
 
 impl<S> Gathered<S> {
-    /// Whether nothing waits to be sent. A peer that does not take what it is sent keeps this from being so.
+    /// Whether no bytes wait to be sent. False as long as the peer does not read.
     pub(super) fn is_sent(&self) -> bool {
         self.0.borrow().unsent.is_empty()
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Gathered<S> {
-    /// Ends the connection once the peer has taken what it was sent and ends it as well, or says nothing for `silence`. Closed any
-    /// earlier, while something of the peer is unread or still comes, the system would throw away what the peer has not taken.
+    /// Closes the connection once the peer has read everything and closes its side, or is silent for `silence`. If the socket
+    /// were closed while input is unread, the kernel would reset the connection and discard bytes that the peer has not read yet.
     pub(super) async fn close(mut self, silence: Duration) {
         let mut unread = [0; 256];
         let Ok(Ok(())) = timeout(silence, self.shutdown()).await else { return };
@@ -81,7 +82,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Gathered<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Gathering<S> {
-    /// Sends all that was gathered.
+    /// Sends all gathered bytes.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.unsent.get(self.sent..).filter(|rest| !rest.is_empty()) {
             let written = Pin::new(&mut self.io).poll_write(cx, rest);
@@ -99,7 +100,7 @@ impl<S: AsyncWrite + Unpin> Gathering<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes as much as fits into a record. A full one leaves first.
+    /// Takes as many bytes as fit into a TLS record. A full record is sent first.
     fn poll_gather(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.unsent.len() >= TLS_RECORD_BYTES {
             ready!(self.poll_send(cx))?;
@@ -131,7 +132,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
         self.0.borrow_mut().poll_gather(cx, bytes)
     }
 
-    /// Does nothing: the codec asks for it after every frame. See [`Gathered::send_between`].
+    /// Does nothing, because the codec flushes after every frame. See [`Gathered::send_between`].
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -172,14 +173,14 @@ mod tests {
         }
     }
 
-    /// A connection that holds `room` bytes which nobody has read, its other end, and how often it was written to.
+    /// A connection that buffers `room` unread bytes, its other end, and the number of writes to it.
     fn connection(room: usize) -> (Gathered<Counting>, DuplexStream, Rc<Cell<usize>>) {
         let (near, far) = duplex(room);
         let writes = Rc::new(Cell::new(0));
         (Gathered::new(Counting(near, Rc::clone(&writes))), far, writes)
     }
 
-    /// Bytes that differ from their neighbours, so that a piece that is lost or twice there is seen.
+    /// Bytes that differ from their neighbours, so that lost or duplicated pieces show.
     fn speech(length: usize) -> Vec<u8> {
         (0..length).map(|place| (place % 251) as u8).collect()
     }
@@ -248,7 +249,7 @@ mod tests {
         assert!(!gathered.is_sent());
         let closing = actix_rt::spawn(gathered.close(PATIENT));
         let mut heard = Vec::new();
-        // It goes on speaking while it listens, as those do who make room for more.
+        // The peer keeps sending while it reads, like clients that send window updates.
         while heard.len() < 500 {
             far.write_all(b"more").await.unwrap();
             assert!(far.read_buf(&mut heard).await.unwrap() > 0);

@@ -1,4 +1,4 @@
-//! HTTP/1.1, through actix-http, for clients that do not speak HTTP/2 and for those that switch protocols.
+//! HTTP/1.1, through actix-http, for clients that do not speak HTTP/2 or that switch protocols.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::limits;
 
 type Driver = dyn Fn(Connection) -> LocalBoxFuture<'static, ()>;
 
-/// Drives connections of one worker. Cheap to clone.
+/// Drives the HTTP/1.1 connections of one worker. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct H1 {
     driver: Rc<Driver>,
@@ -52,7 +52,7 @@ impl H1 {
             .keep_alive(KeepAlive::Timeout(limits::IDLE))
             .client_request_timeout(limits::REQUEST_HEAD)
             .client_disconnect_timeout(limits::DISCONNECT)
-            // A client that closed its half is gone: a quiet watch would otherwise never notice.
+            // A client that closed its half is gone. Otherwise a quiet watch would never notice.
             .h1_allow_half_closed(false)
             .graceful_shutdown_signal(move || {
                 let drain = signal.clone();
@@ -77,8 +77,8 @@ impl H1 {
         Ok(H1 { driver, drain })
     }
 
-    /// Serves a connection until it ends, also after it has left HTTP. A server that drains waits for no conversation, but for
-    /// answers: watches are told to end.
+    /// Serves a connection until it ends, also after it has left HTTP. A draining server does not wait for conversations. It does
+    /// wait for responses: watches are told to end.
     pub(super) async fn drive(&self, mut io: TlsStream) {
         loop {
             let switch = Switch::new(io);
@@ -103,8 +103,7 @@ impl H1 {
         }
     }
 
-    /// Waits for the next request as long as a connection may be idle. The driver would take it for a request that comes too
-    /// slowly.
+    /// Waits for the next request up to the idle limit. The driver would count this wait as a request that arrives too slowly.
     async fn is_asked_again(&self, io: &mut TlsStream) -> bool {
         let asked = poll_fn(|cx| io.poll_heard(cx));
         tokio::select! {

@@ -1,8 +1,8 @@
-//! An answer over HTTP/1.1 that has no end of its own: a watch. It leaves the driver, and is written here.
+//! Watches over HTTP/1.1. They leave the driver and are written here.
 //!
-//! The driver keeps 16 KiB of buffers for a connection, and looks for requests, timers and its own state whenever a body has
-//! something to say. A watch needs none of it for hours: its connection costs what TLS and the session need, and an event is one
-//! write. After the last chunk the connection goes back to the driver.
+//! The driver keeps 16 KiB of buffers per connection, and polls for requests, timers and its own state on every event of a body.
+//! A watch needs none of that for hours. Here its connection costs only TLS and the session, and an event is one write. After the
+//! last chunk the connection goes back to the driver.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,34 +20,34 @@ use super::h2_stream::Dates;
 use super::stall::Stall;
 use super::tls::TlsStream;
 
-/// Chunks up to this size are sent in one piece with what stands around them, which takes a copy; larger ones as they are.
+/// Chunks up to this size are copied into one write with their framing; larger ones are written as they are.
 const COPIED_BYTES: usize = 16 << 10;
 const LINE_END: &[u8] = b"\r\n";
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// Marks an answer that may go on for hours.
+/// Marks a response that may last for hours, in its extensions.
 pub(super) struct Endless;
 
 thread_local! {
-    /// Where chunks are put together: one for all connections of the thread, so that none keeps memory for it.
+    /// Assembles chunks: one buffer for all connections of the thread, so that none keeps memory for it.
     static PIECE: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(COPIED_BYTES + 16));
 }
 
-/// An answer that has left the driver.
+/// A response that has left the driver.
 pub(super) struct Streaming {
     head: Bytes,
     body: BoxBody,
 }
 
-/// Whether the answer to this request can be sent without the driver: nothing is said in it about the connection, nor is there a
-/// body that the driver would have to read to its end.
+/// Whether the response to this request can be sent without the driver: the request says nothing special about the connection,
+/// and has no body that the driver would have to read.
 pub(super) fn is_plain(request: &mut Request) -> bool {
     request.version() == Version::HTTP_11
         && request.head().connection_type() == ConnectionType::KeepAlive
         && matches!(request.payload(), Payload::None)
 }
 
-/// Whether this answer may go on for hours, and its connection stays after it.
+/// Whether this response may last for hours on a connection that stays open after it.
 pub(super) fn is_endless(response: &Response<BoxBody>) -> bool {
     response.extensions().get::<Endless>().is_some()
         && response.head().connection_type() == ConnectionType::KeepAlive
@@ -56,7 +56,7 @@ pub(super) fn is_endless(response: &Response<BoxBody>) -> bool {
 }
 
 impl Streaming {
-    /// An endless answer.
+    /// Takes a response that may last for hours.
     pub(super) fn of(response: Response<BoxBody>, dates: &Dates) -> Streaming {
         let (response, body) = response.into_parts();
         let headers = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
@@ -67,7 +67,7 @@ impl Streaming {
         Streaming { head: Bytes::from(head), body }
     }
 
-    /// Sends it until it ends. Gives the connection back if the client may ask for more on it.
+    /// Sends the response until it ends. Answers the connection if it can serve more requests.
     pub(super) async fn send(self, io: TlsStream) -> Option<TlsStream> {
         let unsent = VecDeque::from([self.head]);
         let mut writing = Writing { io, body: Some(self.body), unsent, stall: Stall::default() };
@@ -81,7 +81,7 @@ impl Streaming {
     }
 }
 
-/// The head of an answer. Names have their words in capitals: some clients compare letter by letter.
+/// The head of a response. Header names are capitalized, because some clients compare them case-sensitively.
 pub(super) fn head<'a>(status: &str, headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
     let mut head = format!("HTTP/1.1 {status}\r\n").into_bytes();
     for (name, value) in headers {
@@ -101,18 +101,18 @@ pub(super) fn head<'a>(status: &str, headers: impl Iterator<Item = (&'a str, &'a
 
 struct Writing {
     io: TlsStream,
-    /// Gone once it has ended.
+    /// `None` once the body has ended.
     body: Option<BoxBody>,
-    /// What the client has not taken yet. While there is something, the body is asked for nothing: that is how its session
-    /// learns that nobody reads.
+    /// Bytes that the client has not taken yet. While there are any, the body is not polled: that is how its session learns that
+    /// the client does not read.
     unsent: VecDeque<Bytes>,
     stall: Stall,
 }
 
 impl Writing {
-    /// Ready when all of the answer is sent, or cannot be.
+    /// Ready when the whole response is sent, or cannot be.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A quiet watch would otherwise never notice that its client is gone.
+        // Without this, a quiet watch would never notice that its client is gone.
         self.io.listen(cx)?;
         loop {
             ready!(self.flush(cx))?;
@@ -120,7 +120,7 @@ impl Writing {
             match ready!(Pin::new(body).poll_next(cx)) {
                 Some(Ok(chunk)) if chunk.is_empty() => {}
                 Some(Ok(chunk)) => self.say(cx, chunk)?,
-                // Without the last chunk the client does not take what it got for the whole.
+                // The last chunk is missing, so the client knows that the response is incomplete.
                 Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error.to_string()))),
                 None => {
                     self.body = None;
@@ -177,7 +177,7 @@ impl Writing {
     }
 }
 
-/// A number as chunks are counted. The general way of writing numbers takes longer than all else that is done for a chunk here.
+/// Writes a chunk size. The formatting machinery would take longer than everything else done per chunk.
 fn push_hex(out: &mut Vec<u8>, number: usize) {
     let digits = (usize::BITS - number.leading_zeros()).div_ceil(4).max(1);
     let digit = |place: u32| b"0123456789abcdef"[(number >> (4 * place)) & 0xf];

@@ -1,6 +1,6 @@
-//! HTTP/2 connections: ours and not actix-http's, because a watch may be silent for hours. A stream that its client
-//! resets, or whose connection is gone, ends its handler and its body at once; the number of streams is bounded; a
-//! stopping server says so with GOAWAY and lets what is in flight finish.
+//! HTTP/2 connections. Not actix-http's, because a watch may be silent for hours. When a client resets a stream or its connection
+//! is lost, the handler and the body end at once. The number of streams is bounded. A stopping server sends GOAWAY and lets
+//! streams in flight finish.
 
 use std::cell::Cell;
 use std::io;
@@ -21,7 +21,7 @@ use super::tls::TlsStream;
 use crate::ids;
 use crate::limits;
 
-/// What the connections of one worker have in common. Cheap to clone.
+/// State that the connections of one worker share. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct H2 {
     pub(super) app: App,
@@ -29,11 +29,11 @@ pub(super) struct H2 {
     pub(super) dates: Rc<Dates>,
     /// Streams that a client may have open at once.
     pub(super) max_streams: u32,
-    /// Chance that a request makes its connection go, from 0 to 1.
+    /// The probability, from 0 to 1, that a request makes its connection send GOAWAY.
     pub(super) goaway_chance: f64,
 }
 
-/// Why a connection ended before its time.
+/// Why a connection ended early.
 #[derive(Debug, thiserror::Error)]
 enum Cut {
     #[error(transparent)]
@@ -42,12 +42,12 @@ enum Cut {
     Io(#[from] io::Error),
 }
 
-/// How far the end of a connection is.
+/// The state of shutting a connection down.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// New streams are welcome.
+    /// New streams are accepted.
     Open,
-    /// GOAWAY was sent: streams in flight finish, then the connection ends.
+    /// GOAWAY was sent: open streams finish, then the connection ends.
     Leaving,
 }
 
@@ -64,12 +64,12 @@ impl H2 {
         let peer = io.peer.clone();
         let io = Gathered::new(io);
         self.converse(&io, &peer).await?;
-        // Whoever reads slowly shall have the end of the last answer as well.
+        // A slow reader must get the end of the last response, too.
         let _ = timeout(limits::IDLE, io.close(limits::DISCONNECT)).await;
         Ok(())
     }
 
-    /// Serves a connection until one of its ends has said everything.
+    /// Serves a connection until either side has closed it.
     async fn converse(&self, io: &Gathered<TlsStream>, peer: &Peer) -> Result<(), Cut> {
         let handshake = io.send_between(self.settings().handshake(io.clone()));
         let Ok(connection) = timeout(limits::HANDSHAKE, handshake).await else {
@@ -93,7 +93,7 @@ impl H2 {
                 () = &mut told_to_go, if phase == Phase::Open => true,
                 () = load.leaving.notified(), if phase == Phase::Open => true,
                 () = &mut linger, if phase == Phase::Leaving => {
-                    // A polite peer closes once its streams are done; this one does not.
+                    // A well-behaved client closes the connection once its streams are done; this one does not.
                     if load.has_rested() && io.is_sent() {
                         return Ok(());
                     }
@@ -142,11 +142,11 @@ pub(super) struct Load {
     ever: Cell<u64>,
     /// `ever` at the last look.
     seen: Cell<u64>,
-    /// Looks in a row that found no stream.
+    /// Consecutive looks that found no stream.
     quiet: Cell<u32>,
-    /// `ever` when no stream was found open, if that was so when [`Load::has_rested`] was asked last.
+    /// `ever` at the last [`Load::has_rested`], if no stream was open then.
     rested: Cell<Option<u64>>,
-    /// Told when an answer ends its connection.
+    /// Notified when a response ends its connection.
     leaving: Notify,
 }
 
@@ -161,15 +161,15 @@ impl Load {
         self.open.get() == 0
     }
 
-    /// Whether there is no stream and was none since this was asked last. One look is not enough: a stream is over when its answer
-    /// is handed to the connection, and the last bytes of it must have the time to leave.
+    /// Whether no stream was open at this call and none since the last one. One look is not enough: a stream counts as done when
+    /// its response is handed to the connection, and its last bytes need time to leave.
     fn has_rested(&self) -> bool {
         let now = self.is_empty().then(|| self.ever.get());
         let before = self.rested.replace(now);
         now.is_some() && now == before
     }
 
-    /// Asked at each look.
+    /// Counts quiet looks; true once they add up to the idle limit.
     fn idle_too_long(&self) -> bool {
         let busy = !self.is_empty() || self.ever.get() != self.seen.get();
         self.seen.set(self.ever.get());
@@ -178,11 +178,11 @@ impl Load {
     }
 }
 
-/// A stream that is being served.
+/// An open stream, counted until it is dropped.
 pub(super) struct InFlight(Rc<Load>);
 
 impl InFlight {
-    /// The connection shall take no more streams and end when the last is done.
+    /// Lets the connection accept no more streams and end after the last one.
     pub(super) fn ends_connection(&self) {
         self.0.leaving.notify_one();
     }
@@ -205,7 +205,7 @@ mod tests {
         for _ in 1..looks {
             assert!(!load.idle_too_long());
         }
-        // A stream that came and went between two looks counts as life.
+        // A stream that came and went between two looks counts as activity.
         drop(load.enter());
         for _ in 0..looks {
             assert!(!load.idle_too_long());

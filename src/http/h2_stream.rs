@@ -1,4 +1,4 @@
-//! One HTTP/2 stream: a request becomes an answer. Whatever is waited for, the client's reset is waited for as well.
+//! Serves one HTTP/2 stream. Every wait also watches for a reset by the client.
 
 use std::cell::RefCell;
 use std::future::{Future as _, poll_fn};
@@ -22,7 +22,7 @@ use super::h2::InFlight;
 use super::peer::Peer;
 use crate::limits;
 
-/// Serves one stream. `in_flight` says for how long.
+/// Serves one stream. It counts as open until `in_flight` is dropped.
 pub(super) async fn serve(
     app: App,
     request: http::Request<RecvStream>,
@@ -34,7 +34,7 @@ pub(super) async fn serve(
     let head_only = request.method() == Method::HEAD;
     let answered = {
         let mut handling = pin!(app.call(convert(request, &peer), peer));
-        // The handler is dropped at the end of this block: a reset cancels what it was doing.
+        // The handler is dropped at the end of this block, so that a reset cancels its work.
         poll_fn(|cx| match respond.poll_reset(cx) {
             Poll::Ready(_) => Poll::Ready(None),
             Poll::Pending => handling.as_mut().poll(cx).map(Some),
@@ -46,7 +46,7 @@ pub(super) async fn serve(
     let size = wire_size(response.status(), body.size());
     let last = head_only || matches!(size, BodySize::None | BodySize::Sized(0));
     if response.head().connection_type() == ConnectionType::Close {
-        // HTTP/2 has no such header: what it means is said to the connection.
+        // HTTP/2 has no `Connection: close`: the connection sends GOAWAY instead.
         in_flight.ends_connection();
     }
     match respond.send_response(head(&response, size, &dates), last) {
@@ -69,7 +69,7 @@ fn convert(request: http::Request<RecvStream>, peer: &Peer) -> Request {
     request
 }
 
-/// What is known of the body once the status has had its say.
+/// The size of the body, given that some statuses never have one.
 fn wire_size(status: StatusCode, size: BodySize) -> BodySize {
     match status {
         StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED => BodySize::None,
@@ -77,7 +77,7 @@ fn wire_size(status: StatusCode, size: BodySize) -> BodySize {
     }
 }
 
-/// The head of an answer, without what only HTTP/1.1 knows.
+/// The head of a response, without headers that only HTTP/1.1 has.
 fn head(response: &Response<()>, size: BodySize, dates: &Dates) -> http::Response<()> {
     let ResponseHead { status, .. } = response.head();
     let mut wire = http::Response::new(());
@@ -112,11 +112,11 @@ fn head(response: &Response<()>, size: BodySize, dates: &Dates) -> http::Respons
     wire
 }
 
-/// Why a body stopped being sent.
+/// Why sending a body stopped early.
 enum Gone {
-    /// The client reset the stream, or the connection is gone, or the client reads nothing.
+    /// The client reset the stream, lost its connection, or stopped reading.
     Client,
-    /// The body broke, and the client must not take what it got for the whole.
+    /// The body failed. The stream is reset, so that the client does not take the part for the whole.
     Body,
 }
 
@@ -150,7 +150,7 @@ async fn send_all(stream: &mut SendStream<Bytes>, body: BoxBody, size: BodySize)
         if let Some(left) = &mut left {
             *left = left.checked_sub(chunk.len() as u64).ok_or(Gone::Body)?;
         }
-        // The last frame of a body of known size says that it is the last: one frame less for every small answer.
+        // With a known size, the last data frame carries END_STREAM: one frame less for every small response.
         let last = left == Some(0);
         push(stream, chunk, last).await?;
         if last {
@@ -159,14 +159,14 @@ async fn send_all(stream: &mut SendStream<Bytes>, body: BoxBody, size: BodySize)
     }
 }
 
-/// Hands a chunk to the connection as fast as the client takes it.
+/// Sends a chunk as fast as the client's flow control allows.
 async fn push(stream: &mut SendStream<Bytes>, mut chunk: Bytes, last: bool) -> Result<(), Gone> {
     while !chunk.is_empty() {
         stream.reserve_capacity(chunk.len());
         let mut room =
             timeout(limits::RESPONSE_STALL, room(stream)).await.ok().flatten().ok_or(Gone::Client)?;
-        // Clients hang up on those who send crumbs: where there is room for less than is worth a frame, a little more
-        // time is given to the client to make some.
+        // Some clients disconnect from servers that send many tiny frames. If the window is too small for a useful frame, wait
+        // briefly for the client to widen it.
         while room < chunk.len().min(limits::SMALLEST_FRAME_BYTES) {
             match timeout(limits::SMALL_FRAME_WAIT, self::room(stream)).await {
                 Ok(more) => room = more.ok_or(Gone::Client)?,
@@ -182,7 +182,7 @@ async fn push(stream: &mut SendStream<Bytes>, mut chunk: Bytes, last: bool) -> R
     Ok(())
 }
 
-/// What the client takes now, when that has become more; none if it is gone.
+/// The flow control window once it has grown; `None` if the client is gone.
 async fn room(stream: &mut SendStream<Bytes>) -> Option<usize> {
     poll_fn(|cx| {
         if stream.poll_reset(cx).is_ready() {
@@ -193,7 +193,7 @@ async fn room(stream: &mut SendStream<Bytes>) -> Option<usize> {
     .await
 }
 
-/// The Date header of the present second, made once a second and not once an answer.
+/// The Date header, formatted once a second instead of once per response.
 pub(super) struct Dates {
     clock: Clock,
     made: RefCell<Option<(u64, HeaderValue)>>,

@@ -1,5 +1,5 @@
-//! The listening socket, bound before anything else is done: a port in use is the most common mistake at start, and
-//! nothing should have been made or opened by then.
+//! The listening socket, bound before anything else: a port in use is the most common mistake at start, and no file should have
+//! been created by then.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -8,13 +8,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::limits;
 
-/// Listens on `address`. A server that is started again at once gets its port back, though connections of the last
-/// one still linger in the kernel.
+/// Listens on `address`. SO_REUSEADDR lets a restarted server take its port back while old connections linger in the kernel.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() && address.ip().is_unspecified() {
-        // All addresses means those of both families, also where the system thinks otherwise.
+        // The unspecified IPv6 address means both families, whatever the default of the system.
         socket.set_only_v6(false)?;
     }
     socket.set_nonblocking(true)?;

@@ -1,9 +1,8 @@
 //! The edge: the only folder that knows actix-web.
 //!
-//! [`listener`] opens the socket, [`tls`] makes connections private, [`edge`] runs the workers and hands each
-//! connection to `h1` or `h2`, and these hand each request to the [`app`]. [`peer`] says who is at the other end,
-//! [`drain`] ends connections without cutting requests, `switch` lets a connection leave HTTP, `h1_stream` writes watches, `gather` lets small
-//! writes leave together.
+//! [`listener`] opens the socket, [`tls`] does the handshake, [`edge`] runs the workers and hands each connection to `h1` or
+//! `h2`, which hand each request to the [`app`]. [`peer`] describes the client, [`drain`] ends connections without cutting
+//! requests, `switch` lets a connection leave HTTP, `h1_stream` writes watches, and `gather` joins small writes.
 
 pub mod app;
 mod body;

@@ -1,4 +1,4 @@
-//! A client that takes nothing of what it is sent.
+//! Ends responses to clients that stop reading.
 
 use std::io;
 use std::pin::Pin;
@@ -10,12 +10,12 @@ use tokio::time::{Sleep, sleep};
 
 use crate::limits::RESPONSE_STALL;
 
-/// Ends writes that nobody takes. Without it a client that never reads, and lives, would hold for ever what its answer holds: room
-/// among the lists in flight, a place among the logs that are followed.
+/// Fails writes that make no progress. Otherwise a client that is alive but never reads would hold resources for ever: its share
+/// of the list budget, or a slot for a followed log.
 pub(super) struct Stall {
-    /// How long a write may wait.
+    /// How long a write may make no progress.
     patience: Duration,
-    /// Runs while one waits.
+    /// The timer, while a write is pending.
     over: Option<Pin<Box<Sleep>>>,
 }
 
@@ -26,7 +26,7 @@ impl Default for Stall {
 }
 
 impl Stall {
-    /// What has come of a write; an error if none has come to anything for too long.
+    /// Passes on the result of a write; an error if no write has made progress for too long.
     pub(super) fn judge<T>(
         &mut self,
         cx: &mut Context<'_>,

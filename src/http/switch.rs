@@ -1,9 +1,8 @@
-//! How a connection leaves the HTTP/1.1 driver: between TLS and the driver stands a switch. A handler that has agreed to speak
-//! something else turns it and says what shall happen with the connection; so does an answer that the driver is too heavy
-//! for. From then on the driver reads the end of the stream and writes into the void, so it ends; the connection itself goes on,
-//! in other hands.
+//! How a connection leaves the HTTP/1.1 driver. A switch stands between TLS and the driver. A handler that agrees to another
+//! protocol turns the switch and takes the connection over. Watches do so, too, because the driver is too heavy for them. After
+//! that the driver reads end-of-file and its writes are discarded, so it ends. The connection itself lives on.
 //!
-//! The driver's own upgrade knows only WebSocket, and hands out a connection that is read ahead of.
+//! The driver's own upgrade supports only WebSocket, and hands out a connection from which it has already read ahead.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -20,47 +19,47 @@ use super::peer::Peer;
 use super::stall::Stall;
 use super::tls::TlsStream;
 
-/// Where the head of a request ends.
+/// The blank line that ends the head of a request.
 const HEAD_END: [u8; HEAD_END_BYTES] = *b"\r\n\r\n";
 const HEAD_END_BYTES: usize = 4;
 
-/// What happens with a connection that has left the driver.
+/// Why a connection leaves the driver.
 pub(super) enum Departure {
-    /// It leaves HTTP.
+    /// For good: both ends agreed on another protocol.
     Conversation(Conversation),
-    /// It comes back after this answer.
+    /// For one response; the driver gets it back afterwards.
     Stream(Streaming),
 }
 
-/// What happens with a connection that has left HTTP.
+/// Takes over a connection that has left HTTP.
 pub(super) type Conversation = Box<dyn FnOnce(TlsStream) -> LocalBoxFuture<'static, ()>>;
 
-/// What goes on around a conversation.
+/// Wraps a conversation, to act before and after it.
 pub(super) type Around = Box<dyn FnOnce(LocalBoxFuture<'static, ()>) -> LocalBoxFuture<'static, ()>>;
 
-/// The switch of one connection. Cheap to clone; handlers find it in the data of their connection.
+/// The switch of one connection. Cheap to clone; handlers find it in their connection data.
 #[derive(Clone)]
 pub(super) struct Switch(Rc<State>);
 
 struct State {
     io: RefCell<Option<TlsStream>>,
     departure: RefCell<Option<Departure>>,
-    /// Wakes the driver, which may be waiting for a request that will not come.
+    /// Wakes the driver, which may wait for a request that will never come.
     reader: RefCell<Option<Waker>>,
     heads: RefCell<Heads>,
-    /// Whether the driver has begun to write and does not know yet that all of it has left.
+    /// Whether the driver has written bytes that are not flushed yet.
     is_behind: Cell<bool>,
     stall: RefCell<Stall>,
     peer: Peer,
 }
 
-/// Counts the heads of requests in what was read, to know whether the driver has read ahead of the one that is answered. Where
-/// there is doubt it counts too many: a body may hold what ends a head.
+/// Counts request heads in the bytes that were read, to detect that the driver has read beyond the current request. It may count
+/// too many, because a body can contain a blank line. It never counts too few.
 #[derive(Default)]
 struct Heads {
     read: usize,
     answered: usize,
-    /// How much of the end of a head stands at the end of what was read.
+    /// How many bytes of [`HEAD_END`] the input ends with so far.
     matched: usize,
 }
 
@@ -83,7 +82,7 @@ impl Heads {
         }
     }
 
-    /// Whether nothing stands behind the head of the request that is answered.
+    /// Whether no byte follows the head of the current request.
     fn is_at_end(&self) -> bool {
         self.matched == HEAD_END_BYTES && self.read == self.answered
     }
@@ -103,18 +102,18 @@ impl Switch {
         }))
     }
 
-    /// The connection as the driver sees it.
+    /// The driver's view of the connection.
     pub(super) fn connection(&self) -> Connection {
         Connection(self.clone())
     }
 
-    /// Leaves HTTP. The caller's answer is not sent: what the client shall read comes from the conversation.
+    /// Leaves HTTP. The handler's own response is not sent: the conversation writes everything that the client reads.
     pub(super) fn turn(&self, conversation: Conversation) {
         self.depart(Departure::Conversation(conversation));
     }
 
-    /// Lets somebody act before and after the conversation that this connection is leaving for; `false` if there is none. Whoever
-    /// answers must do so before they wait for anything: the driver ends, and their task with it, as soon as it may leave.
+    /// Wraps the conversation that this connection is leaving for; `false` if there is none. The handler must return before it
+    /// awaits anything else: the driver ends as soon as it may, and the handler's task with it.
     pub(super) fn surround(&self, around: Around) -> bool {
         let mut departure = self.0.departure.borrow_mut();
         match departure.take() {
@@ -130,30 +129,30 @@ impl Switch {
         }
     }
 
-    /// Leaves the driver for the time of this answer, instead of which the caller answers anything.
+    /// Leaves the driver for the time of this response. The response that the handler returns instead is not sent.
     pub(super) fn stream(&self, answer: Streaming) {
         self.depart(Departure::Stream(answer));
     }
 
-    /// A request has come. Answers whether the connection could leave the driver with its answer: not if the driver has read more than
-    /// this request, because that would be lost.
+    /// Notes a new request. Answers whether its connection could leave the driver: not if the driver has read beyond this
+    /// request, because those bytes would be lost.
     pub(super) fn note_request(&self) -> bool {
         let mut heads = self.0.heads.borrow_mut();
         heads.answered += 1;
         heads.is_at_end()
     }
 
-    /// Whether all earlier answers have left. The driver takes a request that came early as soon as the answer before it is encoded:
-    /// what of that has not been written would be lost with the driver.
+    /// Whether all earlier responses are on the wire. The driver starts a pipelined request as soon as the previous response is
+    /// encoded. If the connection left now, unwritten bytes of that response would be lost.
     pub(super) async fn has_answered(&self) -> bool {
         if self.0.heads.borrow().answered > 1 {
-            // The driver writes whenever a handler waits.
+            // The driver writes whenever the handler yields.
             yield_now().await;
         }
         !self.0.is_behind.get()
     }
 
-    /// The connection and what shall happen with it, once the driver has ended. `None`: it never left.
+    /// The connection and the reason for its departure, once the driver has ended. `None` if it never left.
     pub(super) fn take(&self) -> Option<(Departure, TlsStream)> {
         Some((self.0.departure.take()?, self.0.io.take()?))
     }
@@ -182,7 +181,7 @@ impl Connection {
         self.0.clone()
     }
 
-    /// Does something with the connection, as long as it is HTTP's.
+    /// Uses the connection, or answers `gone` once it has left the driver.
     fn with<T>(
         &self,
         gone: T,

@@ -1,4 +1,4 @@
-//! TLS: which versions and ciphers, which certificate, and how a connection becomes private.
+//! TLS: versions, cipher suites, certificates and the handshake.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,12 +28,12 @@ use crate::pki::{Identity, Named, Pki};
 
 const BOTH: &[u8] = b"\x02h2\x08http/1.1";
 const HTTP1: &[u8] = b"\x08http/1.1";
-/// As much of what is overheard is read at a time.
+/// Input that arrives during a watch is read in pieces of this size.
 const OVERHEARD_PIECE_BYTES: usize = 512;
-/// What the reference server says to a client that speaks plain HTTP.
+/// The reference's response to plain HTTP.
 const NOT_TLS: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
 
-/// The cipher suites of TLS 1.2 by both their names: IANA's and OpenSSL's.
+/// The cipher suites of TLS 1.2 by their IANA and OpenSSL names.
 const SUITES: &[(&str, &str)] = &[
     ("TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA", "ECDHE-ECDSA-AES128-SHA"),
     ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"),
@@ -53,14 +53,14 @@ const SUITES: &[(&str, &str)] = &[
     ("TLS_RSA_WITH_AES_256_GCM_SHA384", "AES256-GCM-SHA384"),
 ];
 
-/// The cipher suites of TLS 1.3 have one name everywhere.
+/// The cipher suites of TLS 1.3, which have one name.
 const SUITES_13: &[&str] =
     &["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
 
-/// Settings that make no TLS server.
+/// TLS settings that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// `--tls-cipher-suites` names something else.
+    /// `--tls-cipher-suites` names an unknown suite.
     #[error("--tls-cipher-suites: {0} is no cipher suite that this server knows")]
     UnknownSuite(String),
     /// OpenSSL refuses the certificate, its key or the ciphers.
@@ -68,19 +68,18 @@ pub enum TlsError {
     OpenSsl(#[from] ErrorStack),
 }
 
-/// How connections become private. The certificates can be replaced while the server runs: new connections use the
-/// new ones. Cheap to clone.
+/// The TLS settings of the server. Certificates can be replaced at run time: new connections use the new ones. Cheap to clone.
 #[derive(Clone)]
 pub struct Tls {
     now: Arc<ArcSwap<Contexts>>,
-    /// Where a connection keeps what its handshake chooses from.
+    /// The slot in which a connection keeps its contexts until the server name is known.
     chosen_from: Index<Ssl, Arc<Contexts>>,
 }
 
-/// What handshakes are made from, by the certificate that they show.
+/// OpenSSL contexts by the certificate that they present.
 struct Contexts {
     own: SslContext,
-    /// By names in lower case, some with a star for the first label.
+    /// By lower-case host name, possibly with a wildcard as the first label.
     named: HashMap<String, SslContext>,
 }
 
@@ -92,7 +91,7 @@ impl Contexts {
     ) -> Result<Contexts, TlsError> {
         let own = context(serving, pki, &pki.serving, chosen_from)?;
         let mut named = HashMap::new();
-        // The first of a name counts, so it is put in last.
+        // The first certificate of a name wins, so it is inserted last.
         for Named { identity, names } in pki.named.iter().rev() {
             let context = context(serving, pki, identity, chosen_from)?;
             named.extend(names.iter().map(|name| (name.clone(), context.clone())));
@@ -100,7 +99,7 @@ impl Contexts {
         Ok(Contexts { own, named })
     }
 
-    /// What is shown to whoever asks for a host.
+    /// The context for a host name (SNI).
     fn of_host(&self, host: &str) -> &SslContext {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         let starred = || match host.split_once('.') {
@@ -110,7 +109,7 @@ impl Contexts {
         self.named.get(&host).or_else(starred).unwrap_or(&self.own)
     }
 
-    /// What is shown to whoever names no host and has come to an address.
+    /// The context for a client that sends no host name, by the address it connected to.
     fn of_address(&self, address: Option<SocketAddr>) -> &SslContext {
         let found = address.and_then(|address| self.named.get(&address.ip().to_canonical().to_string()));
         found.unwrap_or(&self.own)
@@ -125,13 +124,13 @@ impl Tls {
         Ok(Tls { now: Arc::new(ArcSwap::from_pointee(now)), chosen_from })
     }
 
-    /// Uses other certificates from the next connection on.
+    /// Uses these certificates from the next connection on.
     pub fn replace(&self, serving: &Serving, pki: &Pki) -> Result<(), TlsError> {
         self.now.store(Arc::new(Contexts::new(serving, pki, self.chosen_from)?));
         Ok(())
     }
 
-    /// Does the handshake.
+    /// Performs the handshake.
     pub(super) async fn accept(&self, io: TcpStream) -> io::Result<TlsStream> {
         let address = io.peer_addr().ok();
         let contexts = self.now.load_full();
@@ -148,7 +147,7 @@ impl Tls {
                 .ssl_error()
                 .is_some_and(|stack| stack.errors().iter().any(|one| one.reason() == Some("http request")));
             if plain {
-                // Best effort: the client made a mistake and may be gone already.
+                // Best effort: the client may be gone already.
                 let _ = stream.get_mut().write_all(NOT_TLS).await;
             }
             return Err(io::Error::other(error));
@@ -181,7 +180,7 @@ fn context(
         });
     }
 
-    // Ask for a certificate, take any: judging it is the authenticator's work.
+    // Request a certificate and accept any: the authenticator verifies it.
     context.set_verify_callback(SslVerifyMode::PEER, |_, _| true);
     let mut names = Stack::new()?;
     for authorities in [Some(&pki.client_ca_pem), pki.proxy_ca_pem.as_ref()].into_iter().flatten() {
@@ -191,8 +190,8 @@ fn context(
     }
     context.set_client_ca_list(names);
 
-    // A resumed session remembers the client's certificate but not the intermediates it came with, which would turn a
-    // good client away. Handshakes with ECDSA are cheap and connections live long: no resumption.
+    // A resumed session keeps the client's certificate but loses its intermediates, so a valid client would be rejected. ECDSA
+    // handshakes are cheap and connections live long: no resumption.
     context.set_session_id_context(b"pilothouse")?;
     context.set_session_cache_mode(SslSessionCacheMode::OFF);
     context.set_options(SslOptions::NO_TICKET);
@@ -239,24 +238,24 @@ fn set_suites(context: &mut SslContextBuilder, wanted: &[String]) -> Result<(), 
     Ok(())
 }
 
-/// A private connection with who is at its other end.
+/// A TLS connection and its peer.
 pub(super) struct TlsStream {
     stream: SslStream<TcpStream>,
-    /// Whether all that had come when it was last read has been read. HTTP drivers look for requests whenever they are woken, also
-    /// to write: without this, OpenSSL would go down to the socket each time to find nothing, for every event of a watch.
+    /// Whether the last read emptied the socket. HTTP drivers try to read whenever they are woken, also for writes. Without this
+    /// flag every event of a watch would cost a system call that finds nothing.
     is_drained: bool,
-    /// What the client has said while nobody wanted to hear it; it is read next.
+    /// Input that arrived while a watch was being written; it is read next.
     overheard: Vec<u8>,
     pub(super) peer: Peer,
 }
 
 impl TlsStream {
-    /// Whether both sides agreed on HTTP/2.
+    /// Whether ALPN selected HTTP/2.
     pub(super) fn is_http2(&self) -> bool {
         self.stream.ssl().selected_alpn_protocol() == Some(b"h2")
     }
 
-    /// Whether the client has said something, which stays to be read; if not, it is gone.
+    /// Ready with `true` when the client has sent something, which stays unread; `false` when it is gone.
     pub(super) fn poll_heard(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         if !self.overheard.is_empty() {
             return Poll::Ready(true);
@@ -273,8 +272,8 @@ impl TlsStream {
         heard.map(|heard| heard.is_ok_and(|bytes| bytes > 0))
     }
 
-    /// Listens whether the client goes while it is told something. What it says meanwhile is kept for who reads next: if it stayed
-    /// unread, nobody would notice the end behind it. An error: it is gone, or says more than anybody has to keep.
+    /// Detects a disconnect while a response is written. Input that arrives meanwhile is kept for the next read: if it stayed
+    /// unread, the end behind it would go unnoticed. Errors if the client is gone or sends more than is kept.
     pub(super) fn listen(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let mut piece = [0; OVERHEARD_PIECE_BYTES];
         loop {

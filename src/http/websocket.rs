@@ -1,5 +1,5 @@
-//! Watches over WebSocket, for browsers and for those who speak nothing else: every event is one message, text for JSON
-//! and binary otherwise. What the client says is not listened to, but for its pings and its goodbye.
+//! Watches over WebSocket, for browsers and other clients without streaming HTTP. Every event is one message, text for JSON and
+//! binary otherwise. Of the client's messages only pings and closes are read.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -29,10 +29,10 @@ use crate::limits::WEBSOCKET_CHUNK_BYTES;
 
 /// The only version of the protocol that is in use.
 const VERSION: &str = "13";
-/// The length that stands before each event in a stream of Protobuf, and not in a message.
+/// The length prefix of each event in a Protobuf stream. A WebSocket message needs none.
 const PROTOBUF_LENGTH: usize = 4;
 
-/// A client's wish to speak WebSocket.
+/// A client's request to upgrade to WebSocket.
 pub struct Upgrade {
     accept: String,
     protocol: Option<String>,
@@ -43,8 +43,9 @@ fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = 
     values.flat_map(|value| value.split(',')).map(str::trim)
 }
 
-/// The token that a browser sends as the name of a protocol, because it cannot set headers. Only of a request to leave HTTP,
-/// and only beside a protocol that is one. Whatever else is sent as a token is one that nobody knows: its name, as it is.
+/// The token that a browser sends as a subprotocol name, because it cannot set headers. It counts only in an upgrade request, and
+/// only beside a real subprotocol. A malformed one is returned as it stands, so that authentication fails instead of being
+/// skipped.
 pub fn bearer(headers: &HeaderMap) -> Option<String> {
     let named = |name, word: &str| words(headers, &name).any(|one| one.eq_ignore_ascii_case(word));
     if !named(header::UPGRADE, "websocket") || !named(header::CONNECTION, "upgrade") {
@@ -54,7 +55,7 @@ pub fn bearer(headers: &HeaderMap) -> Option<String> {
         words(headers, &header::SEC_WEBSOCKET_PROTOCOL).partition(|word| word.starts_with(TOKEN_PROTOCOL));
     let first = *tokens.first()?;
     let decoded = match tokens[..] {
-        // A token of which nothing is there is none, as in a header.
+        // An empty token is no token, as in a header.
         [TOKEN_PROTOCOL] => return None,
         [token] if others.iter().any(|other| !other.is_empty()) => decode(token),
         _ => None,
@@ -68,8 +69,8 @@ fn decode(token: &str) -> Option<String> {
 }
 
 impl Upgrade {
-    /// The wish, if the request has one: it is GET over HTTP/1.1 and names the protocol. A wish that is not put as it must
-    /// be is a bad request.
+    /// Reads the upgrade request: GET over HTTP/1.1 that names the protocol. `None` if there is none; a malformed one is a bad
+    /// request.
     pub fn asked(request: &HttpRequest) -> Result<Option<Upgrade>> {
         let headers = request.headers();
         let named = |name, word: &str| words(headers, &name).any(|one| one.eq_ignore_ascii_case(word));
@@ -91,7 +92,7 @@ impl Upgrade {
         Ok(Some(Upgrade { accept, protocol: protocol.map(str::to_owned) }))
     }
 
-    /// Agrees, and sends the events of a watch.
+    /// Accepts the upgrade and sends the events of a watch.
     pub fn answer(self, feed: Feed, payload: Payload, encoding: Encoding) -> HttpResponse {
         let mut builder = HttpResponse::build(StatusCode::SWITCHING_PROTOCOLS);
         builder.upgrade("websocket").insert_header((header::SEC_WEBSOCKET_ACCEPT, self.accept));
@@ -109,19 +110,19 @@ struct Conversation {
     payload: Payload,
     encoding: Encoding,
     heard: Heard,
-    /// Control frames to send; at most a pong and a goodbye.
+    /// Control frames to send: at most a pong and a close.
     say: VecDeque<Bytes>,
-    /// Whether nothing more is said after those.
+    /// Whether the conversation ends after those.
     over: bool,
 }
 
 impl Conversation {
-    /// Takes in what the client has sent.
+    /// Reads the client's frames.
     fn listen(&mut self, context: &mut Context<'_>) {
         while !self.over {
             match Pin::new(&mut self.payload).poll_next(context) {
                 Poll::Pending => return,
-                // A body has a deadline, a conversation has none. The payload itself was asked and will wake us.
+                // Request bodies have a deadline, conversations have none. The payload was polled before, so it will wake us.
                 Poll::Ready(Some(Err(PayloadError::Io(late)))) if late.kind() == ErrorKind::TimedOut => {
                     return;
                 }
@@ -135,7 +136,7 @@ impl Conversation {
         for control in self.heard.take(bytes) {
             match control {
                 Control::Ping(payload) => {
-                    // Only the last of several pings needs an answer.
+                    // Only the last of several pings needs a pong.
                     self.say.clear();
                     self.say.push_back(whole(PONG, &payload));
                 }
@@ -152,7 +153,7 @@ impl Conversation {
         }
     }
 
-    /// The next events as messages, or that there are none.
+    /// Writes the next events as messages, or the end of the watch.
     fn tell(&mut self, context: &mut Context<'_>, out: &mut BytesMut) {
         while out.len() < WEBSOCKET_CHUNK_BYTES {
             match self.feed.poll_frame(context) {
@@ -194,7 +195,7 @@ impl MessageBody for Conversation {
     }
 }
 
-/// A frame with a whole message.
+/// Writes a whole message as one frame.
 fn put(out: &mut BytesMut, opcode: u8, payload: &[u8]) {
     out.reserve(payload.len() + LONGEST_HEAD);
     frame::begin(out, opcode, payload.len());
@@ -207,21 +208,21 @@ fn whole(opcode: u8, payload: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// What a client says that matters.
+/// A client frame that needs an answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Control {
     Ping(Vec<u8>),
     Close(Vec<u8>),
-    /// It does not speak the protocol.
+    /// The client violates the protocol.
     Broken,
 }
 
-/// What was heard of a frame that is not there as a whole. Messages are passed over without being kept.
+/// The state of parsing a partial frame. Message payloads are skipped, not kept.
 #[derive(Debug, Default)]
 struct Heard {
-    /// The beginning of a frame.
+    /// The bytes of a frame header and control payload so far.
     begun: Vec<u8>,
-    /// Bytes of a message that are still to come.
+    /// Payload bytes of a message that are still to be skipped.
     skip: u64,
     broken: bool,
 }
@@ -244,7 +245,7 @@ impl Heard {
         found
     }
 
-    /// Looks at what has begun after each byte of it.
+    /// Tries to parse after each added byte.
     fn step(&mut self) -> Option<Control> {
         let head = match Head::parse(&self.begun) {
             Ok(head) => head?,
@@ -292,7 +293,7 @@ mod tests {
         };
         let token = format!("{TOKEN_PROTOCOL}c2VjcmV0");
         assert_eq!(of("websocket", &format!("{token}, v4.channel.k8s.io")).as_deref(), Some("secret"));
-        // What is no token is one that nobody knows, not none.
+        // A malformed token must fail authentication, not count as absent.
         assert_eq!(of("websocket", &token).as_deref(), Some(&*token), "no protocol is left to agree upon");
         assert_eq!(
             of("websocket", &format!("{token}, {token}, x")).as_deref(),
@@ -317,7 +318,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the network cuts what a client says, its pings are heard and its messages are not kept.
+        /// However the network splits the client's frames, pings are answered and messages are not kept.
         #[test]
         fn only_control_frames_are_heard(
             messages in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..300)), 0..6),

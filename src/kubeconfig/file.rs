@@ -1,4 +1,4 @@
-//! Reads the text of a client configuration.
+//! Parses a kubeconfig.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -15,7 +15,7 @@ use crate::api::codec::yaml;
 use crate::api::value::Value;
 use crate::limits::KUBECONFIG_BYTES;
 
-/// The bytes of a file, which must not be large.
+/// The bytes of a file, up to a limit.
 pub(super) fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
     let broken = |error: std::io::Error| format!("{}: {error}", path.display());
     let mut bytes = Vec::new();
@@ -26,14 +26,14 @@ pub(super) fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// The entry of this name in a list of named things.
+/// The entry of this name in a list.
 fn named<'a>(config: &'a Value, list: &str, name: &str, field: &str) -> Result<&'a Value, String> {
     let all = config.get(list).map(Value::items).unwrap_or_default();
     let found = all.iter().find(|entry| entry.str("name") == name).and_then(|entry| entry.get(field));
     found.ok_or_else(|| format!("there is no {field} {name:?}"))
 }
 
-/// Bytes that stand in the file itself, or in another that it names.
+/// Bytes from the file itself, or from another file that it names.
 fn bytes(entry: &Value, field: &str, home: &Path) -> Result<Option<Vec<u8>>, String> {
     let data = format!("{field}-data");
     if !entry.str(&data).is_empty() {
@@ -59,7 +59,7 @@ fn flag(entry: &Value, field: &str) -> bool {
     entry.get(field).and_then(Value::as_bool) == Some(true)
 }
 
-/// Reads a configuration that lies in `home`.
+/// Parses a kubeconfig in the directory `home`.
 pub(super) fn parse(bytes: &[u8], home: &Path) -> Result<Access, String> {
     let config = yaml::read(bytes)?;
     let context = match config.str("current-context") {
@@ -79,7 +79,7 @@ pub(super) fn parse(bytes: &[u8], home: &Path) -> Result<Access, String> {
     Ok(access)
 }
 
-/// Where the server is and how it is known. That answers shall not be compressed needs no care: nobody asks for that.
+/// The server and its CA. disable-compression needs no handling, because compression is never requested.
 fn of_cluster(cluster: &Value, home: &Path) -> Result<Access, String> {
     let server = text(cluster, "server").ok_or("the cluster has no server")?;
     let access = Access {
@@ -142,7 +142,7 @@ pub(super) fn credentials(
         (None, None, None) => Credentials::None,
     };
     let Some(exec) = exec else { return Ok(own) };
-    // It must make sense even where what the user has of their own comes first.
+    // It must be valid even if other credentials take precedence.
     let exec = Exec::parse(exec, home)?;
     if own != Credentials::None || access.identity_pem.is_some() {
         return Ok(own);
@@ -159,7 +159,7 @@ pub(super) fn credentials(
     Ok(Credentials::Exec(Arc::new(Plugin::new(exec, &cluster, Clock::system()))))
 }
 
-/// What the configuration has for plug-ins alone.
+/// The plug-in configuration in the cluster's extensions.
 fn plugin_config(cluster: &Value) -> Option<Value> {
     let all = cluster.get("extensions").map(Value::items).unwrap_or_default();
     let own = all.iter().find(|entry| entry.str("name") == "client.authentication.k8s.io/exec")?;

@@ -1,7 +1,7 @@
-//! Client configurations: where another server is, whom to believe that it is, and what to show it.
+//! Kubeconfigs: address, CA and credentials of another server.
 //!
-//! What the current context names is read, and the files that it names in turn. `file` reads, `user` has what is shown,
-//! `plugin` runs the programs that make credentials.
+//! Only the current context is read, with the files that it names. `file` parses, `user` has the credentials, `plugin` runs
+//! credential plug-ins.
 
 mod file;
 pub mod plugin;
@@ -14,32 +14,32 @@ use std::path::Path;
 pub use self::proxy::Proxy;
 pub use self::user::{ActingAs, Credentials, Shown};
 
-/// A certificate, with those that lead to its authority behind it, and its key; both PEM.
+/// A certificate with its intermediates, and its key; both PEM.
 pub type IdentityPem = (Vec<u8>, Vec<u8>);
 
-/// Everything that is needed to talk to another server.
+/// How to reach another server.
 #[derive(Clone)]
 pub struct Access {
-    /// Its URL.
+    /// The URL of the server.
     pub server: String,
-    /// The certificate authorities it must be known to, in PEM; `None`: those of the system.
+    /// The CA bundle as PEM; `None` for the CAs of the system.
     pub authority_pem: Option<Vec<u8>>,
-    /// The name that its certificate must have; `None`: that of the URL.
+    /// The name that its certificate must contain; `None` for that of the URL.
     pub server_name: Option<String>,
-    /// Whether its certificate is not looked at.
+    /// Whether its certificate is not verified.
     pub insecure: bool,
-    /// Who leads there; `None`: the way is free.
+    /// The proxy on the way, if any.
     pub proxy: Option<Proxy>,
-    /// The certificate and key to show, in PEM.
+    /// The client certificate and key, as PEM.
     pub identity_pem: Option<IdentityPem>,
-    /// What else to show.
+    /// Other credentials.
     pub credentials: Credentials,
-    /// Whom to ask for, if not for oneself.
+    /// The impersonated user, if any.
     pub acting_as: ActingAs,
 }
 
 impl Access {
-    /// A server that is shown nothing.
+    /// A server without credentials.
     pub fn to(server: impl Into<String>) -> Access {
         Access {
             server: server.into(),
@@ -53,12 +53,12 @@ impl Access {
         }
     }
 
-    /// Reads the file. Paths in it are meant from where it lies.
+    /// Reads the file. Paths in it are relative to its directory.
     pub fn read(path: &Path) -> Result<Access, String> {
         Access::parse(&file::bytes_of(path)?, path.parent().unwrap_or(Path::new("")))
     }
 
-    /// Reads the text of such a file that lies in `home`.
+    /// Parses the text of a kubeconfig in the directory `home`.
     pub fn parse(text: &[u8], home: &Path) -> Result<Access, String> {
         file::parse(text, home)
     }

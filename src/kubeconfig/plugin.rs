@@ -1,7 +1,7 @@
-//! Programs that make credentials: they are told what is needed in their environment and print it.
+//! Credential plug-ins: programs that get their input in the environment and print credentials.
 //!
-//! What they print is kept until its time is up or somebody refuses it. One runs at a time, on no thread of ours, and not for
-//! ever: whoever waits for it is a request. One that is ended takes along whatever it has started.
+//! Credentials are cached until they expire or are rejected. One instance runs at a time, outside of our threads, and with a
+//! timeout, because requests wait for it. An instance that is killed takes its child processes along.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -27,10 +27,10 @@ use crate::limits::{EXEC_OUTPUT_BYTES, EXEC_PLUGIN};
 
 const GROUP: &str = "client.authentication.k8s.io";
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
-/// The variable that tells a plug-in what is needed.
+/// The environment variable with the ExecCredential.
 const INFO: &str = "KUBERNETES_EXEC_INFO";
 
-/// What a configuration says of a plug-in.
+/// The configuration of a plug-in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exec {
     version: String,
@@ -39,31 +39,31 @@ pub struct Exec {
     environment: Vec<(String, String)>,
     hint: String,
     wants_cluster: bool,
-    /// Whether it cannot do without somebody to talk to.
+    /// Whether it requires a terminal.
     wants_terminal: bool,
 }
 
-/// The server that credentials are for, as plug-ins are told of it.
+/// The server of the credentials, as plug-ins see it.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
-    /// Its URL.
+    /// The URL of the server.
     pub server: String,
-    /// The name that its certificate must have.
+    /// The name that its certificate must contain.
     pub server_name: Option<String>,
-    /// Whether its certificate is not looked at.
+    /// Whether its certificate is not verified.
     pub insecure: bool,
-    /// The authorities it is known to.
+    /// The CA bundle of the server.
     pub authority_pem: Option<Vec<u8>>,
     /// The proxy on the way.
     pub proxy: Option<String>,
-    /// Whether answers shall not be compressed.
+    /// Whether responses must not be compressed.
     pub disable_compression: bool,
-    /// What the configuration has for plug-ins alone.
+    /// The plug-in configuration of the kubeconfig.
     pub config: Option<Value>,
 }
 
 impl Exec {
-    /// Reads the part of a user that is about a plug-in. A command with a slash is meant from where the file lies.
+    /// Parses the `exec` part of a user. A command with a slash is relative to the file.
     pub fn parse(exec: &Value, home: &Path) -> Result<Exec, String> {
         let command = match exec.str("command") {
             "" => return Err("exec: the command is missing".to_owned()),
@@ -102,12 +102,12 @@ impl Exec {
         })
     }
 
-    /// What the plug-in is told.
+    /// The ExecCredential for the plug-in.
     fn info(&self, cluster: &Cluster) -> String {
         let mut info = Value::object();
         info.set("kind", "ExecCredential");
         info.set("apiVersion", self.version.as_str());
-        // Nobody sits before a server.
+        // A server has no terminal.
         info.entry("spec").set("interactive", false);
         if self.wants_cluster {
             info.entry("spec").set("cluster", cluster.value());
@@ -140,33 +140,33 @@ impl Cluster {
     }
 }
 
-/// What a plug-in made.
+/// The credentials of a plug-in.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Made {
-    /// A token.
+    /// A bearer token.
     pub token: Option<String>,
-    /// A certificate and its key, in PEM. It is shown in the handshake of every connection from then on.
+    /// A certificate and its key, as PEM, for all later connections.
     pub identity_pem: Option<IdentityPem>,
-    /// When it is worth nothing any more; `None`: nobody knows.
+    /// The expiry; `None` if unknown.
     expires: Option<Timestamp>,
 }
 
-/// A plug-in, and what it made last.
+/// A plug-in, and its last credentials.
 pub struct Plugin {
     exec: Exec,
     info: String,
     clock: Clock,
-    /// Held while the program runs, so that it runs once for all who wait.
+    /// Held while the program runs, so that it runs once for all waiters.
     made: Mutex<Option<Arc<Made>>>,
 }
 
 impl Plugin {
-    /// A plug-in that makes credentials for this cluster.
+    /// A plug-in for this cluster.
     pub fn new(exec: Exec, cluster: &Cluster, clock: Clock) -> Plugin {
         Plugin { info: exec.info(cluster), exec, clock, made: Mutex::default() }
     }
 
-    /// What it made last, or makes now.
+    /// The cached credentials, or new ones.
     pub async fn credentials(&self) -> Result<Arc<Made>, String> {
         let mut made = self.made.lock().await;
         let now = self.clock.now();
@@ -178,7 +178,7 @@ impl Plugin {
         Ok(fresh)
     }
 
-    /// Makes others the next time, unless somebody has already.
+    /// Drops rejected credentials, unless they were replaced already.
     pub async fn forget(&self, refused: &Arc<Made>) {
         let mut made = self.made.lock().await;
         if made.as_ref().is_some_and(|made| Arc::ptr_eq(made, refused)) {
@@ -198,7 +198,7 @@ impl Plugin {
         read(&output, &self.exec.version)
     }
 
-    /// Runs the program. If nobody waits any more, it is ended, with all that it started.
+    /// Runs the program. If nobody waits any more, it is killed with its children.
     async fn output(&self) -> Result<Vec<u8>, String> {
         let Exec { command, arguments, environment, hint, .. } = &self.exec;
         let name = command.display();
@@ -216,7 +216,7 @@ impl Plugin {
             std::io::ErrorKind::NotFound => format!("exec: executable {name} not found: {hint}"),
             _ => format!("exec: {name}: {error}"),
         })?;
-        // Dropped before the child, whose number is nobody else's as long as nobody has asked how it ended.
+        // Dropped before the child: its process id stays reserved until its exit status is read.
         let family = Family::of(&child);
         let broken = |error: std::io::Error| format!("exec: {name}: {error}");
         let mut output = Vec::new();
@@ -236,16 +236,16 @@ impl Plugin {
     }
 }
 
-/// A program and all that it has started. Dropped, they are ended: a shell that is killed leaves its commands behind.
+/// A program and its children, killed on drop: a killed shell would leave its commands running.
 struct Family(Option<Pid>);
 
 impl Family {
-    /// The family of a child that was started as the first of a group.
+    /// The process group of a child.
     fn of(child: &Child) -> Family {
         Family(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
     }
 
-    /// It has ended by itself: what it left running is meant to run.
+    /// It has ended by itself: processes that it left running stay.
     fn has_ended(mut self) {
         self.0 = None;
     }
@@ -259,7 +259,7 @@ impl Drop for Family {
     }
 }
 
-/// What a plug-in printed, if it makes sense.
+/// Parses the output of a plug-in.
 fn read(output: &[u8], version: &str) -> Result<Made, String> {
     let printed = yaml::read(output).map_err(|error| format!("decoding stdout: {error}"))?;
     let of = (printed.str("kind"), printed.str("apiVersion"));

@@ -1,40 +1,40 @@
-//! A proxy that stands between this server and the one it asks.
+//! A proxy between this server and another one.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::Uri;
 
-/// How a proxy is spoken to.
+/// The protocol of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Manner {
-    /// HTTP: it is asked to connect.
+    /// HTTP CONNECT.
     Http,
-    /// SOCKS, version 5.
+    /// SOCKS version 5.
     Socks,
 }
 
 /// A proxy.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Proxy {
-    /// How it is spoken to.
+    /// The protocol.
     pub manner: Manner,
-    /// Where it is.
+    /// The host of the proxy.
     pub host: String,
-    /// Its port.
+    /// The port of the proxy.
     pub port: u16,
-    /// The name and the password that it asks for.
+    /// The user name and password.
     pub user: Option<(String, String)>,
 }
 
 impl Proxy {
-    /// Reads the URL of a proxy.
+    /// Parses the URL of a proxy.
     pub fn parse(url: &str) -> Result<Proxy, String> {
         let wrong = |why: &str| format!("proxy-url: {why}");
         let uri: Uri = url.parse().map_err(|error| wrong(&format!("{error}")))?;
         let (manner, usual) = match uri.scheme_str() {
             Some("http") => (Manner::Http, 80),
             Some("socks5") => (Manner::Socks, 1_080),
-            // TLS to the proxy itself would have to be set up somewhere, and nothing says how.
+            // TLS to the proxy itself is not supported: a kubeconfig has no settings for it.
             other => return Err(wrong(&format!("{} is neither http nor socks5", other.unwrap_or("it")))),
         };
         let authority = uri.authority().ok_or_else(|| wrong("there is no host"))?;
@@ -49,7 +49,7 @@ impl Proxy {
         Ok(Proxy { manner, host, port: authority.port_u16().unwrap_or(usual), user })
     }
 
-    /// The header that shows the name and the password to an HTTP proxy.
+    /// The Proxy-Authorization header.
     pub fn header(&self) -> Option<String> {
         let (name, password) = self.user.as_ref()?;
         Some(format!("Basic {}", STANDARD.encode(format!("{name}:{password}"))))

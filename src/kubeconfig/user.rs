@@ -1,4 +1,4 @@
-//! What is shown to another server, and whom it is asked for.
+//! Credentials and impersonation for another server.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,18 +10,18 @@ use base64::engine::general_purpose::STANDARD;
 use super::file;
 use super::plugin::{Made, Plugin};
 
-/// What somebody shows of themselves besides a certificate.
+/// Credentials besides a certificate.
 #[derive(Clone)]
 pub enum Credentials {
-    /// Nothing.
+    /// None.
     None,
-    /// A token.
+    /// A bearer token.
     Token(String),
-    /// A token that is read anew for every connection, because others replace it.
+    /// A token file that is read for every connection, because the token is rotated.
     TokenFile(PathBuf),
-    /// A name and a password.
+    /// A user name and a password.
     Password(String, String),
-    /// Whatever a program makes.
+    /// A credential plug-in.
     Exec(Arc<Plugin>),
 }
 
@@ -40,17 +40,17 @@ impl PartialEq for Credentials {
     }
 }
 
-/// What is shown on one connection.
+/// The credentials of one connection.
 #[derive(Default)]
 pub struct Shown {
     /// The Authorization header.
     pub header: Option<String>,
-    /// What a program made, which may hold a certificate.
+    /// The credentials of a plug-in, which may contain a certificate.
     pub made: Option<Arc<Made>>,
 }
 
 impl Credentials {
-    /// What to show now. Files are read and programs run aside: the thread that asks goes on with other work.
+    /// The current credentials. Files are read and programs run outside of this thread.
     pub async fn show(&self) -> Result<Shown, String> {
         let header = match self {
             Credentials::None => None,
@@ -74,7 +74,7 @@ impl Credentials {
         Ok(Shown { header, made: None })
     }
 
-    /// What was shown is not accepted: what can be made anew is.
+    /// The credentials were rejected: those of a plug-in are made again.
     pub async fn refused(&self, shown: &Shown) {
         if let (Credentials::Exec(plugin), Some(made)) = (self, &shown.made) {
             plugin.forget(made).await;
@@ -82,21 +82,21 @@ impl Credentials {
     }
 }
 
-/// Whom somebody asks for, if not for themselves.
+/// The impersonated user, if any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActingAs {
-    /// The user; empty: themselves.
+    /// The user name; empty for no impersonation.
     pub user: String,
-    /// Their uid.
+    /// The UID.
     pub uid: String,
-    /// Their groups.
+    /// The groups.
     pub groups: Vec<String>,
-    /// What else is known of them.
+    /// The extra attributes.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl ActingAs {
-    /// The headers that say so.
+    /// The impersonation headers.
     pub fn headers(&self) -> Vec<(String, String)> {
         if self.user.is_empty() {
             return Vec::new();
@@ -114,7 +114,7 @@ impl ActingAs {
     }
 }
 
-/// A key as part of the name of a header: what no name may hold is written as numbers.
+/// A key as part of a header name: invalid characters are percent-encoded.
 pub fn escaped(key: &str) -> String {
     let mut name = String::new();
     for byte in key.bytes() {

@@ -1,4 +1,4 @@
-//! What to show to many servers: a client configuration whose users are named by the servers that they are for.
+//! Credentials for many servers: a kubeconfig whose users are named by the servers that they are for.
 
 use std::path::Path;
 
@@ -6,16 +6,16 @@ use super::{Access, file};
 use crate::api::codec::yaml;
 use crate::api::value::Value;
 
-/// Whom to be, by server.
+/// Credentials by server.
 #[derive(Clone, Default)]
 pub struct Users {
     named: Vec<(String, Access)>,
-    /// The user of the current context, for servers that nobody is named by.
+    /// The user of the current context, for all other servers.
     current: Option<String>,
 }
 
 impl Users {
-    /// Reads the file. Paths in it are meant from where it lies.
+    /// Reads the file. Paths in it are relative to its directory.
     pub fn read(path: &Path) -> Result<Users, String> {
         Users::parse(&file::bytes_of(path)?, path.parent().unwrap_or(Path::new("")))
             .map_err(|why| format!("{}: {why}", path.display()))
@@ -37,7 +37,7 @@ impl Users {
         Ok(Users { named: named.collect::<Result<_, String>>()?, current: user.map(str::to_owned) })
     }
 
-    /// What to show to the server of this host and port. The most exact name counts; a star stands for the beginning of one.
+    /// The credentials for this host and port. The most specific name counts; a star stands for the beginning of one.
     pub fn of(&self, target: &str) -> Access {
         let with_port = self.by_name(target);
         let found = with_port.or_else(|| self.by_name(target.strip_suffix(":443")?));

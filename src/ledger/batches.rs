@@ -1,4 +1,4 @@
-//! From the queue of one place to whoever writes: records are gathered, held against the bounds of their size, and passed on.
+//! Takes events from the queue of one backend, batches them within size limits, and passes them to the writer.
 
 use std::future::Future;
 use std::io;
@@ -16,17 +16,17 @@ use crate::limits::{AUDIT_BATCH_BYTES, AUDIT_LINES_AT_ONCE};
 use crate::metrics::audit::Audit as Counts;
 use crate::verbs::budget::Held;
 
-/// What a record holds of the room of all records.
+/// The memory budget that an event holds.
 pub struct Rooms {
-    /// For all but its bodies.
+    /// For everything but its bodies.
     pub(super) _head: Held,
-    /// For those.
+    /// For its bodies.
     pub(super) _bodies: Held,
-    /// The last to go: what it wakes others for is given back by then.
+    /// Dropped last, so that the budget is released before waiters wake.
     pub(super) _freed: Freed,
 }
 
-/// Tells those who wait for room that there is more.
+/// Wakes waiters when budget is released.
 pub struct Freed(pub(super) Arc<Notify>);
 
 impl Drop for Freed {
@@ -35,54 +35,54 @@ impl Drop for Freed {
     }
 }
 
-/// A record on its way.
+/// A queued event.
 pub struct Entry {
-    /// The record.
+    /// The event itself.
     pub event: Arc<Event>,
-    /// Its room, given back when all places are done with it.
+    /// Its budget, released when all backends are done with it.
     pub rooms: Arc<Rooms>,
-    /// Who waits for it.
+    /// Notifies the waiting request.
     pub done: Option<oneshot::Sender<bool>>,
 }
 
-/// What comes out of a queue.
+/// An item of the queue.
 pub enum Word {
-    /// A record to write.
+    /// An event to write.
     Write(Entry),
-    /// The end: write what came before, and say so.
+    /// The end: write everything before, and confirm.
     Close(oneshot::Sender<()>),
 }
 
-/// A record as it is written.
+/// An encoded event.
 pub struct Line {
-    /// The text.
+    /// The encoded text.
     pub text: Vec<u8>,
     entry: Entry,
 }
 
 impl Line {
-    /// Tells who waits what came of it.
+    /// Notifies the waiting request of the result.
     pub fn done(self, written: bool) {
         if let Some(done) = self.entry.done {
-            // Whoever has gone does not need to know.
+            // The request may have gone.
             let _ = done.send(written);
         }
     }
 }
 
-/// Who writes records.
+/// Writes events.
 pub trait Writer {
-    /// A record as this one writes it.
+    /// Encodes an event.
     fn text(&self, event: &Event) -> Vec<u8>;
 
-    /// Writes records, and tells those who wait.
+    /// Writes events, and notifies waiting requests.
     fn write(&mut self, lines: Vec<Line>) -> impl Future<Output = ()>;
 
-    /// Waits until all that was taken is written.
+    /// Waits until everything is written.
     fn finish(&mut self) -> impl Future<Output = ()>;
 }
 
-/// How many batches may be sent.
+/// A rate limit of batches.
 struct Rate {
     per_second: f64,
     most: f64,
@@ -95,7 +95,7 @@ impl Rate {
         Rate { per_second, most: f64::from(burst), tokens: f64::from(burst), at: now }
     }
 
-    /// Takes a place, and says how long it is until then.
+    /// Takes a token, and answers how long to wait for it.
     fn take(&mut self, now: Timestamp) -> Duration {
         let passed = now.since(self.at).as_secs_f64();
         self.at = now;
@@ -107,7 +107,7 @@ impl Rate {
     }
 }
 
-/// Starts a thread that takes what comes out of a queue. `writer` is made there.
+/// Starts a thread that reads a queue. `writer` is made there.
 pub fn spawn<W: Writer>(
     name: &str,
     queue: mpsc::Receiver<Word>,
@@ -130,7 +130,7 @@ pub fn spawn<W: Writer>(
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
-/// Where answers wait, nothing else does: what is there is written at once.
+/// In blocking modes nothing waits for a batch to fill: available events are written at once.
 fn batching(delivery: &Delivery) -> Batching {
     match delivery.mode {
         Mode::Batch => delivery.batching,
@@ -138,12 +138,12 @@ fn batching(delivery: &Delivery) -> Batching {
     }
 }
 
-/// About how many bytes a record will be when it is written.
+/// The approximate encoded size of an event.
 fn weight(entry: &Entry) -> usize {
     entry.event.head_bytes() + entry.event.body_bytes()
 }
 
-/// Lines in batches that have no more bytes than may go together, unless one alone has.
+/// Splits lines into batches within a size limit; a single larger line is a batch of its own.
 fn split(lines: Vec<Line>, most: usize) -> Vec<Vec<Line>> {
     let (mut batches, mut bytes): (Vec<Vec<Line>>, usize) = (Vec::new(), 0);
     for line in lines {
@@ -183,7 +183,7 @@ impl Batches {
                 writer.write(lines).await;
             }
             if let Some(done) = end {
-                // Nothing more gets in, and what is in comes out.
+                // The queue accepts nothing more, and is drained.
                 self.queue.close();
                 self.drain(&mut writer).await;
                 if let Some(done) = done {
@@ -194,7 +194,7 @@ impl Batches {
         }
     }
 
-    /// Writes what is left in a queue that is closed.
+    /// Writes the rest of a closed queue.
     async fn drain(&mut self, writer: &mut impl Writer) {
         while let Some(word) = self.queue.recv().await {
             if let Word::Write(entry) = word
@@ -206,7 +206,7 @@ impl Batches {
         writer.finish().await;
     }
 
-    /// The next records that go together, at least one; and whether they are the last, with who wants to know.
+    /// The next batch of at least one event; and whether it is the last, with the sender to confirm.
     async fn gather(&mut self) -> (Vec<Entry>, Option<Option<oneshot::Sender<()>>>) {
         let (mut entries, mut bytes) = (Vec::new(), 0);
         match self.queue.recv().await {
@@ -247,12 +247,12 @@ impl Batches {
         (entries, None)
     }
 
-    /// How many bytes go together.
+    /// The maximum size of a batch.
     fn most_bytes(&self) -> usize {
         self.truncation.map_or(AUDIT_BATCH_BYTES, |bounds| bounds.batch.min(AUDIT_BATCH_BYTES))
     }
 
-    /// The record as it is written, as far as it is small enough.
+    /// Encodes an event, truncated to the size limit.
     fn line(&self, writer: &impl Writer, mut entry: Entry) -> Option<Line> {
         let size = |event: &Event| {
             let mut text = Vec::new();

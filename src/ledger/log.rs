@@ -1,5 +1,5 @@
-//! Records in a file, or on the standard output. A file that has grown is put aside under a name with the time, and another is
-//! begun; those put aside are compressed and removed as the flags say, by a thread that runs for that alone.
+//! The audit log in a file or on standard output. A full file is renamed with a timestamp, and a new one is started; old files
+//! are compressed and removed as the flags say, on a thread of its own.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -18,29 +18,29 @@ use crate::api::audit::event::Event;
 use crate::api::schema::time;
 use crate::metrics::audit::Audit as Counts;
 
-/// Who may read a log that is made here.
+/// The mode of a new log file.
 const FILE_MODE: u32 = 0o600;
-/// Who may look into a folder that is made here.
+/// The mode of a new directory.
 const FOLDER_MODE: u32 = 0o700;
-/// What compressed files end with.
+/// The suffix of compressed files.
 const PACKED: &str = ".gz";
 const DAY_SECONDS: u64 = 86_400;
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// What becomes of old files.
+/// The rotation settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keeping {
-    /// Bytes of the file before another is begun.
+    /// The maximum size of a file.
     pub bytes: u64,
-    /// Old files that stay; 0: all.
+    /// The maximum number of old files; 0 for no limit.
     pub files: usize,
-    /// Days that they stay; 0: for ever.
+    /// The maximum age of old files in days; 0 for no limit.
     pub days: u64,
-    /// Whether they are compressed.
+    /// Whether old files are compressed.
     pub compress: bool,
 }
 
-/// Makes the file, and the folder it lies in, if they are not there.
+/// Creates the file and its directory if missing.
 pub fn prepare(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
         fs::create_dir_all(folder)?;
@@ -53,21 +53,20 @@ fn opened(path: &Path, mode: u32) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(mode).open(path)
 }
 
-/// What lines are appended to.
+/// A target of lines.
 trait Target: io::Write {
-    /// Takes this many bytes off its end.
+    /// Truncates it by this many bytes.
     fn shorten(&mut self, bytes: u64) -> io::Result<()>;
 }
 
 impl Target for File {
     fn shorten(&mut self, bytes: u64) -> io::Result<()> {
-        // As long as it is now: somebody else may have emptied it.
+        // Relative to the current length: another process may have truncated the file.
         self.set_len(self.metadata()?.len().saturating_sub(bytes))
     }
 }
 
-/// Appends a line, or nothing of it: where a disk is full half a line may get through, and the next record would stand behind it as
-/// if both were one.
+/// Appends a whole line or nothing: on a full disk half a line may be written, and the next event would be joined to it.
 fn append_whole(target: &mut impl Target, line: &[u8]) -> io::Result<()> {
     let mut rest = line;
     let written = loop {
@@ -91,18 +90,18 @@ fn append_whole(target: &mut impl Target, line: &[u8]) -> io::Result<()> {
     written
 }
 
-/// A file that grows.
+/// A rotated log file.
 pub struct LogFile {
     path: PathBuf,
     keeping: Keeping,
     clock: Clock,
     open: Option<(File, u64)>,
-    /// Whether somebody looks after the old files right now.
+    /// Whether old files are being cleaned up right now.
     tidying: Arc<AtomicBool>,
 }
 
 impl LogFile {
-    /// The file of this path.
+    /// The file at this path.
     pub fn new(path: PathBuf, keeping: Keeping, clock: Clock) -> LogFile {
         LogFile { path, keeping, clock, open: None, tidying: Arc::default() }
     }
@@ -133,12 +132,12 @@ impl LogFile {
         Ok(())
     }
 
-    /// Gives the file its name with the time, and begins another.
+    /// Renames the file with a timestamp, and starts a new one.
     fn put_aside(&mut self) -> io::Result<File> {
         let mode = fs::metadata(&self.path).map_or(FILE_MODE, |known| known.permissions().mode());
         let mut now = self.clock.now();
         while aside(&self.path, now).exists() {
-            // Two in one moment: none may take the place of another.
+            // Two rotations at the same time must not overwrite each other.
             now = now.plus(MILLISECOND);
         }
         fs::rename(&self.path, aside(&self.path, now))?;
@@ -147,7 +146,7 @@ impl LogFile {
         Ok(file)
     }
 
-    /// Looks after the old files, beside the records.
+    /// Cleans up old files in the background.
     fn tidy(&self) {
         let Keeping { files, days, compress, .. } = self.keeping;
         if (files == 0 && days == 0 && !compress) || self.tidying.swap(true, Ordering::AcqRel) {
@@ -167,14 +166,14 @@ impl LogFile {
     }
 }
 
-/// The stem and the ending of a file's name.
+/// The stem and the extension of a file's name.
 fn parts(path: &Path) -> (String, String) {
     let text = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
     let ending = text(path.extension()).map(|ending| format!(".{ending}")).unwrap_or_default();
     (text(path.file_stem()).unwrap_or_default(), ending)
 }
 
-/// The name under which a file is put aside at this moment.
+/// The name of a rotated file at this time.
 fn aside(path: &Path, now: Timestamp) -> PathBuf {
     let (stem, ending) = parts(path);
     let moment = time::format_seconds(now.unix_seconds()).trim_end_matches('Z').replace(':', "-");
@@ -182,7 +181,7 @@ fn aside(path: &Path, now: Timestamp) -> PathBuf {
     path.with_file_name(format!("{stem}-{moment}.{millis:03}{ending}"))
 }
 
-/// When a file was put aside, if it is one of this log.
+/// The rotation time of a file, if it belongs to this log.
 fn put_aside_at(path: &Path, name: &str) -> Option<Timestamp> {
     let (stem, ending) = parts(path);
     let name = name.strip_suffix(PACKED).filter(|_| ending != PACKED).unwrap_or(name);
@@ -192,7 +191,7 @@ fn put_aside_at(path: &Path, name: &str) -> Option<Timestamp> {
     Some(Timestamp(u64::try_from(seconds).ok()?.checked_mul(1_000_000)? + u64::from(micros)))
 }
 
-/// Removes old files that are too many or too old, and compresses the others.
+/// Removes old files beyond the limits, and compresses the others.
 fn tidied(path: &Path, keeping: &Keeping, now: Timestamp) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut old = Vec::new();
@@ -204,32 +203,32 @@ fn tidied(path: &Path, keeping: &Keeping, now: Timestamp) -> io::Result<()> {
     }
     old.sort_unstable_by(|one, other| other.cmp(one));
     let oldest = now.minus(Duration::from_secs(keeping.days.saturating_mul(DAY_SECONDS)));
-    // A file and what was made of it when the server ended in the middle of that are one.
+    // A file and its compressed copy, if the server ended in between, count as one.
     let mut moments: Vec<Timestamp> = old.iter().map(|(at, _)| *at).collect();
     moments.dedup();
     let kept = if keeping.files == 0 { moments.len() } else { keeping.files.min(moments.len()) };
     let kept = moments.get(..kept).unwrap_or_default();
     let stays = |at: &Timestamp| kept.contains(at) && !(keeping.days > 0 && *at < oldest);
     let (staying, going): (Vec<_>, Vec<_>) = old.into_iter().partition(|(at, _)| stays(at));
-    // Those that go make room for those that are compressed, and one that cannot keeps no other: the disk may be full.
+    // Removal comes first to free space for compression, and an error does not stop the others: the disk may be full.
     let removed = each(&going, |file| fs::remove_file(file));
     let plain = |file: &Path| file.extension().is_none_or(|ending| ending != "gz");
     let packed = each(&staying, |file| if keeping.compress && plain(file) { pack(file) } else { Ok(()) });
     removed.and(packed)
 }
 
-/// Does the same with each file, and answers what went wrong first.
+/// Applies an action to each file, and answers the first error.
 fn each(files: &[(Timestamp, PathBuf)], act: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     files.iter().map(|(_, file)| act(file)).fold(Ok(()), io::Result::and)
 }
 
-/// Compresses a file, which then goes.
+/// Compresses a file and removes the original.
 fn pack(path: &Path) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(PACKED);
     let packed = pack_into(path, Path::new(&name));
     if packed.is_err() {
-        // What is half made holds nothing but room. It may not even be there.
+        // A partial result is useless. It may not exist.
         let _ = fs::remove_file(&name);
     }
     packed?;
@@ -252,7 +251,7 @@ fn pack_into(path: &Path, name: &Path) -> io::Result<()> {
     out.finish()?.sync_all()
 }
 
-/// Where lines go.
+/// The target of the log.
 pub enum Out {
     /// The standard output.
     Standard,
@@ -260,13 +259,13 @@ pub enum Out {
     File(LogFile),
 }
 
-/// Writes records as lines.
+/// Writes events as lines.
 pub struct Log {
-    /// Where to.
+    /// The target.
     pub out: Out,
-    /// Whether records are lines of words.
+    /// Whether events are written in the legacy text format.
     pub is_legacy: bool,
-    /// What is counted.
+    /// The audit metrics.
     pub counts: Counts,
 }
 
@@ -382,7 +381,7 @@ mod tests {
     fn one_old_file_that_cannot_be_dealt_with_keeps_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
-        // Nobody can remove or compress a folder as if it were a file: it stands for a disk that is full.
+        // A directory cannot be removed or compressed like a file: it simulates a full disk.
         fs::create_dir(folder.path().join("audit-2023-11-14T22-13-20.300.log")).unwrap();
         fs::create_dir(folder.path().join("audit-2023-11-14T22-13-20.090.log")).unwrap();
         for name in ["audit-2023-11-14T22-13-20.200.log", "audit-2023-11-14T22-13-20.050.log"] {
@@ -403,7 +402,7 @@ mod tests {
 
     #[test]
     fn half_a_line_never_stays() {
-        /// Takes so many bytes and no more.
+        /// Accepts a limited number of bytes.
         struct Full(Vec<u8>, usize);
         impl io::Write for Full {
             fn write(&mut self, text: &[u8]) -> io::Result<usize> {

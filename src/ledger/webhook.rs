@@ -1,5 +1,5 @@
-//! Records to another server: lists of them, tried again and again for a while. Few lists are on their way at once; what
-//! comes meanwhile waits in the queue, which is bounded.
+//! The audit webhook: sends lists of events, with retries. Few lists are in flight at once; further events wait in the bounded
+//! queue.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::limits::AUDIT_BATCHES_SENT;
 use crate::metrics::audit::Audit as Counts;
 use crate::webhook::{Failure, Service, pausing};
 
-/// What every list begins with.
+/// The beginning of every EventList.
 const HEAD: &str = r#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":["#;
 
-/// Sends records.
+/// Sends events.
 pub struct Webhook {
     service: Rc<Service>,
     first_pause: Duration,
@@ -25,13 +25,13 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Who sends to this server.
+    /// Sends to this server.
     pub fn new(service: Service, first_pause: Duration, counts: Counts) -> Webhook {
         Webhook { service: Rc::new(service), first_pause, counts: Arc::new(counts), sent: JoinSet::new() }
     }
 }
 
-/// The list of records. What each said goes into it.
+/// The EventList of these events, taking their texts.
 fn list(lines: &mut [Line]) -> String {
     let mut text = HEAD.as_bytes().to_vec();
     for (index, line) in lines.iter_mut().enumerate() {
@@ -58,14 +58,14 @@ impl Writer for Webhook {
         let (service, first, counts) = (self.service.clone(), self.first_pause, self.counts.clone());
         self.sent.spawn_local(async move {
             let text = list(&mut lines);
-            // Whatever went wrong: the records are worth another attempt.
+            // Every failure is worth a retry.
             let sent = pausing(first, || service.ask(text.clone()), |_: &Failure| true).await;
             if let Err(failure) = &sent {
                 counts.lost("webhook", lines.len(), &failure.to_string());
             }
             lines.into_iter().for_each(|line| line.done(sent.is_ok()));
         });
-        // What is done already need not wait for the bound to be looked at.
+        // Reap finished sends, so that the limit is current.
         while self.sent.try_join_next().is_some() {}
     }
 

@@ -6,7 +6,7 @@ use pilothouse_actors::clock::Timestamp;
 use prometheus::{IntGauge, Opts};
 
 use super::declare::{Page, Result};
-use crate::api::discovery::RELEASE;
+use crate::api::release::Release;
 
 /// What changes of it.
 pub(super) struct Process {
@@ -15,19 +15,6 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn new(page: &Page<'_>, started: Timestamp) -> Result<Process> {
-        let release = format!("{}+pilothouse-{}", RELEASE, env!("CARGO_PKG_VERSION"));
-        page.fact(
-            Opts::new("kubernetes_build_info", "1, with the version of this server as labels.")
-                .const_label("major", "1")
-                .const_label("minor", "33")
-                .const_label("git_version", release)
-                .const_label("git_commit", "")
-                .const_label("git_tree_state", "clean")
-                .const_label("build_date", "1970-01-01T00:00:00Z")
-                .const_label("go_version", "none")
-                .const_label("compiler", "rustc")
-                .const_label("platform", format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH)),
-        )?;
         tell_start(page, started)?;
         let memory = page.gauge("process_resident_memory_bytes", "Memory of the process, in bytes.")?;
         Ok(Process { memory })
@@ -38,6 +25,25 @@ impl Process {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         self.memory.set(resident_bytes(&status).unwrap_or(0));
     }
+}
+
+/// Says what this server is.
+pub(super) fn tell_build(page: &Page<'_>, release: &Release) -> Result<()> {
+    let build = release.build();
+    let labels = [
+        ("major", build.major),
+        ("minor", build.minor),
+        ("git_version", build.git_version),
+        ("git_commit", build.git_commit),
+        ("git_tree_state", build.git_tree_state),
+        ("build_date", build.build_date),
+        ("go_version", build.go_version),
+        ("compiler", build.compiler),
+        ("platform", &build.platform),
+    ];
+    let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let info = Opts::new("kubernetes_build_info", "1, with the version of this server as labels.");
+    page.fact(info.const_labels(labels.into()))
 }
 
 /// Says since when the server runs.

@@ -1,5 +1,4 @@
-//! The certificate authority of this server. All keys are ECDSA on P-256: made in well under a millisecond, and every
-//! client knows them.
+//! The server's own CA. All keys are ECDSA on P-256: generated in well under a millisecond, and supported by every client.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -25,15 +24,15 @@ use crate::{limits, signatures};
 
 pub(super) const AUTHORITY_NAME: &str = "pilothouse-ca";
 
-/// What a certificate is for.
+/// The purpose of a certificate.
 pub(super) enum Purpose<'a> {
-    /// A server of these names.
+    /// A server with these names.
     Serving(&'a Names),
-    /// A client of this name, in this group.
+    /// A client with this user name and group.
     Client { user: &'a str, group: &'a str },
 }
 
-/// A certificate authority with its key.
+/// A CA with its key.
 pub(super) struct Authority {
     certificate: X509,
     key: PKey<Private>,
@@ -44,7 +43,7 @@ impl Authority {
         Authority { certificate, key }
     }
 
-    /// An authority that did not exist before.
+    /// Creates a new CA.
     pub(super) fn create(now: Timestamp) -> Result<Authority, ErrorStack> {
         let key = new_key()?;
         let subject = name(AUTHORITY_NAME, None)?;
@@ -58,7 +57,7 @@ impl Authority {
         Ok(Authority { certificate: draft.build(), key })
     }
 
-    /// The authority's certificate and key.
+    /// The CA's certificate and key.
     pub(super) fn identity(&self) -> Result<Identity, ErrorStack> {
         let key_pem = self.key.private_key_to_pem_pkcs8()?;
         Ok(Identity { certificates_pem: self.certificate_pem()?, key_pem })
@@ -72,7 +71,7 @@ impl Authority {
         self.certificate.to_pem()
     }
 
-    /// A new key with a certificate for it.
+    /// Issues a certificate for a new key.
     pub(super) fn issue(&self, purpose: &Purpose<'_>, now: Timestamp) -> Result<Identity, ErrorStack> {
         let key = new_key()?;
         let subject = match purpose {
@@ -92,7 +91,7 @@ impl Authority {
         let by = AuthorityKeyIdentifier::new()
             .keyid(true)
             .build(&draft.x509v3_context(Some(&self.certificate), None));
-        // An authority that has no identifier of its own gives none.
+        // A CA without a key identifier gives none.
         if let Ok(by) = by {
             draft.append_extension(by)?;
         }
@@ -112,19 +111,19 @@ impl Authority {
         Ok(Identity { certificates_pem, key_pem: key.private_key_to_pem_pkcs8()? })
     }
 
-    /// Whether the certificate says that this authority, or an earlier one made here, issued it.
+    /// Whether the issuer name is that of this CA, or of an earlier one made here.
     pub(super) fn claims(&self, certificate: &X509) -> bool {
         let (issuer, own) = (certificate.issuer_name(), self.certificate.subject_name());
         issuer.try_cmp(own).is_ok_and(|order| order.is_eq())
     }
 
-    /// Whether this authority did issue the certificate.
+    /// Whether this CA issued the certificate.
     pub(super) fn issued(&self, certificate: &X509) -> bool {
         self.certificate.public_key().is_ok_and(|key| signatures::certificate_is_by(certificate, &key))
     }
 }
 
-/// A key as all keys made here are.
+/// A new key.
 pub(super) fn new_key() -> Result<PKey<Private>, ErrorStack> {
     let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
     PKey::from_ec_key(EcKey::generate(&group)?)
@@ -165,13 +164,13 @@ fn time(at: Timestamp) -> Result<Asn1Time, ErrorStack> {
     Asn1Time::from_unix(at.unix_seconds())
 }
 
-/// Whether the certificate is good now and for a while.
+/// Whether the certificate is valid now and for a while.
 pub(super) fn lasts(certificate: &X509, now: Timestamp) -> Result<bool, ErrorStack> {
     let enough = time(now.plus(limits::CERTIFICATE_MARGIN))?;
     Ok(certificate.not_after() > enough && certificate.not_before() <= time(now)?)
 }
 
-/// Whether a server of these names can go on with the certificate.
+/// Whether a certificate covers these names and is valid for a while.
 pub(super) fn serves(certificate: &X509, names: &Names, now: Timestamp) -> Result<bool, ErrorStack> {
     let covered = covered(certificate);
     let all = names.hosts.is_subset(&covered.hosts) && names.addresses.is_subset(&covered.addresses);

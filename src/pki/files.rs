@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all, and private ones that nobody else can read.
+//! Atomic file replacement, and files that only their owner can read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -17,8 +17,8 @@ pub(super) enum Secrecy {
     Private,
 }
 
-/// The directory of keys and certificates; without one, everything stays in memory. What is staged is written
-/// together by [`Folder::commit`].
+/// The directory of keys and certificates; without one, everything stays in memory. Staged files are written together by
+/// [`Folder::commit`].
 pub(super) struct Folder {
     directory: Option<PathBuf>,
     staged: Vec<(PathBuf, Vec<u8>, Secrecy)>,
@@ -32,12 +32,12 @@ impl Folder {
         Ok(Folder { directory, staged: Vec::new() })
     }
 
-    /// Where a file of this name lies.
+    /// The path of a file.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.directory.as_deref().unwrap_or(Path::new("")).join(name)
     }
 
-    /// The content of a file; `None` if it is not there, or empty as a power cut may leave it.
+    /// The contents of a file; `None` if it is missing, or empty after a power failure.
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, PkiError> {
         let Some(directory) = &self.directory else { return Ok(None) };
         match read(&directory.join(name)) {
@@ -48,7 +48,7 @@ impl Folder {
         }
     }
 
-    /// A certificate and its key. A key alone is the trace of a crash and counts as nothing.
+    /// A certificate and its key. A key alone is left over from a crash and ignored.
     pub(super) fn pair(&self, certificate: &str, key: &str) -> Result<Option<Identity>, PkiError> {
         match (self.read(certificate)?, self.read(key)?) {
             (Some(certificates_pem), Some(key_pem)) => Ok(Some(Identity { certificates_pem, key_pem })),
@@ -82,7 +82,7 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Pk
     move |source| PkiError::File { doing, path: path.display().to_string(), source }
 }
 
-/// Makes a directory that only its owner may enter, with its parents.
+/// Creates a directory with its parents, for the owner only.
 pub(super) fn make_directory(path: &Path) -> Result<(), PkiError> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -91,7 +91,7 @@ pub(super) fn make_directory(path: &Path) -> Result<(), PkiError> {
         .map_err(failed("cannot make the directory", path))
 }
 
-/// Reads a file of bounded size.
+/// Reads a file up to a limit.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, PkiError> {
     let mut content = Vec::new();
     File::open(path)
@@ -100,12 +100,12 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, PkiError> {
     Ok(content)
 }
 
-/// Writes files beside their place, makes them durable, then moves each to its place, in order.
+/// Writes temporary files, syncs them, then renames each, in order.
 pub(super) fn replace(files: &[(PathBuf, Vec<u8>, Secrecy)]) -> Result<(), PkiError> {
     for (path, content, secrecy) in files {
         let draft = draft_of(path);
         let write = || {
-            // A draft that a crash left may have another mode.
+            // A temporary file from a crash may have another mode.
             match fs::remove_file(&draft) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}

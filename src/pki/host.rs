@@ -1,4 +1,4 @@
-//! The names and addresses under which clients reach this server.
+//! The names and addresses of this server.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,7 +8,7 @@ use openssl::x509::X509Ref;
 
 use crate::config::Config;
 
-/// What a serving certificate must cover.
+/// The names that a serving certificate must cover.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     /// Host names.
@@ -18,7 +18,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The names of this host and of the server inside its cluster.
+    /// The names of this host, and of the server inside its cluster.
     pub(super) fn of(config: &Config, bound: SocketAddr) -> Names {
         let inside = [
             "localhost",
@@ -44,7 +44,7 @@ impl Names {
     }
 }
 
-/// The names that a certificate is for. Of addresses it may say more: nobody can ask for one.
+/// The names of a certificate. Addresses are left out: SNI cannot ask for one.
 pub(super) fn names_of(certificate: &X509Ref) -> Vec<String> {
     let common = certificate.subject_name().entries_by_nid(Nid::COMMONNAME);
     let common = common.filter_map(|entry| entry.data().to_string().ok());
@@ -63,7 +63,7 @@ fn is_host_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label) && name.parse::<IpAddr>().is_err()
 }
 
-/// The addresses of all interfaces that are good beyond their own link.
+/// The addresses of all interfaces, except for link-local ones.
 fn interface_addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     interfaces
@@ -79,21 +79,21 @@ fn interface_addresses() -> Vec<IpAddr> {
         .collect()
 }
 
-/// Where others reach this server: what it was told to say, where it listens, or the first address of this host that
-/// is good for others. `None` on a host without a network.
+/// The address at which others reach this server: the advertised one, the bound one, or the first usable address of this host.
+/// `None` without a network.
 pub(crate) fn reachable_address(config: &Config) -> Option<IpAddr> {
     let is_good = |address: &IpAddr| !address.is_unspecified() && !address.is_loopback();
     let told = Some(config.advertised()).filter(is_good);
     told.or_else(|| {
         let mut all: Vec<IpAddr> = interface_addresses().into_iter().filter(is_good).collect();
         let first = config.api.service_cluster_ip_range.first();
-        // Endpoints of the family of the service, where there is a choice.
+        // Prefer the family of the service range.
         all.sort_by_key(|address| first.is_some_and(|range| range.network.is_ipv4() != address.is_ipv4()));
         all.into_iter().next()
     })
 }
 
-/// The URL under which a client on this host reaches the server.
+/// The URL for clients on this host.
 pub(crate) fn url(bound: SocketAddr) -> String {
     let ip = match bound.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

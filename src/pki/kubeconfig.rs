@@ -1,11 +1,11 @@
-//! The file that kubectl reads.
+//! Writes the administrator's kubeconfig.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::Identity;
 
-/// A kubeconfig with everything in it, so that the file alone is enough.
+/// A kubeconfig with embedded certificates and key.
 pub(super) fn render(server: &str, ca_pem: &[u8], admin: &Identity) -> String {
     let ca = STANDARD.encode(ca_pem);
     let certificate = STANDARD.encode(&admin.certificates_pem);

@@ -43,7 +43,7 @@ pub use host::Names;
 pub(crate) use host::url;
 pub use token_keys::TokenKeys;
 
-/// What is wrong with a key, a certificate or its file.
+/// An error about a key, a certificate or its file.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file cannot be read or written.
@@ -51,25 +51,25 @@ pub enum PkiError {
     File {
         /// `cannot read` or the like.
         doing: &'static str,
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// What the system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// A file has the wrong content.
     #[error("{path}: {why}")]
     Content {
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// What was expected.
+        /// The expected contents.
         why: &'static str,
     },
-    /// OpenSSL refuses.
+    /// OpenSSL failed.
     #[error("cannot make a certificate: {0}")]
     Crypto(#[from] openssl::error::ErrorStack),
 }
 
-/// The files of our own authority.
+/// The files of the server's own CA.
 const AUTHORITY: (&str, &str) = ("ca.crt", "ca.key");
 
 /// A certificate chain with the key of its first certificate, both PEM.
@@ -82,47 +82,47 @@ pub struct Identity {
 }
 
 impl std::fmt::Debug for Identity {
-    /// Shows no key: identities end up in logs.
+    /// Shows no key, because identities may be logged.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Identity").finish_non_exhaustive()
     }
 }
 
-/// Everything that proves who is who.
+/// All keys and certificates of a server.
 #[derive(Clone, Debug)]
 pub struct Pki {
-    /// What the server shows to clients.
+    /// The serving certificate.
     pub serving: Identity,
-    /// What it shows to clients that ask for certain names.
+    /// Serving certificates for certain names (SNI).
     pub named: Vec<Named>,
-    /// What clients must trust to believe it, PEM.
+    /// The CA bundle that clients must trust, as PEM.
     pub serving_ca_pem: Vec<u8>,
-    /// The authorities whose client certificates are accepted, PEM: the server's own and those a flag names.
+    /// The CAs of client certificates, as PEM: the server's own and those of a flag.
     pub client_ca_pem: Vec<u8>,
-    /// The authorities of a proxy that says who its clients are, PEM; `None` if there is none.
+    /// The CAs of the front proxy, as PEM; `None` without one.
     pub proxy_ca_pem: Option<Vec<u8>>,
-    /// A client certificate that may do everything.
+    /// The administrator's client certificate.
     pub admin: Identity,
     /// The keys behind service account tokens.
     pub tokens: TokenKeys,
-    /// The authority of everything made here, which also answers requests for certificates.
+    /// The server's own CA, which also signs certificate requests.
     pub authority: Identity,
-    /// A kubeconfig of the administrator, as text.
+    /// The administrator's kubeconfig, as text.
     pub kubeconfig: String,
-    /// Where it lies, if the server writes files.
+    /// The path of the kubeconfig, if the server writes files.
     pub kubeconfig_path: Option<PathBuf>,
 }
 
-/// A certificate for those who ask for one of some names. Of several for one name the first counts.
+/// A serving certificate for certain names. The first of several for one name counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// What is shown.
+    /// The certificate and its key.
     pub identity: Identity,
-    /// In lower case; those with a star stand for any one label in its place, addresses for those who name nobody.
+    /// Lower-case names; a star stands for any first label, and addresses are for clients without SNI.
     pub names: Vec<String>,
 }
 
-/// Loads what is there and makes what is missing. `bound` is the address the server really listens on.
+/// Loads existing files and creates missing ones. `bound` is the address that the server listens on.
 pub fn prepare(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki, PkiError> {
     let mut folder = Folder::open(config.cert_dir())?;
     let authority = match own_authority(&folder)? {
@@ -136,8 +136,8 @@ pub fn prepare(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki,
     complete(config, bound, clock, folder, &authority)
 }
 
-/// Loads what is there while the server runs, and makes what is missing but the authority: a new one would make all that the
-/// old one has issued worthless, and a file that is being replaced is missing for a moment.
+/// Reloads files at run time, and creates missing ones except for the CA: a new CA would invalidate all issued certificates, and
+/// a file that is being replaced is missing for a moment.
 pub fn renew(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki, PkiError> {
     let folder = Folder::open(config.cert_dir())?;
     let Some(authority) = own_authority(&folder)? else {
@@ -189,7 +189,7 @@ fn complete(
     })
 }
 
-/// The certificates of `--tls-sni-cert-key`: those whose names the flag says before those that say them themselves.
+/// The certificates of `--tls-sni-cert-key`: those with names in the flag before those without.
 fn named(flags: &Serving) -> Result<Vec<Named>, PkiError> {
     let (said, own): (Vec<_>, Vec<_>) = flags.tls_sni_cert_key.iter().partition(|one| !one.names.is_empty());
     let read = |flag: &NamedCertificate| {
@@ -206,7 +206,7 @@ fn named(flags: &Serving) -> Result<Vec<Named>, PkiError> {
     said.into_iter().chain(own).map(read).collect()
 }
 
-/// The certificates of authorities that a flag names.
+/// The CA bundle that a flag names.
 fn bundle(path: &Path) -> Result<Vec<u8>, PkiError> {
     let bundle = files::read(path)?;
     match X509::stack_from_pem(&bundle) {
@@ -251,7 +251,7 @@ fn serving(
             if let Some(trusted) = verifier(config, authority, &found)? {
                 return Ok((found, trusted));
             }
-            // What an operator has put here is served as it is.
+            // A certificate that an operator put here is served as it is.
             if !trust::was_made_here(&certificate, SERVER_NAME, authority::AUTHORITY_NAME) {
                 let trusted = itself(&folder.path(pair.0), &certificate)?;
                 return Ok((found, trusted));
@@ -266,14 +266,14 @@ fn serving(
     Ok((made, own))
 }
 
-/// A serving certificate as what clients are told to trust: nothing else is known that verifies it.
+/// Tells clients to trust the serving certificate itself, because nothing else verifies it.
 fn itself(path: &Path, leaf: &X509) -> Result<Vec<u8>, PkiError> {
     let path = path.display();
     tracing::warn!(%path, "nothing is known that verifies this certificate but itself: clients are told to trust it alone. Add its chain to the file");
     Ok(leaf.to_pem()?)
 }
 
-/// What a client must trust to believe a serving certificate that was not made here; `None` if that is not known.
+/// The CA bundle that verifies an operator's serving certificate; `None` if it is unknown.
 fn verifier(config: &Config, authority: &Authority, found: &Identity) -> Result<Option<Vec<u8>>, PkiError> {
     let chain = X509::stack_from_pem(&found.certificates_pem)?;
     let mut known = vec![authority.certificate()];

@@ -1,4 +1,4 @@
-//! Which authority answers requests for certificates: our own, or those that flags name.
+//! The CAs of the built-in signers: the server's own, or those that flags name.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,12 +10,12 @@ use crate::api::words::signers::{CLIENT, KUBELET, LEGACY, SERVING};
 use crate::config::Config;
 use crate::config::signing::{SignedBy, SigningFiles};
 
-/// The authority of each signer that has one.
+/// The CA of each signer that has one.
 #[derive(PartialEq)]
 pub struct Signers(BTreeMap<&'static str, Arc<Signer>>);
 
 impl Signers {
-    /// The authorities that the settings name, as they are now.
+    /// Loads the CAs that the settings name.
     pub fn open(config: &Config, pki: &Pki) -> Result<Signers, PkiError> {
         let for_all = |signer: Arc<Signer>| {
             [SERVING, KUBELET, CLIENT, LEGACY].map(|name| (name, signer.clone())).into()
@@ -38,7 +38,7 @@ impl Signers {
         Ok(Signers(signers))
     }
 
-    /// Who signs what is meant for the signer of this name, if anybody does.
+    /// The CA of the signer of this name, if it has one.
     pub fn of(&self, name: &str) -> Option<&Signer> {
         self.0.get(name).map(AsRef::as_ref)
     }

@@ -1,4 +1,4 @@
-//! Certificates for those who asked for one: what a request says of its subject, and the certificate that answers it.
+//! Signs certificate requests.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use pilothouse_actors::clock::Timestamp;
 use super::{Identity, PkiError};
 use crate::signatures;
 
-/// How far certificates are dated back, so that those with a slow clock accept them.
+/// How far certificates are backdated, so that peers with a slow clock accept them.
 const BACKDATE: Duration = Duration::from_secs(300);
-/// Certificates that live shorter than this get their whole time although they are dated back.
+/// Shorter certificates get their full lifetime in addition to the backdating.
 const SHORT: Duration = Duration::from_secs(8 * 3_600);
-/// How a list of alternative names begins, behind the frame of its extension.
+/// The object identifier of subject alternative names.
 const ALTERNATIVES: [u8; 5] = [0x06, 0x03, 0x55, 0x1d, 0x11];
 
-/// What a request says of its subject.
+/// The subject of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
     /// The common name.
     pub name: String,
     /// The organisations.
     pub groups: Vec<String>,
-    /// How many names of hosts, addresses, mailboxes and URIs it wants besides.
+    /// The number of requested DNS names, IP addresses, email addresses and URIs.
     pub hosts: usize,
     /// See `hosts`.
     pub addresses: usize,
@@ -39,16 +39,16 @@ pub struct Subject {
     pub uris: usize,
 }
 
-/// A request for a certificate, whose signature was checked.
+/// A certificate request with a verified signature.
 pub struct Request {
     request: X509Req,
     alternatives: Option<X509Extension>,
-    /// Whom it is for.
+    /// The subject of the request.
     pub subject: Subject,
 }
 
 impl Request {
-    /// Reads a request in PEM. The error says what is wrong with it.
+    /// Parses a request in PEM.
     pub fn read(pem: &[u8]) -> Result<Request, String> {
         Request::parse(pem).map_err(|error| format!("unable to parse certificate request: {error}"))
     }
@@ -80,13 +80,13 @@ impl Request {
 
 fn is_alternatives(extension: &X509Extension) -> bool {
     let der = extension.to_der().unwrap_or_default();
-    // A sequence, its length in one byte or more, then what kind of extension it is.
+    // A sequence, its length in one byte or more, then the object identifier.
     let length = der.get(1).copied().unwrap_or_default();
     let frame = if length < 0x80 { 2 } else { 2 + usize::from(length & 0x7f) };
     der.get(frame..).is_some_and(|body| body.starts_with(&ALTERNATIVES))
 }
 
-/// Counts alternative names, which only a certificate shows.
+/// Counts the alternative names, which only a certificate can list.
 fn count(alternatives: &X509Extension, subject: &mut Subject) -> Result<(), ErrorStack> {
     let mut draft = X509::builder()?;
     draft.append_extension2(alternatives)?;
@@ -99,7 +99,7 @@ fn count(alternatives: &X509Extension, subject: &mut Subject) -> Result<(), Erro
     Ok(())
 }
 
-/// An authority that answers requests.
+/// A CA that signs requests.
 pub struct Signer {
     certificate: X509,
     key: PKey<Private>,
@@ -112,15 +112,15 @@ impl PartialEq for Signer {
 }
 
 impl Signer {
-    /// An authority from its certificate and key.
+    /// A CA from its certificate and key.
     pub fn new(identity: &Identity) -> Result<Signer, PkiError> {
         let certificate = X509::from_pem(&identity.certificates_pem)?;
         let key = PKey::private_key_from_pem(&identity.key_pem)?;
         Ok(Signer { certificate, key })
     }
 
-    /// The certificate that a request gets, in PEM: its subject and alternative names, the usages that were granted, and
-    /// nothing else that it asks for.
+    /// Signs a request: the certificate has its subject and alternative names and the granted usages, and nothing else from the
+    /// request.
     pub fn sign(
         &self,
         request: &Request,
@@ -157,7 +157,7 @@ impl Signer {
         let life = if ttl < SHORT { ttl } else { ttl.saturating_sub(BACKDATE) };
         let (from, until) = (time(now.minus(BACKDATE))?, time(now.plus(life))?);
         draft.set_not_before(&from)?;
-        // Nobody outlives the authority.
+        // No certificate outlives its CA.
         if self.certificate.not_after() < until {
             draft.set_not_after(self.certificate.not_after())?;
         } else {
@@ -168,7 +168,7 @@ impl Signer {
         let by = AuthorityKeyIdentifier::new()
             .keyid(true)
             .build(&draft.x509v3_context(Some(&self.certificate), None));
-        // An authority that has no identifier of its own gives none.
+        // A CA without a key identifier gives none.
         if let Ok(by) = by {
             draft.append_extension(by)?;
         }
@@ -188,7 +188,7 @@ fn time(at: Timestamp) -> Result<Asn1Time, ErrorStack> {
     Asn1Time::from_unix(at.unix_seconds())
 }
 
-/// The extended usages, in the order in which certificates list them, and their numbers.
+/// The extended key usages in certificate order, with their object identifiers.
 const EXTENDED: [(&str, &str); 13] = [
     ("any", "2.5.29.37.0"),
     ("server auth", "1.3.6.1.5.5.7.3.1"),
@@ -205,7 +205,7 @@ const EXTENDED: [(&str, &str); 13] = [
     ("netscape sgc", "2.16.840.1.113730.4.1"),
 ];
 
-/// Adds a usage that is none of the extended ones; whether it is one.
+/// Adds a basic key usage; false if it is none.
 fn plain_usage(plain: &mut KeyUsage, usage: &str) -> bool {
     match usage {
         "signing" | "digital signature" => plain.digital_signature(),
@@ -228,14 +228,14 @@ fn is_known(usage: &str) -> bool {
 
 fn append_usages(draft: &mut X509Builder, usages: &[&str]) -> Result<(), ErrorStack> {
     let mut plain = KeyUsage::new();
-    // All of them are added, not only the first.
+    // All are added, not only the first.
     let added = usages.iter().filter(|usage| plain_usage(&mut plain, usage)).count();
     if added > 0 {
         draft.append_extension(plain.critical().build()?)?;
     }
     let wanted = EXTENDED.iter().filter(|(name, _)| usages.contains(name));
     let mut numbers: Vec<&str> = wanted.map(|(_, number)| *number).collect();
-    // Two names mean the same.
+    // Two names may mean the same usage.
     numbers.dedup();
     if !numbers.is_empty() {
         let mut extended = ExtendedKeyUsage::new();

@@ -1,4 +1,4 @@
-//! A certificate for tests of those who speak TLS with others.
+//! A self-signed certificate for tests.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected fails")]
 
@@ -11,7 +11,7 @@ use openssl::pkey::{PKey, Private};
 use openssl::x509::extension::{BasicConstraints, SubjectAlternativeName};
 use openssl::x509::{X509, X509NameBuilder};
 
-/// A certificate of this name, or address, that is its own authority, and its key.
+/// A self-signed certificate for this name or address, and its key.
 pub fn own(name: &str) -> (X509, PKey<Private>) {
     let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
     let key = PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap();

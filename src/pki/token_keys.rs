@@ -1,4 +1,4 @@
-//! The keys behind service account tokens: what signs them, and everything that still verifies them.
+//! The keys of service account tokens: one that signs, and all that verify.
 
 use std::path::Path;
 
@@ -12,16 +12,15 @@ use super::files::{self, Folder};
 use super::{PkiError, authority, content};
 use crate::config::Config;
 
-/// The shortest RSA key that is taken, as in the reference's cryptography.
+/// The shortest accepted RSA key, as in Go.
 const SHORTEST_RSA_BITS: u32 = 1_024;
 
-/// The keys behind service account tokens. Each is RSA, or ECDSA on one of the three usual curves.
+/// The keys of service account tokens. Each is RSA, or ECDSA on one of the three usual curves.
 #[derive(Clone)]
 pub struct TokenKeys {
-    /// What signs new tokens.
+    /// Signs new tokens.
     pub signing: PKey<Private>,
-    /// What verifies tokens: the public half of the signing key first, then the keys that flags name, in their order, or else
-    /// the key that the server shows.
+    /// Verify tokens: the public half of the signing key first, then the keys of flags, in order, or else the serving key.
     pub verifying: Vec<PKey<Public>>,
 }
 
@@ -32,7 +31,7 @@ impl std::fmt::Debug for TokenKeys {
     }
 }
 
-/// Loads the keys that flags name; without a signing key, the one of the folder, which a first start makes.
+/// Loads the keys that flags name; without a signing key, that of the directory, which the first start creates.
 pub(super) fn prepare(config: &Config, folder: &mut Folder) -> Result<TokenKeys, PkiError> {
     let accounts = &config.service_accounts;
     let (signing, path) = match &accounts.service_account_signing_key_file {
@@ -57,8 +56,8 @@ pub(super) fn prepare(config: &Config, folder: &mut Folder) -> Result<TokenKeys,
             }
         }
     }
-    // Without any key for tokens the one that the server shows verifies too, if it is of a kind that can. Not beside a key that
-    // signs: who holds the key of a certificate could make accounts of his own then, and nobody would expect it.
+    // Without any key flag, the serving key verifies as well, if its type can. Not beside a signing key: then the holder of the
+    // serving key could unexpectedly issue tokens.
     let is_named = accounts.service_account_signing_key_file.is_some();
     let shown = config.serving.tls_private_key_file.as_ref().filter(|_| !is_named);
     if let Some(path) = shown.filter(|_| accounts.service_account_key_file.is_empty()) {
@@ -76,7 +75,7 @@ fn own_key(folder: &mut Folder) -> Result<PKey<Private>, PkiError> {
         Some(pem) => private_key(&folder.path("sa.key"), &pem)?,
         None => {
             let key = authority::new_key()?;
-            // In the older of two forms: other API servers read only that one.
+            // In the older format, because other API servers read only that one.
             folder.stage_private("sa.key", &key.ec_key()?.private_key_to_pem()?);
             key
         }
@@ -92,12 +91,12 @@ fn private_key(path: &Path, pem: &[u8]) -> Result<PKey<Private>, PkiError> {
     blocks(pem).find_map(decode_private).ok_or_else(|| content(path, "has no PEM private key"))
 }
 
-/// A key that is locked counts as none. Without an empty passphrase OpenSSL would ask for one at the terminal.
+/// An encrypted key counts as none. Without an empty passphrase OpenSSL would prompt for one.
 fn decode_private(block: &[u8]) -> Option<PKey<Private>> {
     PKey::private_key_from_pem_passphrase(block, b"").ok()
 }
 
-/// The public keys of a file: of public keys, private keys and certificates, as many as it holds.
+/// The public keys of a file of public keys, private keys and certificates.
 fn public_keys(pem: &[u8]) -> Vec<PKey<Public>> {
     blocks(pem).filter_map(decode_public).collect()
 }
@@ -114,7 +113,7 @@ fn public_half(key: &PKey<Private>) -> Result<PKey<Public>, openssl::error::Erro
     PKey::public_key_from_der(&key.public_key_to_der()?)
 }
 
-/// The PEM blocks of a file, each with its first and last line. What lies between them is remarks.
+/// The PEM blocks of a file, each with its delimiters. Text between them is ignored.
 fn blocks(pem: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = pem;
     std::iter::from_fn(move || {
@@ -128,7 +127,7 @@ fn blocks(pem: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Whether tokens can be signed with this kind of key.
+/// Whether tokens can be signed with this type of key.
 fn can_sign<T: HasPublic>(key: &PKeyRef<T>) -> bool {
     match key.id() {
         Id::RSA => key.bits() >= SHORTEST_RSA_BITS,
@@ -137,7 +136,7 @@ fn can_sign<T: HasPublic>(key: &PKeyRef<T>) -> bool {
     }
 }
 
-/// The curve of a key, if it is one of those that tokens are signed on.
+/// The curve of a key, if tokens can be signed on it.
 fn curve<T: HasPublic>(key: &EcKey<T>) -> Option<Nid> {
     let usual = [Nid::X9_62_PRIME256V1, Nid::SECP384R1, Nid::SECP521R1];
     key.group().curve_name().filter(|name| usual.contains(name))

@@ -1,5 +1,5 @@
-//! Whom clients must trust to believe the serving certificate. Only what really verifies it may be told to them: whoever trusts
-//! something else cannot reach this server, and a certificate that is no authority verifies nothing once it is replaced.
+//! Finds the CA that clients must trust for the serving certificate. It must really verify it: otherwise clients cannot connect,
+//! and a certificate that is no CA verifies nothing once it is replaced.
 
 use openssl::error::ErrorStack;
 use openssl::nid::Nid;
@@ -11,14 +11,14 @@ use openssl::x509::{X509, X509NameRef, X509PurposeId, X509Ref, X509StoreContext,
 
 use crate::signatures;
 
-/// The certificate that verifies the first of a chain: the best of those that come with it and those that are `known`
-/// besides. `None` if there is none.
+/// The certificate that verifies the first one of a chain: the best of the chain's own and those in `known`. `None` if there is
+/// none.
 pub(super) fn root_of<'a>(chain: &'a [X509], known: &'a [X509]) -> Result<Option<&'a X509>, ErrorStack> {
     let Some((leaf, rest)) = chain.split_first() else { return Ok(None) };
     if is_self_signed(leaf) {
         return Ok(Some(leaf));
     }
-    // The end of a chain first. One in the middle does as well, and is what there is of a chain without its end.
+    // The root first. An intermediate works as well, if the chain has no root.
     let (ends, middle): (Vec<&X509>, Vec<&X509>) = rest.iter().rev().partition(|one| is_self_signed(one));
     for anchor in ends.into_iter().chain(known).chain(middle) {
         if verifies(anchor, leaf, rest)? {
@@ -33,8 +33,8 @@ fn is_self_signed(certificate: &X509Ref) -> bool {
     certificate.issued(certificate) == X509VerifyResult::OK && certificate.public_key().is_ok_and(is_by)
 }
 
-/// Whether a client that trusts `anchor` alone would believe a server that shows `leaf` and `rest`. Their times do not count:
-/// a certificate that has run out is no other authority's.
+/// Whether a client that trusts only `anchor` would accept `leaf` with `rest`. Validity periods are ignored: an expired
+/// certificate still has the same CA.
 fn verifies(anchor: &X509, leaf: &X509, rest: &[X509]) -> Result<bool, ErrorStack> {
     let mut store = X509StoreBuilder::new()?;
     store.add_cert(anchor.clone())?;
@@ -49,8 +49,8 @@ fn verifies(anchor: &X509, leaf: &X509, rest: &[X509]) -> Result<bool, ErrorStac
     X509StoreContext::new()?.init(&store.build(), leaf, &shown, signatures::chain_holds)
 }
 
-/// Whether a certificate looks like one that was made here, for `name` and by an authority called `issuer`, whichever that was
-/// then. Nothing is lost with it: those of others, which may look much like it, have other issuers.
+/// Whether a certificate looks like one made here, for `name` and by a CA named `issuer`, whichever that was. Replacing it loses
+/// nothing: certificates of others have other issuers.
 pub(super) fn was_made_here(certificate: &X509Ref, name: &str, issuer: &str) -> bool {
     let is_only = |found: &X509NameRef, name: &str| {
         let mut entries = found.entries();

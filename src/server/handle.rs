@@ -1,4 +1,4 @@
-//! How the one who started a server speaks to it.
+//! The caller's side of a running server: addresses, credentials, stopping.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::pki::{Identity, Pki};
 
-/// What a server was told to do.
+/// Orders to the server's thread, from mildest to strongest: see [`Stopper`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Order {
     /// Serve.
@@ -23,9 +23,9 @@ pub(super) enum Order {
 /// How a server ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It was told to, and nothing was lost.
+    /// The server was told to stop, and every acknowledged write is durable.
     Stopped,
-    /// It could not go on.
+    /// The server could not go on; the text says why.
     Failed(String),
 }
 
@@ -54,7 +54,7 @@ impl Stopper {
         self.order(Order::Hurry);
     }
 
-    /// An order is never taken back by a milder one.
+    /// Gives an order. A milder order never replaces a stronger one.
     fn order(&self, order: Order) {
         self.0.send_if_modified(|standing| {
             let stronger = order > *standing;
@@ -77,7 +77,7 @@ impl Handle {
         Handle { address, pki, stopper: Stopper(Arc::new(orders)), exit, thread: Some(thread) }
     }
 
-    /// Where the server listens.
+    /// The address on which the server listens, with the real port if port 0 was asked for.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -87,32 +87,32 @@ impl Handle {
         crate::pki::url(self.address)
     }
 
-    /// What clients must trust, PEM.
+    /// The certificate authorities that clients must trust, as PEM.
     pub fn ca_pem(&self) -> &[u8] {
         &self.pki.serving_ca_pem
     }
 
-    /// A client certificate with its key, PEM, that may do everything.
+    /// The administrator's client certificate and key, as PEM. It is in `system:masters`.
     pub fn admin(&self) -> &Identity {
         &self.pki.admin
     }
 
-    /// A kubeconfig of the administrator, as text.
+    /// The administrator's kubeconfig, as text.
     pub fn kubeconfig(&self) -> &str {
         &self.pki.kubeconfig
     }
 
-    /// Where the kubeconfig lies, if the server writes files.
+    /// The path of the kubeconfig, if the server writes files.
     pub fn kubeconfig_path(&self) -> Option<&Path> {
         self.pki.kubeconfig_path.as_deref()
     }
 
-    /// Something that can stop the server while this handle waits for it.
+    /// A second handle that only stops the server, for use while this one waits.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
 
-    /// Finishes what is in flight and stops; blocks until that is done.
+    /// Finishes requests in flight and stops; blocks until that is done.
     pub fn stop(self) -> Exit {
         self.stopper.stop();
         self.wait()
@@ -132,7 +132,7 @@ impl Handle {
 
     /// Waits until the server ends.
     pub async fn exited(&mut self) -> Exit {
-        // An error means that the thread ended without a word: a panic.
+        // An error means that the thread ended without an [`Exit`]: a panic.
         let _ = self.exit.wait_for(Option::is_some).await;
         self.left_word()
     }
@@ -144,7 +144,7 @@ impl Handle {
 
     fn join(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // A panic there is told by the absence of a word.
+            // A panic on that thread shows as a missing [`Exit`].
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! A server's life on its own thread: start, serve, and end in an order that loses nothing.
+//! A server's life on its own thread: start, serve, and shut down in an order that loses no acknowledged write.
 
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::limits;
 use crate::wiring::StartError;
 use crate::wiring::{Boot, Wired, Wiring};
 
-/// Runs a server until it ends. Says once whether it started.
+/// Runs a server until it ends. Sends exactly one message about whether it started.
 pub(super) fn run(
     boot: Boot,
     edge: Edge,
@@ -43,7 +43,7 @@ async fn live(
         Ok(wired) => wired,
         Err(error) => {
             let exit = Exit::Failed(error.to_string());
-            // The receiver waits for exactly this; if it is gone nobody wants to know.
+            // `Server::start` waits for exactly this message. If its receiver is gone, nobody needs the answer.
             let _ = tell_started.send(Err(error));
             return exit;
         }
@@ -78,7 +78,7 @@ async fn start(boot: Boot, edge: Edge, wiring: impl Wiring) -> Result<Wired, Sta
     Ok(wired)
 }
 
-/// Waits for an order to stop. A handle that is gone without one is an order as well.
+/// Waits for an order to stop. A dropped handle counts as one.
 async fn next(orders: &mut watch::Receiver<Order>) -> Order {
     orders.wait_for(|order| *order != Order::Run).await.map_or(Order::Hurry, |order| *order)
 }
@@ -87,7 +87,7 @@ async fn hurry(orders: &mut watch::Receiver<Order>) {
     let _ = orders.wait_for(|order| *order == Order::Hurry).await;
 }
 
-/// Lets clients leave: new ones go elsewhere, watches end, requests in flight are answered.
+/// Drains clients: /readyz fails so that new ones go elsewhere, watches end, requests in flight are answered.
 async fn finish(wired: &Wired, delay: Duration, patience: Duration) {
     tracing::info!("stopping");
     wired.application.refuse_readiness();
@@ -100,7 +100,7 @@ async fn finish(wired: &Wired, delay: Duration, patience: Duration) {
     }
 }
 
-/// Takes no more requests, then makes durable what was accepted.
+/// Accepts no more requests, then makes every accepted write durable.
 async fn close(wired: Wired) -> Exit {
     let Wired { serving, application } = wired;
     application.refuse_readiness();
@@ -117,6 +117,8 @@ async fn close(wired: Wired) -> Exit {
 async fn cut(wired: Wired, why: String) -> Exit {
     tracing::error!("{why}");
     wired.application.refuse_readiness();
+    // Writers whose writes failed are told so before their connections close.
+    sleep(limits::LAST_ANSWERS).await;
     wired.serving.stop().await;
     wired.application.give_up().await;
     Exit::Failed(why)

@@ -28,7 +28,7 @@ use crate::wire::Wires;
 pub use crate::wiring::StartError;
 use crate::wiring::{Boot, Wiring};
 
-/// What [`Server::start`] starts.
+/// The entry point: [`Server::start`] and its variants.
 pub struct Server;
 
 impl Server {
@@ -80,11 +80,11 @@ impl Server {
     }
 }
 
-/// Makes the data directory this server's own, for as long as the file is open.
+/// Locks the data directory for this process, for as long as the returned file is open.
 fn lock(directory: &Path) -> Result<File, StartError> {
     let path = directory.display().to_string();
     let refused = |source| StartError::DataDirectory { path: path.clone(), source };
-    // Secrets lie in there: nobody else on this host has to look.
+    // The directory holds Secrets and keys: other users of this host must not read it.
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(refused)?;
     let file = File::options()
         .mode(0o600)

@@ -1,4 +1,4 @@
-//! Bodies in both directions, one piece at a time: nothing is gathered, so whoever is slower sets the pace.
+//! Bodies in both directions, streamed in pieces: nothing is buffered, so the slower side sets the pace.
 
 use std::io;
 use std::pin::Pin;
@@ -11,22 +11,21 @@ use tokio::sync::mpsc;
 
 use super::{Held, Pieces};
 
-/// A piece of a body on its way; `None`: it ends here.
+/// A piece of a body; `None` marks its end.
 type Next = Option<io::Result<Bytes>>;
 
 /// The body of a request.
 pub enum RequestBody {
-    /// None at all.
+    /// No body.
     Empty,
     /// One piece, until it is sent.
     Whole(Option<Bytes>),
-    /// Pieces of a known or unknown length together.
+    /// Pieces of a known or unknown total length.
     Pieces(mpsc::Receiver<Next>, Option<u64>),
 }
 
 impl RequestBody {
-    /// Pieces as they come. A task of this thread brings them: connections are kept where all threads see them, and what clients
-    /// send belongs to one.
+    /// Streams pieces through a task of this thread: pooled connections must be `Send`, and a client's body is not.
     pub fn pieces(mut pieces: Pieces, length: Option<u64>) -> RequestBody {
         let (to, from) = mpsc::channel(1);
         tokio::task::spawn_local(async move {
@@ -58,7 +57,7 @@ impl Body for RequestBody {
             RequestBody::Whole(piece) => Poll::Ready(piece.take().map(|piece| Ok(Frame::data(piece)))),
             RequestBody::Pieces(pieces, _) => match ready!(pieces.poll_recv(cx)) {
                 Some(next) => Poll::Ready(next.map(|piece| piece.map(Frame::data))),
-                // Nobody said that this is the end.
+                // The sender is gone without marking the end.
                 None => Poll::Ready(Some(Err(io::ErrorKind::UnexpectedEof.into()))),
             },
         }
@@ -78,7 +77,7 @@ impl Body for RequestBody {
     }
 }
 
-/// The body of an answer. Read to its end it gives the connection back; dropped before, it cuts it.
+/// The body of a response. At its end the connection is returned; dropped earlier, it is closed.
 pub struct AnswerBody {
     body: Incoming,
     held: Option<Held>,
@@ -89,7 +88,7 @@ impl AnswerBody {
         AnswerBody { body, held: Some(held) }
     }
 
-    /// Its length, if it was said.
+    /// Its length, if known.
     pub fn length(&self) -> Option<u64> {
         self.body.size_hint().exact()
     }
@@ -97,7 +96,7 @@ impl AnswerBody {
 
 impl Drop for AnswerBody {
     fn drop(&mut self) {
-        // Whoever knows the length does not ask whether something follows.
+        // With a known length, the end is known without polling again.
         if self.body.is_end_stream()
             && let Some(held) = self.held.take()
         {
@@ -122,7 +121,7 @@ impl Stream for AnswerBody {
                     self.held = None;
                     return Poll::Ready(Some(Err(io::Error::other(error))));
                 }
-                // Trailers are left out, and an empty piece means nothing to anybody.
+                // Trailers and empty pieces are dropped.
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(piece) if !piece.is_empty() => return Poll::Ready(Some(Ok(piece))),
                     _ => {}

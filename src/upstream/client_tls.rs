@@ -1,6 +1,6 @@
-//! What every TLS connection that this server opens is made of: whom it believes, and what it shows.
+//! The TLS settings of all outgoing connections: trusted CAs and client certificates.
 //!
-//! Not a connector of the library: that one would believe the authorities of the system beside those that are named.
+//! Not the library's connector: it would trust the system's CAs in addition to the named ones.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -10,11 +10,12 @@ use openssl::pkey::PKey;
 use openssl::ssl::{Ssl, SslContext, SslContextBuilder, SslMethod, SslMode, SslVerifyMode, SslVersion};
 use openssl::x509::X509;
 use openssl::x509::store::X509StoreBuilder;
+use openssl::x509::verify::X509VerifyFlags;
 
 const HTTP1: &[u8] = b"\x08http/1.1";
 
-/// Where systems keep the authorities that they believe. OpenSSL may be part of this binary, and then does not know that; what
-/// the variables SSL_CERT_FILE and SSL_CERT_DIR say it knows always.
+/// Where systems keep their CA bundles. A statically linked OpenSSL does not know these paths; it always reads SSL_CERT_FILE and
+/// SSL_CERT_DIR.
 const HOST_AUTHORITIES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -22,17 +23,17 @@ const HOST_AUTHORITIES: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Whom the other end must be known to.
+/// The CAs that the peer is verified against.
 pub(crate) enum Believed {
-    /// It has to prove nothing.
+    /// The peer is not verified.
     Anybody,
-    /// Those whom the host believes.
+    /// The CAs of the system.
     Host,
-    /// These alone.
+    /// Only these CAs.
     Authorities(Vec<X509>),
 }
 
-/// What connections are made of. `identity` is the certificate that is shown, with those that vouch for it, and its key, PEM.
+/// Makes the context of connections. `identity` is the client certificate with its intermediates, and its key, as PEM.
 pub(crate) fn context(
     believed: Believed,
     identity: Option<(&[u8], &[u8])>,
@@ -40,8 +41,8 @@ pub(crate) fn context(
     let mut context = SslContextBuilder::new(SslMethod::tls_client())?;
     context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
     context.set_alpn_protos(HTTP1)?;
-    // HTTP goes on gathering while a write waits, and then writes again from another place: without these two modes that is an
-    // error, which ends an upload whose reader is slow.
+    // HTTP keeps gathering data while a write is pending, and then retries from another buffer. Without these two modes that is
+    // an error, which would end uploads to slow readers.
     context.set_mode(
         SslMode::AUTO_RETRY
             | SslMode::ACCEPT_MOVING_WRITE_BUFFER
@@ -62,6 +63,9 @@ pub(crate) fn context(
             for authority in authorities {
                 store.add_cert(authority)?;
             }
+            // A certificate that is named counts, also if it is that of the server itself and no CA: test harnesses name that one in
+            // the caBundle of their webhooks.
+            store.set_flags(X509VerifyFlags::PARTIAL_CHAIN)?;
             context.set_cert_store(store.build());
             context.set_verify(SslVerifyMode::PEER);
         }
@@ -84,7 +88,7 @@ fn show(context: &mut SslContextBuilder, certificate: &[u8], key: &[u8]) -> Resu
     context.check_private_key()
 }
 
-/// One connection to somebody of this name, who has to have it in the certificate if `verifies`.
+/// One connection to a server of this name, which its certificate must contain if `verifies`.
 pub(crate) fn client(context: &SslContext, name: &str, verifies: bool) -> Result<Ssl, ErrorStack> {
     let mut ssl = Ssl::new(context)?;
     let address = name.parse::<IpAddr>().ok();
@@ -110,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// What HTTP does with an upload whose reader is slow: while a write waits, more is put behind it, and the whole may move.
+    /// How HTTP uploads to a slow reader: while a write is pending, data is appended, and the buffer may move.
     #[test]
     fn a_write_goes_on_from_another_place_with_more_behind_it() {
         const PIECE: usize = 64 << 10;

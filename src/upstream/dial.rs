@@ -1,4 +1,4 @@
-//! From a name to a connection.
+//! Resolves names and connects.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -18,15 +18,15 @@ use crate::{limits, socket};
 use super::failure::Failure;
 use super::tls::Way;
 
-/// A connection, private or not.
+/// A connection, with or without TLS.
 pub enum Stream {
-    /// Not private.
+    /// Without TLS.
     Plain(TcpStream),
-    /// Private.
+    /// With TLS.
     Private(Box<SslStream<TcpStream>>),
 }
 
-/// Connects. Each of the three steps (the name, the connection, TLS) may take `within`.
+/// Connects. Each of the three steps (name, TCP, TLS) may take `within`.
 pub(super) async fn dial(tls: Option<&Way>, to: &Destination, within: Duration) -> Result<Stream, Failure> {
     let Destination { location, reach, .. } = to;
     let addresses = timeout(within, resolve(location, *reach))
@@ -42,8 +42,8 @@ pub(super) async fn dial(tls: Option<&Way>, to: &Destination, within: Duration) 
     Ok(Stream::Private(Box::new(handshake.map_err(|_| Failure::SlowTls)??)))
 }
 
-/// The addresses of a host. What is looked at here is what is connected to: a name that changes its mind in between
-/// leads nowhere else.
+/// The addresses of a host. The checked addresses are the ones connected to: a name that resolves differently later leads nowhere
+/// else.
 async fn resolve(location: &Location, reach: Reach) -> Result<Vec<SocketAddr>, Failure> {
     let found: Vec<SocketAddr> = match location.host.parse::<IpAddr>() {
         Ok(address) => vec![SocketAddr::new(address, location.port)],
@@ -63,7 +63,7 @@ async fn resolve(location: &Location, reach: Reach) -> Result<Vec<SocketAddr>, F
     Ok(found)
 }
 
-/// Tries one address after the other. Each has its share of the time: one that swallows packets leaves some to the next.
+/// Tries one address after the other. Each has its share of the time, so that one that drops packets leaves some to the next.
 async fn connect(
     addresses: &[SocketAddr],
     within: Duration,

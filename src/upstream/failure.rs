@@ -1,43 +1,43 @@
-//! Why nobody answered, in the words that clients know.
+//! Errors of outgoing requests, in the reference's words.
 
 use std::error::Error as _;
 use std::io;
 use std::net::SocketAddr;
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// There are too many connections already.
+    /// The limit of connections is reached.
     #[error("too many connections to kubelets, pods and services")]
     Busy,
-    /// The address belongs to nobody who may be reached this way.
+    /// The address must not be reached this way.
     #[error("address not allowed")]
     NotAllowed,
-    /// Nobody knows the name.
+    /// The name does not resolve.
     #[error("lookup {0}: no such host")]
     Lookup(String),
-    /// Nobody listens, or nobody can be reached.
+    /// The connection failed.
     #[error("dial tcp {0}: {1}")]
     Dial(SocketAddr, String),
-    /// It took too long until somebody listened.
+    /// Connecting timed out.
     #[error("dial tcp {0}: i/o timeout")]
     SlowDial(String),
-    /// The other end did not prove who it is, or speaks no TLS.
+    /// The peer's certificate is invalid, or it does not speak TLS.
     #[error("{0}")]
     Tls(String),
-    /// There is nobody whom the other end could be known to: what names them holds no certificate.
+    /// The CA bundle contains no certificate.
     #[error("unable to load root certificates: unable to parse bytes as PEM block")]
     NoAuthorities,
-    /// TLS took too long.
+    /// The TLS handshake timed out.
     #[error("net/http: TLS handshake timeout")]
     SlowTls,
-    /// The other end listens, but does not answer.
+    /// The server accepted the request, but does not answer.
     #[error("timed out while waiting for the beginning of the answer")]
     SlowAnswer,
-    /// The other end says what is no HTTP, or hung up.
+    /// The response is no HTTP, or the connection was closed.
     #[error("{0}")]
     Broken(String),
-    /// The path cannot be sent.
+    /// The path is invalid in a request.
     #[error("the path cannot be sent")]
     BadTarget,
 }
@@ -59,7 +59,7 @@ impl Failure {
     }
 }
 
-/// What the system says, without its number.
+/// An error of the operating system, without its number.
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

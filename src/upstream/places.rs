@@ -1,4 +1,4 @@
-//! The places of connections to others, shared out among those who ask for them.
+//! Limits outgoing connections, in total and per user.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,16 +8,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limits::CONNECTIONS_OF_ONE;
 
-/// So many connections at once, and of those a part at most on behalf of one user: whoever follows thousands of logs leaves the
-/// others theirs.
+/// A limit of connections in total, and a lower one per user: a user who follows thousands of logs leaves some to others.
 #[derive(Clone)]
 pub(super) struct Places {
     all: Arc<Semaphore>,
-    /// How many each user has. A std lock: it is held for one look or one change.
+    /// The connections per user. A std lock: it is held for one lookup or one change.
     taken: Arc<Lock<HashMap<String, usize>>>,
 }
 
-/// The place of one connection, until it is dropped.
+/// The place of one connection, freed on drop.
 pub(super) struct Place {
     _permit: OwnedSemaphorePermit,
     asker: String,
@@ -29,7 +28,7 @@ impl Places {
         Places { all: Arc::new(Semaphore::new(most)), taken: Arc::default() }
     }
 
-    /// A place on behalf of somebody; without a name the server asks by itself.
+    /// A place on behalf of a user; an empty name means the server itself.
     pub(super) fn take(&self, asker: &str) -> Option<Place> {
         let permit = self.all.clone().try_acquire_owned().ok()?;
         if !asker.is_empty() {

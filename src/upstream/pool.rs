@@ -1,9 +1,9 @@
-//! Connections that wait for the next question. One pool per server, for all whom it asks.
+//! Idle connections for reuse. One pool per server, for all destinations.
 //!
-//! A connection is kept once its answer was read to the end, under everything that decides whom it leads to and who is believed
-//! there ([`Origin`]): whoever is known by another certificate is somebody else. It is used by the thread that made it and
-//! by no other, so that it ends with that thread and takes nobody else's question along. One that the other end closes leaves at once;
-//! one that nobody uses leaves after a while; and those to somebody whom nobody wants to ask any more ([`Wanted`]) leave with them.
+//! A connection is kept once its response was read to the end. Its key ([`Origin`]) contains everything that identifies the peer,
+//! including the trusted CAs and the client certificate. It is reused only by the thread that made it, so that it ends with that
+//! thread and fails no other's request. A connection that the peer closes leaves the pool at once, an unused one after a while,
+//! and those to a peer that no object names any more ([`Wanted`]) leave with the last object.
 
 mod line;
 
@@ -25,27 +25,27 @@ use super::body::RequestBody;
 use crate::kubeconfig::Proxy;
 use crate::limits::{CONNECTION_KEPT, CONNECTION_SETTLES, CONNECTIONS_KEPT, CONNECTIONS_KEPT_EACH};
 
-/// What stands for certificates and keys, so that nobody keeps those themselves.
+/// A digest of certificates and keys, so that the pool does not hold those themselves.
 pub type Digest = [u8; 32];
 
-/// What somebody is asked for. Connections for one thing are not used for another.
+/// The purpose of a request. Connections are not shared between purposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// Logs of containers.
+    /// Container logs.
     Kubelet,
-    /// Versions that others serve.
+    /// Aggregated APIs.
     Extension,
-    /// Whether a write may happen.
+    /// Admission webhooks.
     Admission,
-    /// Custom objects in another version.
+    /// Conversion webhooks.
     Conversion,
-    /// What the operator has others asked for: who somebody is, what they may do, and who is told of it.
+    /// Webhooks of the operator: authentication, authorization, audit.
     Service,
 }
 
 impl Purpose {
-    /// Whether a question does no more than be answered, however often it is asked: who somebody is, what they may do, what an
-    /// object is in another version. Records may come twice in any case.
+    /// Whether requests may be repeated: authentication, authorization and conversion have no side effects. Audit events may be
+    /// delivered twice in any case.
     fn may_repeat(self) -> bool {
         match self {
             Purpose::Service | Purpose::Conversion => true,
@@ -53,7 +53,7 @@ impl Purpose {
         }
     }
 
-    /// Whether objects say whom to ask, so that connections go with them.
+    /// Whether objects configure the peer, so that connections depend on them.
     fn hangs_on_objects(self) -> bool {
         match self {
             Purpose::Extension | Purpose::Admission | Purpose::Conversion => true,
@@ -62,29 +62,29 @@ impl Purpose {
     }
 }
 
-/// How somebody proves who they are, and what they are shown.
+/// The TLS identity of a connection.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Private {
-    /// The name that their certificate must have.
+    /// The name that the certificate must contain.
     pub server_name: String,
-    /// Whom they must be known to: see [`authority`].
+    /// The trusted CAs: see [`authority`].
     pub authority: Digest,
-    /// The certificate and key that they are shown: see [`shown`].
+    /// The client certificate and key: see [`shown`].
     pub shown: Digest,
 }
 
-/// Who is asked. What differs in any of it is somebody else.
+/// The key of a connection. A difference in any part means another peer.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// What for.
+    /// The purpose of the requests.
     pub purpose: Purpose,
-    /// Where they are.
+    /// The host of the peer.
     pub host: String,
-    /// Their port.
+    /// The port of the peer.
     pub port: u16,
-    /// How the connection is private; `None`: it is not.
+    /// The TLS settings; `None` for plain connections.
     pub private: Option<Private>,
-    /// Who leads there; `None`: the way is free.
+    /// The proxy on the way, if any.
     pub proxy: Option<Proxy>,
 }
 
@@ -97,7 +97,7 @@ fn digest(parts: &[&[u8]]) -> Digest {
     hash.finish()
 }
 
-/// What stands for whom somebody must be known to: these authorities in PEM, `None`: those of the system; or to nobody.
+/// The digest of trusted CAs: these in PEM, those of the system (`None`), or none at all.
 pub fn authority(pem: Option<&[u8]>, verifies: bool) -> Digest {
     match (verifies, pem) {
         (false, _) => digest(&[b"nobody"]),
@@ -106,35 +106,35 @@ pub fn authority(pem: Option<&[u8]>, verifies: bool) -> Digest {
     }
 }
 
-/// What stands for a certificate and its key.
+/// The digest of a certificate and its key.
 pub fn shown(identity: Option<(&[u8], &[u8])>) -> Digest {
     identity.map_or_else(|| digest(&[]), |(certificate, key)| digest(&[certificate, key]))
 }
 
-/// A connection that waits.
+/// An idle connection.
 struct Waiting {
     line: Line,
     since: Timestamp,
 }
 
-/// Whom objects say to ask, by what for, the name and the authority.
+/// A peer that objects configure: purpose, name and CAs.
 type Asked = (Purpose, String, Digest);
 
 #[derive(Default)]
 struct Shelves {
-    /// Those that waited longest come first.
+    /// Longest idle first.
     waiting: HashMap<Arc<Origin>, Vec<Waiting>>,
     count: usize,
-    /// How many connections there ever were.
+    /// The number of connections ever made.
     made: u64,
-    /// By how many objects.
+    /// The number of objects per peer.
     wanted: HashMap<Asked, usize>,
 }
 
 impl Shelves {
     fn remove(&mut self, origin: &Arc<Origin>, which: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
         let shelf = self.waiting.get_mut(origin)?;
-        // The one that was used last: the others may grow old.
+        // The most recently used one: the others may expire.
         let place = shelf.iter().rposition(which)?;
         let found = shelf.remove(place);
         if shelf.is_empty() {
@@ -144,7 +144,7 @@ impl Shelves {
         Some(found)
     }
 
-    /// Takes out whoever waited longest.
+    /// Removes the connection that is idle for the longest time.
     fn remove_oldest(&mut self) -> Option<Waiting> {
         let oldest = |shelf: &Vec<Waiting>| shelf.first().map(|first| (first.since, first.line.number));
         let (origin, _) = self.waiting.iter().min_by_key(|(_, shelf)| oldest(shelf))?;
@@ -152,7 +152,7 @@ impl Shelves {
         self.remove_oldest_of(&origin)
     }
 
-    /// The same of those to one origin.
+    /// Removes the longest idle connection to one origin.
     fn remove_oldest_of(&mut self, origin: &Arc<Origin>) -> Option<Waiting> {
         let number = self.waiting.get(origin)?.first()?.line.number;
         self.remove(origin, |waiting| waiting.line.number == number)
@@ -165,16 +165,16 @@ impl Shelves {
     }
 }
 
-/// The connections that wait. See the module text.
+/// The idle connections. See the module documentation.
 pub struct Pool {
     clock: Clock,
-    /// How long a connection waits.
+    /// How long a connection is kept.
     kept_for: Duration,
-    /// A std lock: it is held for one look or one change.
+    /// A std lock: it is held for one lookup or one change.
     shelves: Lock<Shelves>,
 }
 
-/// Says that somebody may be asked. When the last one who says so is gone, the connections to them go.
+/// Keeps connections to a peer. When the last handle is dropped, the connections are closed.
 pub struct Wanted {
     pool: Arc<Pool>,
     asked: Asked,
@@ -202,40 +202,40 @@ impl Drop for Wanted {
     }
 }
 
-/// A connection that is in use. Dropped, it is cut; only [`Connection::done`] keeps it for the next question.
+/// A connection in use. Dropped, it is closed; only [`Connection::done`] keeps it.
 pub struct Connection {
     line: Line,
     origin: Option<Arc<Origin>>,
     pool: Arc<Pool>,
 }
 
-/// What came of asking over connections that waited.
+/// The result of using idle connections.
 pub enum Tried {
-    /// An answer begins.
+    /// A response has begun.
     Answered(Response<Incoming>, Connection),
-    /// A new connection has to be made for this.
+    /// A new connection is needed for this request.
     Unsent(Request<RequestBody>),
 }
 
 impl Pool {
-    /// No connections yet.
+    /// An empty pool.
     pub fn new(clock: Clock) -> Arc<Pool> {
         Arc::new(Pool { clock, kept_for: CONNECTION_KEPT, shelves: Lock::default() })
     }
 
-    /// How many connections wait.
+    /// The number of idle connections.
     pub fn waiting(&self) -> usize {
         self.shelves.lock().count
     }
 
-    /// Somebody may be asked for something for as long as this lives.
+    /// Keeps connections to a peer as long as the result lives.
     pub fn want(self: &Arc<Self>, purpose: Purpose, server_name: &str, authority: Digest) -> Wanted {
         let asked = (purpose, server_name.to_owned(), authority);
         *self.shelves.lock().wanted.entry(asked.clone()).or_default() += 1;
         Wanted { pool: self.clone(), asked }
     }
 
-    /// Makes a connection of what leads to the other end; without an origin it is never kept.
+    /// Makes a connection from a stream; without an origin it is never kept.
     pub async fn open(
         self: &Arc<Self>,
         origin: Option<Arc<Origin>>,
@@ -250,7 +250,7 @@ impl Pool {
         Ok(Connection { line: Line::open(number, io, kept).await?, origin, pool: self.clone() })
     }
 
-    /// A connection of this thread that waits and still stands.
+    /// An idle connection of this thread that is still open.
     fn take(self: &Arc<Self>, origin: &Arc<Origin>) -> Option<Connection> {
         let (here, now) = (thread::current().id(), self.clock.now());
         loop {
@@ -267,15 +267,15 @@ impl Pool {
 
     fn keep(&self, origin: Arc<Origin>, line: Line) {
         let waiting = Waiting { line, since: self.clock.now() };
-        // Whoever has to go does so after the lock is given back.
+        // Connections are closed after the lock is released.
         let _gone = {
             let mut shelves = self.shelves.lock();
             let full = shelves.waiting.get(&origin).is_some_and(|shelf| shelf.len() >= CONNECTIONS_KEPT_EACH);
             if waiting.line.is_closed() || !shelves.is_wanted(&origin) {
                 Some(waiting)
             } else {
-                // The newest is always kept: those that wait may belong to a thread that asks no more, and would keep all others
-                // from having one.
+                // The newest is always kept: older ones may belong to a thread that makes no more requests, and would block all
+                // others.
                 let gone = match full {
                     true => shelves.remove_oldest_of(&origin),
                     false if shelves.count >= CONNECTIONS_KEPT => shelves.remove_oldest(),
@@ -288,7 +288,7 @@ impl Pool {
         };
     }
 
-    /// How long this connection has waited; `None`: it is in use.
+    /// How long this connection has been idle; `None` if it is in use.
     fn waited(&self, origin: &Arc<Origin>, number: u64) -> Option<Duration> {
         let shelves = self.shelves.lock();
         let shelf = shelves.waiting.get(origin)?;
@@ -296,8 +296,8 @@ impl Pool {
         Some(self.clock.now().since(found.since))
     }
 
-    /// Asks over connections that wait, as long as there are any. One that was closed before anything was sent is as if it
-    /// had not been there; one that is closed after that is, too, if the question can be asked twice and nothing of an answer came.
+    /// Sends a request over idle connections, as long as there are any. A connection that was closed before the request was sent
+    /// is skipped; so is one that closes later, if the request may be repeated and no byte of a response came.
     pub async fn over_waiting(
         self: &Arc<Self>,
         origin: &Arc<Origin>,
@@ -318,7 +318,7 @@ impl Pool {
         Ok(Tried::Unsent(request))
     }
 
-    /// Asks, and reads the answer if it has at most so many bytes. `dial` is only waited for where no connection is kept.
+    /// Sends a request, and reads the response up to a limit. `dial` is only awaited if no connection is idle.
     pub async fn ask<S, E>(
         self: &Arc<Self>,
         origin: &Arc<Origin>,
@@ -346,7 +346,7 @@ impl Pool {
 }
 
 impl Connection {
-    /// Sends a request and waits for the beginning of the answer.
+    /// Sends a request and waits for the head of the response.
     pub async fn send(
         &mut self,
         request: Request<RequestBody>,
@@ -354,14 +354,14 @@ impl Connection {
         self.line.send(request).await
     }
 
-    /// The answer was read to the end: the connection waits for the next question, unless the other end does not want that.
+    /// The response was read to its end: the connection is kept, unless the peer closes it.
     pub fn done(self) {
         let Connection { mut line, origin, pool } = self;
         let Some(origin) = origin else { return };
         if line.is_ready() {
             return pool.keep(origin, line);
         }
-        // What was sent is still on its way, or the other end is about to close. Without a runtime the server stops.
+        // The request is still being sent, or the peer is about to close. Without a runtime the server is stopping.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 if let Ok(Ok(())) = tokio::time::timeout(CONNECTION_SETTLES, line.ready()).await {
@@ -372,18 +372,18 @@ impl Connection {
     }
 }
 
-/// What a connection that may be kept knows of where it waits.
+/// What a kept connection knows of its place in the pool.
 struct Kept {
-    /// Not the other way round: the pool holds the connection.
+    /// A weak reference, because the pool owns the connection.
     pool: Weak<Pool>,
     origin: Arc<Origin>,
     number: u64,
 }
 
 impl Kept {
-    /// Waits until the connection has waited for too long.
+    /// Waits until the connection was idle for too long.
     async fn outlived(&self) {
-        // Nobody has kept it yet.
+        // It was not kept yet.
         let mut left = self.pool.upgrade().map_or(Duration::ZERO, |pool| pool.kept_for);
         while !left.is_zero() {
             tokio::time::sleep(left).await;
@@ -394,7 +394,7 @@ impl Kept {
     }
 }
 
-/// The connection has ended, with its thread or before: it waits for nobody.
+/// The connection has ended, with its thread or before: it leaves the pool.
 impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
@@ -404,7 +404,7 @@ impl Drop for Kept {
     }
 }
 
-/// The same request once more, if it may be asked twice.
+/// A copy of a request, if it may be repeated.
 fn repeatable(purpose: Purpose, request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
     let is_safe = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
     let body = match request.body() {

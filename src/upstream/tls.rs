@@ -1,4 +1,4 @@
-//! TLS towards others: whom to believe, and what to show them.
+//! TLS to kubelets, extension API servers and others: trusted CAs and client certificates.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,56 +22,56 @@ use super::client_tls::{Believed, client, context};
 use super::failure::Failure;
 use super::pool::{self, Digest, Private};
 
-/// The files that the operator names for connections to kubelets.
+/// The TLS files for connections to kubelets.
 #[derive(Clone, Debug, Default)]
 pub struct TlsFiles {
-    /// Whom to believe; without it nobody has to prove anything.
+    /// The CA bundle; without it kubelets are not verified.
     pub authority: Option<PathBuf>,
-    /// What to show, and its key.
+    /// The client certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// A certificate with those that vouch for it, and its key, both PEM.
+/// A certificate with its intermediates, and its key, both PEM.
 pub type Shown = (Vec<u8>, Vec<u8>);
 
-/// Files that make no TLS client.
+/// Why the files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// One cannot be read.
+    /// A file cannot be read.
     #[error("{0}: {1}")]
     File(PathBuf, std::io::Error),
-    /// One holds something else.
+    /// A file has invalid contents.
     #[error("{0}: {1}")]
     Content(PathBuf, ErrorStack),
-    /// OpenSSL refuses.
+    /// OpenSSL refused the settings.
     #[error("cannot set up TLS towards kubelets: {0}")]
     OpenSsl(#[from] ErrorStack),
 }
 
-/// How connections to one end are made private.
+/// The TLS settings for one destination.
 pub(super) struct Way {
     context: SslContext,
-    /// Whether the other end has to prove who it is.
+    /// Whether the peer is verified.
     verifies: bool,
-    /// Whether it is one that extends this API.
+    /// Whether it is an extension API server.
     extends: bool,
-    /// By which connections are known that were made so.
+    /// The key of such connections in the pool.
     pub(super) private: Private,
 }
 
-/// One context for each way to trust.
+/// One context per way of verification.
 pub(super) struct Contexts {
-    /// A std lock: it is held for one look.
+    /// A std lock: it is held for one lookup.
     kubelets: Lock<Kubelets>,
     nobody: SslContext,
     extensions: Lock<Extensions>,
 }
 
-/// What connections to kubelets are made of.
+/// The TLS settings for kubelets.
 #[derive(Clone)]
 struct Kubelets {
     verified: SslContext,
-    /// Whether a kubelet has to prove who it is.
+    /// Whether kubelets are verified.
     verifies: bool,
     unverified: SslContext,
     authority: Digest,
@@ -115,17 +115,16 @@ fn shown(identity: Option<&Shown>) -> Digest {
     pool::shown(identity.map(of_pem))
 }
 
-/// What connections to servers that extend this API are made of.
+/// The TLS settings for extension API servers.
 #[derive(Default)]
 struct Extensions {
-    /// What they are shown: a certificate and its key, PEM.
+    /// The client certificate and key, as PEM.
     identity: Option<Shown>,
-    /// The contexts made so far, and what connections that were made of them are known by. Reading authorities takes longer than most
-    /// of their answers.
+    /// The contexts made so far, with their keys in the pool. Parsing CAs takes longer than most requests.
     contexts: HashMap<Arc<Peer>, (SslContext, Private)>,
 }
 
-/// What stands for whom an extension server must be known to.
+/// The digest of an extension API server's CAs.
 pub(super) fn authority(peer: &Peer) -> Digest {
     let pem = Some(peer.authority_pem.as_slice()).filter(|pem| !pem.is_empty());
     pool::authority(pem, peer.verifies)
@@ -140,16 +139,16 @@ impl Contexts {
         })
     }
 
-    /// Believes and shows to kubelets from now on what the files hold.
+    /// Replaces the TLS settings for kubelets by the contents of the files.
     pub(super) fn show_to_kubelets(&self, files: &TlsFiles) -> Result<(), TlsError> {
         let found = Kubelets::read(files)?;
         *self.kubelets.lock() = found;
         Ok(())
     }
 
-    /// Shows this to extensions from now on.
+    /// Replaces the client certificate for extension API servers.
     pub(super) fn show_to_extensions(&self, identity: Option<Shown>) -> Result<(), TlsError> {
-        // What cannot be shown is found out now, and not by the first client.
+        // An invalid certificate is detected now, and not by the first request.
         context(Believed::Anybody, identity.as_ref().map(of_pem))?;
         let contexts = HashMap::new();
         *self.extensions.lock() = Extensions { identity, contexts };
@@ -177,7 +176,7 @@ impl Contexts {
         Ok(way((context, private)))
     }
 
-    /// How a connection to somebody is made private; `None`: it is not.
+    /// The TLS settings of a destination; `None` for plain connections.
     pub(super) fn to(&self, to: &Destination) -> Result<Option<Way>, Failure> {
         if !to.location.secure {
             return Ok(None);
@@ -201,7 +200,7 @@ impl Contexts {
 }
 
 impl Way {
-    /// Makes a connection private.
+    /// Performs the handshake.
     pub(super) async fn handshake(&self, io: TcpStream) -> Result<SslStream<TcpStream>, Failure> {
         let refused = |error: ErrorStack| Failure::Tls(format!("tls: {}", reason(&error)));
         let name = &self.private.server_name;
@@ -229,11 +228,11 @@ impl Way {
     }
 }
 
-/// Why nobody proved who they are, in the words that clients know.
+/// The error for a failed verification, in the reference's words.
 pub fn unproven(verified: X509VerifyResult, name: &str, error: &dyn std::fmt::Display) -> String {
     let why = match verified.as_raw() {
         0 => return format!("tls: {error}"),
-        // No issuer, or one that nobody believes.
+        // No issuer, or an untrusted one.
         2 | 18..=21 => "certificate signed by unknown authority".to_owned(),
         9 | 10 => "certificate has expired or is not yet valid".to_owned(),
         62..=64 => format!("certificate is not valid for {name}"),
@@ -242,7 +241,7 @@ pub fn unproven(verified: X509VerifyResult, name: &str, error: &dyn std::fmt::Di
     format!("tls: failed to verify certificate: x509: {why}")
 }
 
-/// Why the library refuses, without the places in its own source, which mean nothing to whoever reads it.
+/// OpenSSL's reason, without positions in its source.
 fn reason(stack: &ErrorStack) -> String {
     match stack.errors().first().and_then(|error| error.reason()) {
         Some("wrong version number" | "packet length too long" | "http request") => {
@@ -253,7 +252,7 @@ fn reason(stack: &ErrorStack) -> String {
     }
 }
 
-/// What connections to an extension are made of; `None` if nobody is named whom it could be known to.
+/// The context for an extension API server; `None` if its CA bundle contains no certificate.
 fn extension(peer: &Peer, identity: Option<&Shown>) -> Result<Option<SslContext>, ErrorStack> {
     let believed = match (peer.verifies, peer.authority_pem.as_slice()) {
         (false, _) => Believed::Anybody,
@@ -270,7 +269,7 @@ fn of_pem((certificate, key): &Shown) -> (&[u8], &[u8]) {
     (certificate, key)
 }
 
-/// Reads a file of keys or certificates.
+/// Reads a file of keys or certificates, up to a limit.
 pub fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     let wrong = |error| TlsError::File(path.to_owned(), error);
     let mut bytes = Vec::new();

@@ -1,8 +1,9 @@
-//! Admission: what the cluster as a whole has to say about a write, after it was decoded and before it is stored.
+//! Admission: plug-ins that change or refuse a write after it is decoded and before it is stored.
 //!
-//! A chain of plug-ins in the reference's order. All that change the object come first; then the rules of its kind
-//! check it; then all plug-ins that only check have their say, about what would really be stored.
+//! A chain of plug-ins in the reference's order. All mutating plug-ins run first. Then the object is validated by the rules of
+//! its kind. Then all validating plug-ins check the object as it would be stored.
 
+mod admin_access;
 mod always_deny;
 mod anti_affinity;
 mod asked;
@@ -60,53 +61,53 @@ pub use self::webhooks::Round;
 use self::webhooks::{Phase, Webhooks};
 use super::{Backend, Call};
 
-/// What a write does to the object.
+/// The operation of a write, as admission rules name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// It is new.
+    /// A new object is created.
     Create,
-    /// It takes the place of an older state.
+    /// An existing object is replaced.
     Update,
-    /// It goes, or its going begins.
+    /// An object is deleted, or marked as being deleted.
     Delete,
-    /// Somebody is led to what stands behind it.
+    /// A connecting subresource, such as exec or proxy, is opened.
     Connect,
 }
 
-/// One write on its way in.
+/// One write that passes through admission.
 pub struct Write<'a> {
-    /// Where other objects can be looked up.
+    /// Gives plug-ins access to other objects.
     pub backend: &'a Backend,
     /// The request.
     pub call: &'a Call<'a>,
-    /// What is to be done.
+    /// The operation.
     pub operation: Operation,
-    /// What is there now; nothing for what is new.
+    /// The object as it is stored now; `None` for a create.
     pub old: Option<&'a Value>,
 }
 
 impl Write<'_> {
-    /// Whether it is about the objects of a resource themselves and no part of them.
+    /// Whether it writes objects of this resource, and not a subresource.
     pub fn is_of(&self, group: &str, resource: &str) -> bool {
         self.is_of_part(group, resource, "")
     }
 
-    /// Whether it is about this part of the objects of a resource.
+    /// Whether it writes this subresource of a resource.
     pub fn is_of_part(&self, group: &str, resource: &str, subresource: &str) -> bool {
         self.call.of() == GroupResource { group, resource } && self.call.subresource == subresource
     }
 
-    /// Whether nothing will be stored.
+    /// Whether it is a dry run.
     pub fn is_dry_run(&self) -> bool {
         self.call.query.all("dryRun").any(|value| value == "All")
     }
 
-    /// 403, in the name of the object. A new object may not have its name yet: then what it will begin with.
+    /// 403 that names the object. A new object may not have its name yet; then its generateName is used.
     pub fn forbidden(&self, object: &Value, why: &str) -> Box<Status> {
         Status::forbidden(why, Some((self.call.of(), self.name(object))))
     }
 
-    /// What goes with its collection has no name here: the request is about all of them.
+    /// The name for messages. Objects deleted with their collection have none here, because the request is about the collection.
     fn name<'b>(&'b self, object: &'b Value) -> &'b str {
         let meta = meta::of(object);
         let names = [self.call.name, meta.str("name"), meta.str("generateName")];
@@ -114,70 +115,70 @@ impl Write<'_> {
     }
 }
 
-/// What comes of asking a plug-in.
+/// The result of a plug-in, which may have to wait.
 pub type Outcome<'a> = LocalBoxFuture<'a, Result<()>>;
 
-/// The outcome of a plug-in that had nobody to ask.
+/// The outcome of a plug-in that did not have to wait.
 fn done<'a>(result: Result<()>) -> Outcome<'a> {
     Box::pin(ready(result))
 }
 
-/// One voice in the chain.
+/// An admission plug-in.
 pub trait Plugin {
-    /// Whether it has anything to say about this write. Asked for every write: it must be quick.
+    /// Whether the plug-in is interested in this write. Called for every write, so it must be fast.
     fn handles(&self, write: &Write<'_>) -> bool;
 
-    /// Changes what is to be stored, or refuses it. A deletion shows it nothing but null.
+    /// Changes the object, or refuses it. For a deletion `object` is null.
     fn mutate<'a>(&'a self, _write: &'a Write<'a>, _object: &'a mut Value) -> Outcome<'a> {
         done(Ok(()))
     }
 
-    /// The same for those that want to know what others did to the object before and after: see [`Round`].
+    /// Like [`Plugin::mutate`], for plug-ins that run again after others have changed the object: see [`Round`].
     fn admit<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value, _: &'a Round) -> Outcome<'a> {
         self.mutate(write, object)
     }
 
-    /// Whether it has anything to say about connections.
+    /// Whether the plug-in is interested in connecting subresources.
     fn connects(&self) -> bool {
         false
     }
 
-    /// Whether pods get the labels of the bindings that give them their nodes.
+    /// Whether pods get the labels of their Binding.
     fn labels_bound_pods(&self) -> bool {
         false
     }
 
-    /// Refuses what may not be stored. A deletion shows it nothing but null.
+    /// Refuses an object that must not be stored. For a deletion `object` is null.
     fn validate<'a>(&'a self, _write: &'a Write<'a>, _object: &'a Value) -> Outcome<'a> {
         done(Ok(()))
     }
 }
 
-/// The resources of a group, version and kind, as they are served now.
+/// Finds the resources of a group, version and kind in the current catalog.
 pub type Kinds = Arc<dyn Fn(&str, &str, &str) -> Vec<Arc<Resource>> + Send + Sync>;
 
-/// The other resources that show the objects of one, or the same part of them, as they are served now.
+/// Finds the other resources of the current catalog that show the same objects, or the same subresource of them.
 pub type Equivalents = Arc<dyn Fn(&Resource, &str) -> Vec<Arc<Resource>> + Send + Sync>;
 
-/// What the plug-ins are made from.
+/// The inputs from which the plug-ins are made.
 pub struct Settings {
-    /// The names of those that are on, in the order in which they work.
+    /// The names of the enabled plug-ins, in the order in which they run.
     pub enabled: Vec<&'static str>,
-    /// How long a pod stays on a node that is not ready.
+    /// The default toleration in seconds of nodes that are not ready.
     pub not_ready_seconds: i64,
-    /// How long a pod stays on a node that cannot be reached.
+    /// The default toleration in seconds of nodes that are unreachable.
     pub unreachable_seconds: i64,
-    /// What quotas need.
+    /// Settings of the ResourceQuota plug-in.
     pub quota: quota::Settings,
-    /// What the operator's documents say.
+    /// The operator's configuration of the plug-ins.
     pub configured: Configured,
-    /// Who knows how fast events came: the limits are those of [`Configured::event_limits`].
+    /// The actor that counts events against [`Configured::event_limits`].
     pub rates: Addr<Rates>,
-    /// What is served.
+    /// Finds resources by kind.
     pub kinds: Kinds,
-    /// Who else is asked.
+    /// Settings of the admission webhooks.
     pub webhooks: webhooks::Settings,
-    /// What shows the same objects.
+    /// Finds resources that show the same objects.
     pub equivalents: Equivalents,
     /// The policies of the cluster.
     pub policies: Arc<policies::table::Policies>,
@@ -185,21 +186,21 @@ pub struct Settings {
     pub metrics: Arc<Metrics>,
 }
 
-/// The plug-ins that are on, in order. One chain per worker, so that they may remember things without locks.
+/// The enabled plug-ins, in order. One chain per worker, so that plug-ins may cache without locks.
 pub struct Chain(Vec<Box<dyn Plugin>>);
 
 impl Chain {
-    /// Makes the plug-ins. `authorizer` is asked where a plug-in wants to know whether the caller may do more than the
-    /// request itself needs.
+    /// Makes the plug-ins. They ask `authorizer` where a write needs more rights than the request itself.
     pub fn new(settings: &Settings, authorizer: &Addr<Authorizer>) -> Chain {
         let mut chain: Vec<Box<dyn Plugin>> = vec![Box::new(create_rights::CreateRights)];
         chain.extend(settings.enabled.iter().filter_map(|name| make(name, settings, authorizer)));
+        chain.push(Box::new(admin_access::AdminAccess));
         chain.push(Box::new(escalation::Escalation));
         chain.push(Box::new(param_rights::ParamRights(settings.kinds.clone())));
         Chain(chain)
     }
 
-    /// Lets the plug-ins change a new object or the new state of one.
+    /// Runs the mutating plug-ins on the new state of an object.
     pub async fn mutate(&self, write: &Write<'_>, object: &mut Value) -> Result<()> {
         let round = Round::default();
         for plugin in self.of(write) {
@@ -210,14 +211,14 @@ impl Chain {
                 plugin.admit(write, object, &round).await?;
             }
         }
-        // What connects is no object.
+        // Connect options are not an object that gets managed fields.
         if round.has_patched() && write.operation != Operation::Connect {
             round.settle(write.call, write.operation == Operation::Create, object)?;
         }
         Ok(())
     }
 
-    /// Lets the plug-ins check what would be stored.
+    /// Runs the validating plug-ins on the object as it would be stored.
     pub async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<()> {
         for plugin in self.of(write) {
             plugin.validate(write, object).await?;
@@ -225,21 +226,21 @@ impl Chain {
         Ok(())
     }
 
-    /// Lets the plug-ins refuse a deletion.
+    /// Runs admission for a deletion.
     pub async fn delete(&self, backend: &Backend, call: &Call<'_>, old: &Value) -> Result<()> {
         let write = Write { backend, call, operation: Operation::Delete, old: Some(old) };
         self.mutate(&write, &mut Value::Null).await?;
         self.validate(&write, &Value::Null).await
     }
 
-    /// Lets the plug-ins refuse a connection. `options` is what the client says of it; nobody heeds what becomes of that.
+    /// Runs admission for a connecting subresource. `options` is its options object; changes to it have no effect.
     pub async fn connect(&self, backend: &Backend, call: &Call<'_>, mut options: Value) -> Result<()> {
         let write = Write { backend, call, operation: Operation::Connect, old: None };
         self.mutate(&write, &mut options).await?;
         self.validate(&write, &options).await
     }
 
-    /// Whether pods get the labels of the bindings that give them their nodes.
+    /// Whether pods get the labels of their Binding.
     pub fn labels_bound_pods(&self) -> bool {
         self.0.iter().any(|plugin| plugin.labels_bound_pods())
     }
@@ -251,7 +252,7 @@ impl Chain {
     }
 }
 
-/// The plug-in of a name; `None` for a name that means nothing here.
+/// Makes the plug-in of this name; `None` if it has no implementation here.
 fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Option<Box<dyn Plugin>> {
     let configured = &settings.configured;
     Some(match name {
@@ -264,7 +265,10 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
         "TaintNodesByCondition" => Box::new(node_taint::TaintNodesByCondition),
         "NodeRestriction" => Box::new(node_restriction::NodeRestriction(configured.of_nodes)),
         "AlwaysPullImages" => Box::new(pull_images::AlwaysPullImages),
-        "PodSecurity" => Box::new(pod_security::PodSecurity(configured.pod_security.clone())),
+        "PodSecurity" => Box::new(pod_security::PodSecurity {
+            config: configured.pod_security.clone(),
+            metrics: settings.metrics.clone(),
+        }),
         "PodNodeSelector" => Box::new(node_selector::PodNodeSelector(configured.node_selectors.clone())),
         "Priority" => Box::new(priority::Priority::default()),
         "DefaultTolerationSeconds" => Box::new(toleration_seconds::DefaultTolerationSeconds {

@@ -1,5 +1,5 @@
-//! Groups that other servers serve: which there are, never older than the last write that was answered, what their servers say of
-//! themselves, and how those are asked.
+//! API aggregation: the registered APIServices (never older than the last acknowledged write), the discovery of their servers,
+//! and calls to them.
 
 mod ask;
 mod table;
@@ -27,20 +27,20 @@ use crate::upstream::Upstream;
 pub use ask::{Question, Reply, identity_headers};
 pub use table::Table;
 
-/// What the server of a version says of it.
+/// What the server of an APIService publishes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// What it serves, and whether it said so lately.
+    /// Its discovery document, and whether it is fresh.
     pub version: Option<Arc<FoundVersion>>,
-    /// Its OpenAPI documents: where each stands, by its name.
+    /// Its OpenAPI v3 documents: path by name.
     pub openapi: BTreeMap<String, String>,
-    /// How large the document was that they were read from.
+    /// The size of the OpenAPI v3 index.
     pub openapi_bytes: usize,
-    /// What its OpenAPI document of the second version says of this one.
+    /// The part of its OpenAPI v2 document about this version.
     pub described: Description,
-    /// How large that of what it serves was.
+    /// The size of its discovery document.
     pub bytes: usize,
-    /// The tag of the document of discovery, for the next time.
+    /// The ETag of the discovery document, for the next request.
     pub etag: String,
 }
 
@@ -49,8 +49,8 @@ impl Told {
         self.bytes + self.openapi_bytes + self.described.content.bytes()
     }
 
-    /// What of it fits into so many bytes. Descriptions go first and what it serves goes last: without that no namespace could
-    /// be deleted. Tags and digests stay, so that what does not fit is not sent again and again.
+    /// Drops parts that exceed `most` bytes. OpenAPI goes first and discovery last: without discovery no namespace could be
+    /// deleted. Tags and digests stay, so that a part that does not fit is not fetched again and again.
     fn within(mut self, most: usize, name: &str) -> Told {
         type Drop = fn(&mut Told);
         let drops: [(&str, Drop); 3] = [
@@ -73,18 +73,18 @@ impl Told {
     }
 }
 
-/// What an OpenAPI document of the second version says of one version.
+/// The part of an OpenAPI v2 document about one version.
 #[derive(Clone, Debug, Default)]
 pub struct Description {
-    /// What it says.
+    /// The paths and definitions.
     pub content: Arc<Described>,
-    /// The digest of the whole document and of the name of the version.
+    /// The digest of the whole document and the name of the version.
     pub digest: Digest,
-    /// Its tag, for the next time.
+    /// Its ETag, for the next request.
     pub etag: String,
 }
 
-/// By which documents are known.
+/// Identifies the content of a document.
 pub type Digest = [u8; DIGEST_BYTES];
 const DIGEST_BYTES: usize = 32;
 
@@ -96,21 +96,20 @@ impl PartialEq for Description {
 
 impl Eq for Description {}
 
-/// The groups that other servers serve. One for all workers and loops.
+/// The group versions that extension API servers serve. Shared by all workers and loops.
 pub struct Extensions {
     registrations: Arc<Followed<Table>>,
-    /// By the name of the registration. A std lock: it is held for one look or one change.
+    /// By the name of the APIService. A std lock, because it is held only for one lookup or change.
     told: SharedLock<BTreeMap<String, Arc<Told>>>,
-    /// How often that has changed.
+    /// Counts the changes of `told`.
     changes: AtomicU64,
-    /// The way to them.
     upstream: Arc<Upstream>,
-    /// Whether services are reached at their endpoints.
+    /// Whether a service is called at one of its endpoints instead of its cluster IP.
     to_endpoints: bool,
 }
 
 impl Extensions {
-    /// Reads all registrations.
+    /// Reads all APIServices.
     pub async fn open(
         directory: Addr<Directory>,
         upstream: Arc<Upstream>,
@@ -138,7 +137,7 @@ impl Extensions {
         looked.ok()
     }
 
-    /// What is registered for a version, if somebody else serves it.
+    /// The APIService of a version, if an extension API server serves it.
     pub async fn find(&self, group: &str, version: &str) -> Option<Arc<Registration>> {
         if let Some(table) = self.registrations.fresh() {
             return if table.has_remotes() { table.remote(&name_of(group, version)) } else { None };
@@ -147,26 +146,26 @@ impl Extensions {
         self.look(move |table| table.remote(&name)).await.flatten()
     }
 
-    /// What is registered under a name.
+    /// The APIService of this name.
     pub async fn named(&self, name: &str) -> Option<Arc<Registration>> {
         let name = name.to_owned();
         self.look(move |table| table.get(&name)).await.flatten()
     }
 
-    /// The names of those that a service stands behind.
+    /// The names of the APIServices that a Service backs.
     pub fn behind(&self, namespace: &str, name: &str) -> Vec<String> {
         let table = self.registrations.fresh().unwrap_or_else(|| self.registrations.stale());
         table.behind(namespace, name)
     }
 
-    /// The names of all that others serve.
+    /// The names of all APIServices that extension API servers serve.
     pub fn names(&self) -> Vec<String> {
         let table = self.registrations.fresh().unwrap_or_else(|| self.registrations.stale());
         table.remotes().map(|known| known.name.clone()).collect()
     }
 
-    /// Which state of registrations and of what is told of them this is; `None`: nobody knows. `is_ours` says of one whether this
-    /// server serves it, in its usual place. A state that was seen once never comes again.
+    /// Identifies the current state of all APIServices and their discovery; `None` if they cannot be read. `is_ours` tells
+    /// whether this server serves a version itself at its usual place. A state never recurs.
     pub async fn state(&self, is_ours: impl Fn(&Registration) -> bool + 'static) -> Option<State> {
         let told = self.changes.load(Ordering::Acquire);
         self.look(move |table| State {
@@ -177,7 +176,7 @@ impl Extensions {
         .await
     }
 
-    /// All registrations, with what is told of them; `None`: nobody knows.
+    /// All APIServices with their discovery; `None` if they cannot be read.
     pub async fn all(&self) -> Option<Vec<Other>> {
         let all = self.look(|table| table.all().cloned().collect::<Vec<_>>()).await?;
         let told = self.told.read();
@@ -191,12 +190,13 @@ impl Extensions {
         Some(all.into_iter().map(other).collect())
     }
 
-    /// What the server of a version said of it.
+    /// What the server of an APIService published.
     pub fn told(&self, name: &str) -> Option<Arc<Told>> {
         self.told.read().get(name).cloned()
     }
 
-    /// What others say of the versions that they serve, in the order in which it counts. `is_ours`: what is said of this one does not.
+    /// The OpenAPI v2 parts of extension API servers, in order of precedence. `is_ours`: registrations that this server serves
+    /// itself are skipped.
     pub async fn described(&self, is_ours: impl Fn(&Registration) -> bool + 'static) -> Vec<Description> {
         let mut all = self
             .look(move |table| table.remotes().filter(|known| !is_ours(known)).cloned().collect::<Vec<_>>())
@@ -211,13 +211,13 @@ impl Extensions {
         described.filter(|described| !described.content.is_empty()).collect()
     }
 
-    /// The OpenAPI documents that others have, and where.
+    /// The OpenAPI v3 documents of extension API servers: path by name.
     pub fn openapi(&self) -> BTreeMap<String, String> {
         let told = self.told.read();
         told.values().flat_map(|told| told.openapi.clone()).collect()
     }
 
-    /// Who has the OpenAPI document of this name.
+    /// An APIService whose server has this OpenAPI v3 document.
     pub async fn describes(&self, document: &str) -> Option<Arc<Registration>> {
         let names: BTreeSet<String> = {
             let told = self.told.read();
@@ -227,7 +227,7 @@ impl Extensions {
         if names.is_empty() {
             return None;
         }
-        // One server may stand behind several versions: then any of them that can be reached will do.
+        // One server may back several APIServices: prefer an available one.
         self.look(move |table| {
             let found = || table.remotes().filter(|known| names.contains(&known.name));
             found().find(|known| known.is_available).or_else(|| found().next()).cloned()
@@ -236,14 +236,14 @@ impl Extensions {
         .flatten()
     }
 
-    /// Keeps what a server said, in the place of what it said before; `None`: it is forgotten.
+    /// Replaces what a server published; `None` forgets it.
     pub fn keep(&self, name: &str, new: Option<Told>) {
         let mut told = self.told.write();
         let others: usize =
             told.iter().filter(|(known, _)| *known != name).map(|(_, told)| told.size()).sum();
         let new = new.map(|new| Arc::new(new.within(EXTENSION_DOCUMENTS_BYTES.saturating_sub(others), name)));
         let is_news = told.get(name) != new.as_ref();
-        // Kept in any case: tags may be new where nothing else is.
+        // Kept even if the content is the same, because tags may be new.
         match new {
             Some(new) => told.insert(name.to_owned(), new),
             None => told.remove(name),
@@ -254,12 +254,12 @@ impl Extensions {
     }
 }
 
-/// A state of registrations.
+/// A state of all APIServices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     registered: u64,
     told: u64,
-    /// Whether this server serves all that is registered, as ever.
+    /// Whether this server serves all registered versions itself.
     pub is_plain: bool,
 }
 

@@ -1,4 +1,4 @@
-//! apply: the body says what some fields shall be, and whoever sends it owns them.
+//! Server-side apply: the body states some fields, and its sender becomes their owner.
 
 use crate::api::codec::{self, json};
 use crate::api::media::Encoding;
@@ -12,7 +12,7 @@ use crate::api::value::Value;
 use super::update::{NewState, store_update};
 use super::{Answered, Backend, Call};
 
-/// Applies the body to the object that the path names, or makes one of it.
+/// Applies the body to the object that the path names, or creates it.
 pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -> Answered {
     let (config, dubious) = read(call)?;
     let (gv, kind) = call.shown_kind();
@@ -28,9 +28,9 @@ pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -
     store_update(backend, call, &configuration, options.write.dry_run).await
 }
 
-/// The body as it is, and what is wrong about its syntax.
+/// Parses the body. Also answers its duplicate fields.
 fn read(call: &Call<'_>) -> Result<(Value, Option<String>)> {
-    // Clients know the faults of both forms by these words.
+    // Clients know the errors of both formats by these words.
     let wrong = |error: String| Status::bad_request(format!("error decoding YAML: {error}"));
     let is_cbor = call.encoding == Encoding::Cbor;
     let (config, dubious) = match call.encoding {
@@ -55,7 +55,7 @@ fn read(call: &Call<'_>) -> Result<(Value, Option<String>)> {
     Err(wrong(format!("{reader}: cannot unmarshal {found} into Go value of type map[string]interface {{}}")))
 }
 
-/// A body that says what some fields shall be.
+/// The applied configuration.
 struct Configuration<'a> {
     backend: &'a Backend,
     call: &'a Call<'a>,
@@ -80,7 +80,7 @@ impl Configuration<'_> {
                 let decoded = codec::decode_object(&json::to_json(&object), &self.kind, registry);
                 backend.to_stored(call, decoded.map_err(|error| Status::bad_request(error.message))?.value)?
             }
-            // What the object says already was decoded before it was stored.
+            // The object itself was decoded before it was stored.
             (None, old) => old.cloned().unwrap_or_else(Value::object),
         };
         if let Some(managers) = managers {
@@ -103,7 +103,7 @@ impl Configuration<'_> {
         match (&self.dubious, self.validation) {
             (None, _) | (_, FieldValidation::Ignore) => {}
             (Some(dubious), FieldValidation::Warn) => {
-                // A warning is one line, and the first says only that others follow.
+                // A warning is one line, and the first line only announces the others.
                 dubious.lines().skip(1).for_each(|line| self.call.warnings.add(line.trim()));
             }
             (Some(dubious), FieldValidation::Strict) => {

@@ -1,4 +1,7 @@
-//! What exists from the first start. What is there already is left alone: whoever changed it meant it.
+//! Creates the objects of a fresh cluster. Existing ones are left alone: changes to them were intended.
+//!
+//! An object that cannot be created, because a policy or a quota forbids it or its stored data is corrupt, does not stop the
+//! others.
 
 pub mod home;
 mod roles;
@@ -10,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::join_all;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Key, Object};
@@ -32,7 +35,7 @@ use crate::api::{codec, meta};
 
 use super::{Answered, Backend, Call, Reply, Warnings, apply, create, delete, get, update};
 
-/// The name of the server where it is a client of itself.
+/// The user name of the server for its own requests.
 pub const OWN_NAME: &str = "system:apiserver";
 
 /// Who the server is where it is a client of itself: nobody may forbid it anything.
@@ -40,12 +43,12 @@ pub fn own_identity() -> Identity {
     Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() }
 }
 
-/// Makes the system namespaces that are not there.
+/// Creates missing system namespaces.
 pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
     make_namespaces(backend, catalog, &SYSTEM_NAMESPACES).await
 }
 
-/// Makes those of these namespaces that are not there.
+/// Creates those of these namespaces that are missing.
 pub async fn make_namespaces(backend: &Backend, catalog: &Catalog, names: &[&str]) -> Result<()> {
     let namespace = |name: &&str| {
         let mut object = Value::object();
@@ -55,26 +58,27 @@ pub async fn make_namespaces(backend: &Backend, catalog: &Catalog, names: &[&str
         Wanted { group: "", resource: NAMESPACES, object }
     };
     let all = names.iter().map(namespace).collect();
-    Own::new(backend, catalog).make_all(all, "").await.map(drop)
+    Own::new(backend, catalog).make_all(all, "").await.1
 }
 
-/// Makes the classes of the cluster's own pods that are not there.
+/// Creates missing system PriorityClasses.
 pub async fn priority_classes(backend: &Backend, catalog: &Catalog) -> Result<()> {
-    Own::new(backend, catalog).make_all(priority_classes::all(), "").await.map(drop)
+    Own::new(backend, catalog).make_all(priority_classes::all(), "").await.1
 }
 
-/// Makes the objects that say which groups and versions this server serves.
+/// Creates the APIServices of the group versions that this server serves.
 pub async fn api_services(backend: &Backend, catalog: &Catalog) -> Result<()> {
     let own = Own::new(backend, catalog);
     let versions = catalog.resources().map(|resource| &resource.gv);
     let wanted = api_services::all(versions);
-    own.settle_api_services(&wanted).await?;
-    let made = own.make_all(wanted, "fieldManager=kube-apiserver").await?;
-    own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await
+    let settled = own.settle_api_services(&wanted).await;
+    let (made, done) = own.make_all(wanted, "fieldManager=kube-apiserver").await;
+    let told = own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await;
+    settled.and(done).and(told)
 }
 
-/// Makes the objects that say which groups and versions were defined, and removes those of versions that no longer are. `before`:
-/// the versions for which that has been done; then only what differs is looked at.
+/// Creates the APIServices of custom group versions, and removes those of versions that no longer exist. `before`: the versions
+/// of the last call, so that only differences are checked.
 pub async fn defined_api_services(
     backend: &Backend,
     catalog: &Catalog,
@@ -84,8 +88,8 @@ pub async fn defined_api_services(
     let own = Own::new(backend, catalog);
     let is_new = |version: &&GroupVersion| before.is_none_or(|before| !before.contains(*version));
     let wanted: Vec<Wanted> = versions.iter().filter(is_new).map(api_services::defined).collect();
-    let made = own.make_all(wanted, "fieldManager=kube-apiserver").await?;
-    own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await?;
+    let (made, done) = own.make_all(wanted, "fieldManager=kube-apiserver").await;
+    own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await.and(done)?;
     if before.is_some_and(|before| before.is_subset(versions)) {
         return Ok(());
     }
@@ -101,13 +105,12 @@ pub async fn defined_api_services(
     Ok(())
 }
 
-/// Where the object of this name stands that says who serves a version.
+/// The place of an APIService.
 fn registered(name: &str) -> Place<'_> {
     Place { group: "apiregistration.k8s.io", resource: "apiservices", namespace: "", name }
 }
 
-/// Makes the configuration of flow control that is not there, and brings what is there up to date unless somebody wants it
-/// otherwise.
+/// Creates missing flow schemas and priority levels, and updates existing ones unless their auto-update annotation forbids it.
 pub async fn flow_control(backend: &Backend, catalog: &Catalog) -> Result<()> {
     let own = Own::new(backend, catalog);
     let mut all = flow_control::levels();
@@ -115,9 +118,15 @@ pub async fn flow_control(backend: &Backend, catalog: &Catalog) -> Result<()> {
     for resource in ["prioritylevelconfigurations", "flowschemas"] {
         own.revise_flow_control(resource, &all).await?;
     }
-    let mut made = own.make_all(all, &format!("fieldManager={}", flow_control::PRODUCER)).await?;
+    let (mut made, done) = own.make_all(all, &format!("fieldManager={}", flow_control::PRODUCER)).await;
     made.retain(|wanted| wanted.resource == "flowschemas");
-    own.state_all(made, &format!("fieldManager={}", flow_control::CONSUMER), flow_control::found).await
+    let query = format!("fieldManager={}", flow_control::CONSUMER);
+    own.state_all(made, &query, flow_control::found).await.and(done)
+}
+
+/// Does all of these at once, so that they share syncs of the disk. Answers the first failure once all are done.
+async fn all_of<T>(works: impl IntoIterator<Item = impl Future<Output = Result<T>>>) -> Result<()> {
+    join_all(works).await.into_iter().try_for_each(|done| done.map(drop))
 }
 
 /// The server as a client of itself.
@@ -127,7 +136,7 @@ struct Own<'a> {
     user: Identity,
 }
 
-/// One object of a resource.
+/// The place of an object.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     group: &'a str,
@@ -158,7 +167,7 @@ impl<'a> Own<'a> {
         Own { backend, catalog, user: own_identity() }
     }
 
-    /// The objects that say who serves a version and that are looked after like this.
+    /// The APIServices with this automanage label.
     async fn api_services(&self, managed: &str) -> Result<Vec<Arc<Object>>> {
         let resource = self.catalog.find("apiregistration.k8s.io", "v1", "apiservices");
         let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else {
@@ -171,7 +180,7 @@ impl<'a> Own<'a> {
         Ok(all.iter().filter(is_so).cloned().collect())
     }
 
-    /// Makes what an earlier start has left say what is wanted now, and takes away what is not wanted any more.
+    /// Updates APIServices from an earlier start, and removes those that are no longer wanted.
     async fn settle_api_services(&self, wanted: &[Wanted]) -> Result<()> {
         let found = self.api_services(api_services::ON_START).await?;
         for object in found {
@@ -188,7 +197,7 @@ impl<'a> Own<'a> {
         Ok(())
     }
 
-    /// Brings what is stored of one resource of flow control up to date.
+    /// Updates the stored flow schemas or priority levels.
     async fn revise_flow_control(&self, resource: &str, wanted: &[Wanted]) -> Result<()> {
         let group = flow_control::GROUP;
         let Some(known) = self.catalog.find(group, "v1", resource) else { return Ok(()) };
@@ -220,13 +229,13 @@ impl<'a> Own<'a> {
         Ok(())
     }
 
-    /// Removes an object, if it is there.
+    /// Deletes an object if it exists.
     async fn remove(&self, place: Place<'_>) -> Result<()> {
         self.call(place, Verb::Delete, &Json::Null).await.unless_gone()?;
         Ok(())
     }
 
-    /// Whether the resource is served: flags can turn it off.
+    /// Whether the resource is served: `--runtime-config` can turn it off.
     fn serves(&self, place: Place<'_>) -> bool {
         self.catalog.find(place.group, "v1", place.resource).is_some()
     }
@@ -268,7 +277,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// The object, if it is there.
+    /// Reads an object if it exists.
     async fn find(&self, place: Place<'_>) -> Result<Option<Json>> {
         match self.call(place, Verb::Get, &Json::Null).await.unless_gone()? {
             Some(Reply::Object(_, bytes)) => Ok(serde_json::from_slice(&bytes).ok()),
@@ -276,7 +285,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Makes the object unless it is there. Answers whether it was made.
+    /// Creates an object unless it exists. Answers whether it did.
     async fn make(&self, place: Place<'_>, body: &Json) -> Result<bool> {
         self.make_from(place, "", body.to_string().into()).await
     }
@@ -292,7 +301,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Makes the object, or gives its `field` the value that it should have.
+    /// Creates an object, or restores the value of its `field`.
     async fn keep(&self, place: Place<'_>, body: &Json, field: &str) -> Result<()> {
         let Some(mut found) = self.find(place).await? else { return self.make(place, body).await.map(drop) };
         if found[field] == body[field] {
@@ -302,19 +311,26 @@ impl<'a> Own<'a> {
         self.call(place, Verb::Update, &found).await.map(drop)
     }
 
-    /// Makes those objects that are not there, all at once so that they share a sync of the disk. Answers those it made.
-    async fn make_all(&self, all: Vec<Wanted>, query: &str) -> Result<Vec<Wanted>> {
+    /// Makes those objects that are not there, all at once so that they share a sync of the disk. Answers those it made, and why
+    /// others are missing.
+    async fn make_all(&self, all: Vec<Wanted>, query: &str) -> (Vec<Wanted>, Result<()>) {
         let make = |wanted: Wanted| async move {
             let place = Place::of(&wanted);
-            // Looking first spares every later start the work of preparing what is there already.
+            // Checking first saves every later start the work of preparing existing objects.
             if !self.serves(place) || self.exists(place).await {
                 return Ok(None);
             }
             let made = self.make_from(place, query, codec::to_json(&wanted.object).into()).await?;
             Ok(made.then_some(wanted))
         };
-        let made: Result<Vec<Option<Wanted>>> = try_join_all(all.into_iter().map(make)).await;
-        Ok(made?.into_iter().flatten().collect())
+        let (mut all_made, mut done) = (Vec::new(), Ok(()));
+        for made in join_all(all.into_iter().map(make)).await {
+            match made {
+                Ok(made) => all_made.extend(made),
+                Err(status) => done = done.and(Err(status)),
+            }
+        }
+        (all_made, done)
     }
 
     async fn exists(&self, place: Place<'_>) -> bool {
@@ -324,7 +340,7 @@ impl<'a> Own<'a> {
         matches!(found, Ok(_) | Err(StoreError::Unreadable(_)))
     }
 
-    /// Applies their status to objects that were just made: whoever says so later owns it too.
+    /// Applies the status of new objects with server-side apply, so that later appliers can share ownership.
     async fn state_all(
         &self,
         made: Vec<Wanted>,
@@ -341,10 +357,10 @@ impl<'a> Own<'a> {
             config.set("status", status(&wanted.object, &now));
             self.ask(Place::of(wanted), Verb::ApplyStatus, query, codec::to_json(&config).into())
         });
-        try_join_all(stated).await.map(drop)
+        all_of(stated).await
     }
 
-    /// Gives objects that were just made their status, which is not taken at creation: together, in one more sync.
+    /// Sets the status of new objects, which create does not accept: concurrently, in one more disk sync.
     async fn tell_all(
         &self,
         made: Vec<Wanted>,
@@ -356,13 +372,13 @@ impl<'a> Own<'a> {
             let status = codec::to_json(&status(&wanted.object, &now));
             async move {
                 let place = Place::of(wanted);
-                // Some kinds take no write that does not name the version it is about.
+                // Some kinds require a resourceVersion in updates.
                 let Some(mut object) = self.find(place).await? else { return Ok(()) };
                 object["status"] = serde_json::from_slice(&status).unwrap_or_default();
                 let body = object.to_string().into();
                 self.ask(place, Verb::UpdateStatus, query, body).await.map(drop)
             }
         });
-        try_join_all(told).await.map(drop)
+        all_of(told).await
     }
 }

@@ -1,12 +1,12 @@
-//! How much the large answers in flight may hold together. What a client asks for with one line can be a hundred megabytes
-//! to make: whoever would go over the bound is asked to come back before anything is made.
+//! The memory budget of large responses. A one-line request can ask for a response of a hundred megabytes. A request that would
+//! exceed the budget gets a 429 before any work is done.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::api::status::{Result, Status};
 
-/// The bytes of all answers of one sort in flight, on all workers. Cheap to clone.
+/// The bytes of all responses of one kind in flight, on all workers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Budget {
     taken: Arc<AtomicUsize>,
@@ -14,25 +14,25 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Room for so many bytes.
+    /// A budget of so many bytes.
     pub fn new(most: usize) -> Budget {
         Budget { taken: Arc::default(), most }
     }
 
-    /// No room yet, for an answer that asks for it as it grows.
+    /// An empty share, for a response that takes more as it grows.
     pub fn nothing(&self) -> Held {
         Held { of: self.clone(), bytes: 0 }
     }
 
-    /// Room for an answer of so many bytes, or 429. One that is larger than all room still gets in when it is alone.
+    /// Takes a share of so many bytes, or answers 429. A response larger than the whole budget is allowed if it is alone.
     pub fn take(&self, bytes: usize) -> Result<Held> {
         self.take_more(bytes, &[])
     }
 
-    /// The same for an answer that has some room already.
+    /// Takes more for a response that has these shares already.
     pub fn take_more(&self, bytes: usize, own: &[Held]) -> Result<Held> {
         let held = Held { of: self.clone(), bytes };
-        // Counted first and checked after: `held` gives back what did not fit.
+        // Counted first and checked afterwards: on failure the drop of `held` gives the bytes back.
         let before = self.taken.fetch_add(bytes, Ordering::SeqCst);
         if before <= own.iter().map(Held::bytes).sum::<usize>() || before.saturating_add(bytes) <= self.most {
             return Ok(held);
@@ -40,13 +40,13 @@ impl Budget {
         Err(Status::too_many_requests("Too many requests, please try again later.", 1))
     }
 
-    /// What is held now.
+    /// The bytes in use.
     pub fn bytes(&self) -> usize {
         self.taken.load(Ordering::SeqCst)
     }
 }
 
-/// The room of one answer, given back on drop.
+/// The share of one response, given back on drop.
 #[derive(Debug)]
 pub struct Held {
     of: Budget,
@@ -54,16 +54,16 @@ pub struct Held {
 }
 
 impl Held {
-    /// How much it is.
+    /// The size of the share.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Makes it this much, more or less. If there is no room for more it stays as it is.
+    /// Resizes the share. If the budget is exhausted, it keeps its size.
     pub fn set(&mut self, bytes: usize) -> Result<()> {
         if bytes > self.bytes {
             let mut more = self.of.take_more(bytes - self.bytes, std::slice::from_ref(self))?;
-            // What was taken is this one's now, and given back with it.
+            // `self` owns these bytes now, and gives them back.
             more.bytes = 0;
         } else {
             self.of.taken.fetch_sub(self.bytes - bytes, Ordering::SeqCst);

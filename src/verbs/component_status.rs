@@ -1,4 +1,4 @@
-//! ComponentStatus: an old way to ask how the parts of a control plane are. Nothing stores it; asking is looking.
+//! ComponentStatus: a deprecated health check of control plane components. It is not stored, but computed on every request.
 
 use actix::Addr;
 use bytes::Bytes;
@@ -18,31 +18,31 @@ use crate::api::value::Value;
 
 use super::{Answered, Backend, Reply};
 
-/// The parts that clients expect to find. The storage is ours, whatever its name says.
+/// The components that clients expect. `etcd-0` is this server's own storage.
 const PARTS: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
-/// The part that is the storage.
+/// The component that stands for the storage.
 const STORAGE: &str = "etcd-0";
-/// The name that an error gives the resource: not its plural, as in the reference.
+/// The resource as errors name it: not the plural, as in the reference.
 const OF: GroupResource<'_> = GroupResource { group: "", resource: "componentstatus" };
 
-/// Whether a resource is this one.
+/// Whether this is the ComponentStatus resource.
 pub fn is(resource: &Resource) -> bool {
     resource.gv.group.is_empty() && &*resource.plural == "componentstatuses"
 }
 
-/// What is asked of the parts.
+/// A request for component statuses.
 pub struct Question<'a> {
-    /// The resource.
+    /// The resource as the catalog has it.
     pub resource: &'a Resource,
-    /// The part; empty for all.
+    /// The component; empty for all.
     pub name: &'a str,
-    /// The parameters.
+    /// The query parameters.
     pub query: &'a Query<'a>,
-    /// How the answer shows objects.
+    /// The form of the response.
     pub form: Form,
 }
 
-/// Answers one part, or all that match if no name is given.
+/// Answers one component, or all that match if no name is given.
 pub async fn answer(backend: &Backend, storage: &Addr<Committer>, asked: Question<'_>) -> Answered {
     let of = asked.resource;
     if asked.name.is_empty() {
@@ -85,7 +85,7 @@ async fn list(backend: &Backend, storage: &Addr<Committer>, asked: Question<'_>)
         Shape::Whole => codec::to_json(&collection(&of.list_kind, &of.api_version, items)),
     };
     let encoding = match asked.form.encoding {
-        // YAML is made of JSON on the way out.
+        // YAML is made from JSON when the response is rendered.
         Encoding::Yaml => Encoding::Json,
         other => other,
     };
@@ -125,7 +125,7 @@ fn table(
     Ok(table)
 }
 
-/// How a part is. Only the storage is here to be asked.
+/// The health of a component. Only the storage is really probed.
 async fn look(storage: &Addr<Committer>, name: &str) -> Value {
     let health = match name {
         STORAGE => match storage.send(Check).await {
@@ -153,7 +153,7 @@ fn shown(name: &str, health: &Result<(), (&str, String)>) -> Value {
     }
     let mut part = Value::object();
     part.entry("metadata").set("name", name);
-    // Nobody made it.
+    // The object was never created, so it has no creation time.
     part.entry("metadata").set("creationTimestamp", Value::Null);
     part.set("conditions", vec![condition]);
     part

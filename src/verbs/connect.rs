@@ -1,4 +1,4 @@
-//! connect: finds out where a way leads. Going there is for the edge, which has the other end of the connection.
+//! connect: resolves where a connecting subresource leads. The HTTP edge makes the connection, because it has the client's end.
 
 use pilothouse_actors::object::{Key, TypeName};
 use pilothouse_actors::permit::Permit;
@@ -6,6 +6,7 @@ use pilothouse_actors::permit::Permit;
 use crate::api::connect::options::{LogOptions, PortForwardOptions, StreamOptions};
 use crate::api::connect::place::{self, Candidate, KubeletRules, Target};
 use crate::api::connect::{Destination, Location, Reach, Trust, Way};
+use crate::api::features::Feature;
 use crate::api::query::Query;
 use crate::api::status::{GroupResource, Result, Status, Unless as _};
 use crate::api::value::Value;
@@ -15,39 +16,39 @@ use crate::limits::SERVICE_CANDIDATES;
 
 use super::{Backend, Call};
 
-/// A request for a way.
+/// A request for a connecting subresource.
 pub struct Asked<'a> {
-    /// Which.
+    /// The subresource.
     pub way: Way,
-    /// The plural of what it stands below.
+    /// The plural of the resource that it belongs to.
     pub plural: &'a str,
     /// The namespace of the path, empty for nodes.
     pub namespace: &'a str,
-    /// The name of the path. Those of proxies hold a scheme and a port.
+    /// The name in the path. For proxies it contains a scheme and a port.
     pub name: &'a str,
-    /// The parameters.
+    /// The query parameters.
     pub query: &'a Query<'a>,
-    /// What the other end of a proxy shall see as its path.
+    /// The path that the backend of a proxy gets.
     pub path: String,
 }
 
-/// Where a way leads.
+/// The resolved destination.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Led {
-    /// Nowhere yet: the pod has no node, so nothing was written.
+    /// The pod has no node, so it has no log yet.
     Nowhere,
-    /// To a log.
+    /// The log of a container.
     Log(Destination),
-    /// To a command or a process.
+    /// Exec or attach.
     Streams(Destination, StreamOptions),
-    /// To ports of a pod.
+    /// Port-forward.
     Ports(Destination),
-    /// To whoever speaks HTTP.
+    /// An HTTP proxy.
     Proxy(Destination),
 }
 
 impl Led {
-    /// The same on behalf of somebody.
+    /// Sets the user on whose behalf the connection is made.
     pub fn by(mut self, asker: &str) -> Led {
         match &mut self {
             Led::Nowhere => {}
@@ -59,7 +60,7 @@ impl Led {
     }
 }
 
-/// A kind that is looked at on the way.
+/// A kind that is read to resolve the destination.
 struct Source {
     resource: &'static str,
     kind: &'static str,
@@ -71,11 +72,11 @@ const SERVICES: Source = Source { resource: "services", kind: "Service" };
 const ENDPOINTS: Source = Source { resource: "endpoints", kind: "Endpoints" };
 
 impl Source {
-    /// Reads an object. What is not there is said to be missing where the client asked: it never heard of the rest.
+    /// Reads an object. A missing one is reported as the requested resource, because the client knows no other.
     async fn get(&self, backend: &Backend, asked: &Asked<'_>, name: &str) -> Result<Value> {
         let namespace = if self.is_of_cluster() { "" } else { asked.namespace };
         let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
-        // No place among the requests in flight: what waits here is bounded by the connections of clients.
+        // Without a permit: the number of client connections bounds these requests.
         let found = backend.stores.get(&TypeName::new(self.resource), key, &Permit::none()).await;
         let of = GroupResource { group: "", resource: asked.plural };
         let object = found.map_err(|error| Status::from_store(&error, of, name))?;
@@ -87,11 +88,11 @@ impl Source {
     }
 }
 
-/// Lets admission refuse a way, which is told what the client wants of it.
+/// Runs admission, with the options of the connection as the object.
 pub async fn admit(backend: &Backend, call: &Call<'_>, asked: &Asked<'_>) -> Result<()> {
     let mut options = Value::object();
     match asked.way {
-        // A log is only read.
+        // Reading a log passes no admission.
         Way::Log => return Ok(()),
         Way::Exec => put_streams(&mut options, &StreamOptions::exec(asked.query)),
         Way::Attach => put_streams(&mut options, &StreamOptions::attach(asked.query)),
@@ -125,7 +126,7 @@ fn put_streams(options: &mut Value, streams: &StreamOptions) {
     }
 }
 
-/// Follows a way.
+/// Resolves the destination.
 pub async fn lead(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Led> {
     match asked.way {
         Way::Log => log(backend, rules, asked).await,
@@ -160,8 +161,9 @@ fn anybody(location: Location) -> Destination {
 }
 
 async fn log(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Led> {
-    let options = LogOptions::parse(asked.query)?;
-    options.validate(asked.name)?;
+    let splits = backend.terms.has(Feature::PodLogsQuerySplitStreams);
+    let options = LogOptions::parse(asked.query, splits)?;
+    options.validate(asked.name, splits)?;
     let pod = PODS.get(backend, asked, asked.name).await?;
     let container = place::container(&pod, &options.container)?;
     let Some(node) = place::node_name(&pod) else { return Ok(Led::Nowhere) };
@@ -188,7 +190,7 @@ async fn streams(
     Ok(Led::Streams(kubelet(location, Trust::Kubelet), options))
 }
 
-/// Where the kubelet of a pod is, which must have one.
+/// The kubelet of a pod; an error if the pod has no node.
 async fn assigned(
     backend: &Backend,
     rules: &KubeletRules,
@@ -238,7 +240,7 @@ async fn service(backend: &Backend, asked: &Asked<'_>) -> Result<Destination> {
     Err(place::no_endpoints(asked.name))
 }
 
-/// Where a candidate listens, if its pod is there and has that address.
+/// The address of a candidate endpoint, if its pod exists and has that address.
 async fn confirmed(
     backend: &Backend,
     asked: &Asked<'_>,

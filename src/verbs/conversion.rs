@@ -1,8 +1,8 @@
-//! Custom objects in the version that somebody asks for, where a webhook makes it: see `api/custom/conversion.rs`.
+//! Conversion of custom resources by webhook: see `api/custom/conversion.rs`.
 //!
-//! Stores keep objects in the stored version. What is read is turned into the version of the request before anything else looks at
-//! it, and turned back before it is stored; all that lies between knows one version. What was made of an object is kept with it,
-//! so that everybody who asks for the same version of the same object gets it without asking again; watches take turns at it.
+//! Stores keep objects in the storage version. Objects are converted to the version of the request right after they are read, and
+//! back right before they are stored; everything in between sees one version. A converted object is cached with the original, so
+//! that later requests for the same version need no call. Watches take turns, so that only one of them makes the call.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -41,19 +41,19 @@ use super::present::{is_living, variant};
 use super::ways::{self, Target};
 use super::{Backend, Call};
 
-/// Who asks the webhooks. One per worker.
+/// Calls conversion webhooks. One per worker.
 pub struct Conversions {
     peers: Peers,
     places: Semaphore,
     to_endpoints: bool,
     metrics: Arc<Metrics>,
     clock: Clock,
-    /// Whose turn it is among the watches of one version of a kind, by its number: the first makes what the others want too.
+    /// Turns of the watches of a version, by the resource's ordinal: the first converts what the others need as well.
     turns: RefCell<BTreeMap<u32, Rc<Mutex<()>>>>,
 }
 
 impl Conversions {
-    /// Nobody is asked yet. `to_endpoints`: services are asked at one of their endpoints.
+    /// `to_endpoints`: a service is called at one of its endpoints instead of its cluster IP.
     pub fn new(to_endpoints: bool, metrics: Arc<Metrics>, clock: Clock, pool: Arc<Pool>) -> Conversions {
         Conversions {
             peers: Peers::new(pool, Purpose::Conversion),
@@ -67,23 +67,23 @@ impl Conversions {
 
     fn turn(&self, ordinal: u32) -> Rc<Mutex<()>> {
         let mut turns = self.turns.borrow_mut();
-        // Those of definitions that have changed since.
+        // Drop unused entries of replaced definitions.
         turns.retain(|known, turn| *known == ordinal || Rc::strong_count(turn) > 1);
         turns.entry(ordinal).or_default().clone()
     }
 }
 
-/// The webhook that has to be asked for an object as a version of its kind shows it; `None` if nobody has to be.
+/// The webhook needed to show an object in a version; `None` if no conversion is needed.
 fn asked<'c>(custom: &'c Custom, object: &Object) -> Option<&'c Conversion> {
     let conversion = custom.conversion.as_deref()?;
-    // Kind and version come first in what is stored.
+    // Stored objects begin with kind and apiVersion.
     let head = object.bytes.get(..object.item_at()).unwrap_or_default();
     let own = format!(r#""apiVersion":"{}""#, custom.api_version);
     (object.is_readable() && memchr::memmem::find(head, own.as_bytes()).is_none()).then_some(conversion)
 }
 
 impl Backend {
-    /// Objects as a resource shows them. Those that are in another version are turned into it, many at once.
+    /// Converts objects to the version of a resource, in batches.
     pub async fn in_version(
         &self,
         resource: &Resource,
@@ -114,7 +114,7 @@ impl Backend {
         Ok(objects)
     }
 
-    /// The same for those who watch: one after the other, because all of them want the same.
+    /// Like [`Backend::in_version`], for watches: one after the other, because all need the same objects.
     pub async fn in_version_by_turns(
         &self,
         resource: &Resource,
@@ -125,18 +125,18 @@ impl Backend {
         self.in_version(resource, objects, &Permit::none()).await
     }
 
-    /// Whether an object has to be turned into another version before a resource can show it.
+    /// Whether an object must be converted before a resource can show it.
     pub fn is_foreign(&self, resource: &Resource, object: &Object) -> bool {
         resource.custom.as_deref().is_some_and(|custom| asked(custom, object).is_some())
     }
 
-    /// One object as the resource of the call shows it.
+    /// Converts one object to the version of the call; `None` if no conversion is needed.
     pub async fn shown(&self, call: &Call<'_>, object: &Object) -> Result<Option<Object>> {
         let Some(custom) = call.resource.custom.as_deref() else { return Ok(None) };
         if asked(custom, object).is_none() {
             return Ok(None);
         }
-        // The object may be nobody's but the caller's, so what is made of it is kept with a copy.
+        // The original may be short-lived, so the result is cached with a copy.
         let copy = Arc::new(object.at(object.revision));
         if let Some(made) = known(call.resource, custom, object) {
             return Ok(Some(made));
@@ -147,7 +147,7 @@ impl Backend {
         Ok(Some(made.at(object.revision)))
     }
 
-    /// A stored object as the whole answer to the call, in its version.
+    /// Encodes a stored object as the response of the call, in its version.
     pub async fn tell(&self, call: &Call<'_>, object: &Object) -> Result<Bytes> {
         match self.shown(call, object).await? {
             Some(made) => self.show(call, &made),
@@ -155,7 +155,7 @@ impl Backend {
         }
     }
 
-    /// A stored object as a value of the version that verbs work on.
+    /// Decodes a stored object in the version that verbs work on.
     pub async fn read_in_version(&self, call: &Call<'_>, object: &Object) -> Result<Value> {
         match self.shown(call, object).await? {
             Some(made) => self.load(call, &made),
@@ -163,7 +163,7 @@ impl Backend {
         }
     }
 
-    /// Encodes a value for the store, in the version that is stored.
+    /// Encodes a value for the store, in the storage version.
     pub async fn stored_draft(&self, call: &Call<'_>, key: Key, value: &Value) -> Result<Draft> {
         let custom = call.resource.custom.as_deref();
         let Some((custom, conversion)) =
@@ -179,7 +179,7 @@ impl Backend {
         Ok(drafted(custom::stored(custom, &made), key, &made, custom.kept(value)))
     }
 
-    /// A value of one version of a custom kind in another.
+    /// Converts a value of a custom kind to another version.
     pub async fn value_in_version(&self, custom: &Custom, value: Value, permit: &Permit) -> Result<Value> {
         match custom.conversion.as_deref() {
             Some(conversion) if value.str("apiVersion") != &*custom.api_version => {
@@ -190,8 +190,7 @@ impl Backend {
         }
     }
 
-    /// Works something out, and again once the other versions that it asks for are made. There are no more of those than a
-    /// definition has.
+    /// Runs `work`, and again after the versions that it misses are converted. At most once per version of the definition.
     pub async fn with_versions<T>(&self, call: &Call<'_>, work: impl Fn() -> Result<T>) -> Result<T> {
         let custom = call.resource.custom.as_deref();
         let Some((custom, conversion)) =
@@ -215,7 +214,7 @@ impl Backend {
         Err(Status::internal("the owners of the object speak too many versions"))
     }
 
-    /// Turns the objects at these places into the version of a resource.
+    /// Converts the objects at these indices to the version of a resource.
     async fn make(
         &self,
         resource: &Resource,
@@ -243,7 +242,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Asks a webhook, and counts that.
+    /// Calls a conversion webhook and counts the call.
     async fn ask(
         &self,
         conversion: &Conversion,
@@ -315,11 +314,11 @@ impl Backend {
     }
 }
 
-/// Says which webhooks may be asked for other versions of these, for as long as it is kept.
+/// Handles that keep connections to the conversion webhooks of these resources open.
 pub fn wanted(resources: &[Arc<Resource>], pool: &Arc<Pool>) -> Vec<Wanted> {
     let customs = resources.iter().filter_map(|resource| resource.custom.as_ref());
     let conversions = customs.filter_map(|custom| custom.conversion.as_ref());
-    // All versions of a kind have the same one.
+    // All versions of a definition share one webhook.
     let named: BTreeMap<&str, &Arc<Conversion>> =
         conversions.map(|conversion| (conversion.definition.as_str(), conversion)).collect();
     let target = |conversion: &Arc<Conversion>| Target::of(&conversion.way, &conversion.authority_pem).ok();
@@ -327,21 +326,21 @@ pub fn wanted(resources: &[Arc<Resource>], pool: &Arc<Pool>) -> Vec<Wanted> {
     targets.map(|target| target.place.wanted(pool, Purpose::Conversion)).collect()
 }
 
-/// What was made of an object before.
+/// The cached conversion of an object.
 fn known(resource: &Resource, custom: &Custom, object: &Object) -> Option<Object> {
     let kept = object.variant(variant(resource, Form::PLAIN), is_living(resource), |_| Err(())).ok()?;
     let value = codec::decode_stored(&kept, custom.registry.free_object(), &custom.registry)?;
     Some(object_of(custom, object, &value))
 }
 
-/// Keeps what was made of an object with it.
+/// Caches the conversion of an object.
 fn keep(resource: &Resource, object: &Object, bytes: &Bytes) {
     let kept: std::result::Result<Bytes, ()> =
         object.variant(variant(resource, Form::PLAIN), is_living(resource), |_| Ok(bytes.clone()));
     drop(kept);
 }
 
-/// An object in another version, as if it had been stored so.
+/// A converted object, as if it had been stored in that version.
 fn object_of(custom: &Custom, object: &Object, value: &Value) -> Object {
     let encoded = codec::encode_draft(&custom.registry, custom.registry.free_object(), value);
     let draft = encoded.into_draft(object.key.clone(), object.labels.clone(), Pairs::default());

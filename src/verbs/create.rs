@@ -13,11 +13,12 @@ use crate::limits::GENERATED_NAME_ATTEMPTS;
 use super::admission::{Operation, Write};
 use super::{Answered, Backend, Call, Reply, services};
 
-/// The field that says of a stored object that it was filled in after its creation. Selectors cannot name it. Its first update is
-/// a write even if it changes nothing, because the reference stores only then what it has shown all along.
+/// A hidden field of stored objects that were defaulted again after their creation. Selectors cannot name it. The first update of
+/// such an object is a write even if it changes nothing, because only then does the reference store the defaults that it has
+/// shown.
 pub const FILLED_IN: &str = "~filled-in";
 
-/// Adds the object of the body to the collection of the path.
+/// Creates the object in the body.
 pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
     let options = WriteOptions::create(call.query)?;
     let mut value = backend.decode_body(call, options.field_validation)?;
@@ -29,13 +30,13 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
     store_new(backend, call, &value, options.dry_run).await
 }
 
-/// Lets admission change a value that is new.
+/// Runs mutating admission on a new object.
 pub async fn admit(backend: &Backend, call: &Call<'_>, value: &mut Value) -> Result<()> {
     let write = Write { backend, call, operation: Operation::Create, old: None };
     backend.admission.mutate(&write, value).await
 }
 
-/// Validates and stores a value that is new. Also the second half of an update that may create.
+/// Validates and stores a new object. Also used by updates that create.
 pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_run: bool) -> Result<Reply> {
     let write = Write { backend, call, operation: Operation::Create, old: None };
     let mut attempts = 0;
@@ -54,7 +55,7 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_ru
     }
 }
 
-/// Checks and stores a value under its name. `None` means that the name is taken.
+/// Validates and stores an object under its name. `None` means that the name is taken.
 async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Option<Reply>> {
     let Write { backend, call, .. } = *write;
     let (mut value, filled) = complete(backend, call, value)?;
@@ -63,13 +64,14 @@ async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Op
         return dry(backend, call, value).await;
     }
     meta::drop_link(&mut value);
-    // Where everything else is right: what is only tried is not stored, and may say what it likes.
+    // Last, and not for dry runs: they may carry a resourceVersion.
     meta::check_unversioned(&value)?;
     let name = meta::name(&value);
     let mut draft = backend.stored_draft(call, call.key(name), &value).await?;
     if filled {
         draft.fields = draft.fields.iter().chain([(FILLED_IN, "")]).collect();
     }
+    check_served(backend, call)?;
     match backend.stores.create(&call.stored.store, draft, &call.permit).await {
         Ok(object) => Ok(Some(Reply::Object(201, backend.tell(call, &object).await?))),
         Err(StoreError::Exists) => Ok(None),
@@ -77,8 +79,21 @@ async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Op
     }
 }
 
-/// Why a name cannot be had: an object that is going still has it, which the client may wait for. Who gave a prefix is told
-/// that no name could be made of it, even if the name was given, too.
+/// Refuses a custom object whose definition was deleted or changed scope during admission. Stored without a definition, the
+/// object would be invisible, and would appear under the next definition of that name.
+fn check_served(backend: &Backend, call: &Call<'_>) -> Result<()> {
+    let now = (backend.served_now)(call.resource);
+    match now.filter(|now| now.namespaced == call.resource.namespaced) {
+        None => Err(Status::no_such_resource()),
+        Some(now) if now.custom.as_ref().is_some_and(|custom| custom.is_going) => {
+            Err(Status::definition_is_going(call.of()))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Why a name is taken: if the object is being deleted, the client may wait for that. With generateName set, the message says
+/// that no unique name was found, even if a name was given.
 async fn taken(backend: &Backend, call: &Call<'_>, name: &str, has_prefix: bool) -> Box<Status> {
     let present = backend.stores.get(&call.stored.store, call.key(name), &call.permit).await;
     let going = present
@@ -90,7 +105,7 @@ async fn taken(backend: &Backend, call: &Call<'_>, name: &str, has_prefix: bool)
     if going { taken.still_going() } else { taken }
 }
 
-/// Fills in the metadata that the server owns. Also says whether the name was made here.
+/// Sets the metadata that the server owns. Also answers whether the name was generated.
 fn begin(backend: &Backend, rules: &KindRules, mut value: Value) -> (Value, bool) {
     meta::set_system_fields(&mut value, &ids::uuid(), &backend.now());
     let generated = match rules.prefix_is_name {
@@ -103,7 +118,7 @@ fn begin(backend: &Backend, rules: &KindRules, mut value: Value) -> (Value, bool
     (value, generated)
 }
 
-/// Fills in what else the server owns and checks the result. Also says whether it was filled in once more after that.
+/// Sets the other fields that the server owns, and validates. Also answers whether the object was defaulted once more after that.
 fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<(Value, bool)> {
     let now = backend.now();
     let occasion = Occasion { now: &now, user: &call.writer(), terms: backend.terms };
@@ -119,7 +134,7 @@ fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<(Val
     }
 }
 
-/// What would have been stored. `None` means that the name is taken.
+/// The response of a dry run. `None` means that the name is taken.
 async fn dry(backend: &Backend, call: &Call<'_>, value: Value) -> Result<Option<Reply>> {
     let name = meta::name(&value).to_owned();
     match backend.stores.get(&call.stored.store, call.key(&name), &call.permit).await {

@@ -1,4 +1,4 @@
-//! delete: two phases. The first marks the object; it goes when its last finalizer has gone and its grace is over.
+//! delete: in two phases. The first marks the object. It is removed once its last finalizer is gone and its grace period is over.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Answered, Backend, Call, Reply, services};
 
-/// What became of the object.
+/// The result of a deletion.
 pub enum Outcome {
-    /// It is gone; its last state.
+    /// The object is removed; its last state.
     Gone(Arc<Object>),
-    /// It stays until others are done with it; its state now.
+    /// The object stays until its finalizers or grace period end; its present state.
     Marked(Arc<Object>),
 }
 
@@ -39,7 +39,7 @@ pub async fn delete(backend: &Backend, call: &Call<'_>) -> Answered {
     reply(backend, call, outcome, &options).await
 }
 
-/// Tells the client of dependents that stay although it did not ask for that.
+/// Warns about dependents that are orphaned by default.
 pub fn warn_of_dependents(call: &Call<'_>, options: &DeleteOptions) {
     if options.propagation.is_none() && options.orphan_dependents.is_none() {
         call.warn(call.kind().rules.warn_on_delete.into_iter().map(str::to_owned).collect());
@@ -75,10 +75,12 @@ pub async fn delete_object(
     options: &DeleteOptions,
 ) -> Result<Outcome> {
     let mut turn = None;
+    // The object as this call has marked it. If another one removes it then, this call has deleted it all the same.
+    let mut marked = None;
     for _ in 0..CONFLICT_ATTEMPTS {
         let mut value = backend.read_in_version(call, &object).await?;
         deletion::check_preconditions(options, &value, &call.stored.version.group)?;
-        // What is deleted on the way of another request was admitted as that.
+        // Deletions by another request (eviction) were admitted as that request.
         if call.subresource.is_empty() {
             backend.admission.delete(backend, call, &value).await?;
         }
@@ -90,19 +92,28 @@ pub async fn delete_object(
             Deletion::Mark | Deletion::MarkThenGo => {
                 let goes = decision == Deletion::MarkThenGo;
                 let draft = backend.stored_draft(call, object.key.clone(), &value).await?;
-                mark(backend, call, &object, draft, goes, options.dry_run).await?
+                mark(backend, call, &object, draft, (goes, options.dry_run), &mut marked).await?
             }
         };
-        match done {
+        let failed = match done {
             Ok(outcome) => return Ok(outcome),
             Err(StoreError::Conflict(_)) => {
                 drop(turn.take());
-                let alone = backend.stores.alone(&call.stored.store, object.key.clone(), &call.permit).await;
-                (object, turn) =
-                    alone.map_err(|error| Status::from_store(&error, call.of(), object.key.name()))?;
+                let key = object.key.clone();
+                match backend.stores.alone(&call.stored.store, key, &call.permit).await {
+                    Ok(alone) => {
+                        (object, turn) = alone;
+                        continue;
+                    }
+                    Err(error) => error,
+                }
             }
-            Err(error) => return Err(Status::from_store(&error, call.of(), object.key.name())),
-        }
+            Err(error) => error,
+        };
+        return match (failed, marked) {
+            (StoreError::NotFound, Some(last)) => Ok(Outcome::Gone(last)),
+            (error, _) => Err(Status::from_store(&error, call.of(), object.key.name())),
+        };
     }
     Err(Status::stale(call.of(), object.key.name()))
 }
@@ -117,14 +128,14 @@ async fn remove(backend: &Backend, call: &Call<'_>, object: &Object) -> Tried {
     gone.map(Outcome::Gone)
 }
 
-/// Stores the mark of a deletion, and takes the object out if nothing holds it any more.
+/// Marks the object as being deleted, and removes it if nothing holds it.
 async fn mark(
     backend: &Backend,
     call: &Call<'_>,
     object: &Arc<Object>,
     draft: Draft,
-    goes: bool,
-    dry_run: bool,
+    (goes, dry_run): (bool, bool),
+    by_this_call: &mut Option<Arc<Object>>,
 ) -> Result<Tried> {
     let marked = if unchanged(backend, call, object, &draft).await? {
         object.clone()
@@ -132,7 +143,7 @@ async fn mark(
         Arc::new(Object::new(draft, object.revision))
     } else {
         match backend.stores.replace(&call.stored.store, draft, object.revision, &call.permit).await {
-            Ok(marked) => marked,
+            Ok(marked) => by_this_call.insert(marked).clone(),
             Err(error) => return Ok(Err(error)),
         }
     };
@@ -145,7 +156,7 @@ async fn mark(
     Ok(remove(backend, call, &marked).await)
 }
 
-/// Whether a second deletion would write what is there already.
+/// Whether a repeated deletion would change nothing.
 async fn unchanged(backend: &Backend, call: &Call<'_>, object: &Object, draft: &Draft) -> Result<bool> {
     let present = backend.read_in_version(call, object).await?;
     Ok(*draft == backend.stored_draft(call, object.key.clone(), &present).await?)

@@ -1,5 +1,5 @@
-//! The second engine of validation: the rules of the table are checked beside the functions of the kind, and what becomes
-//! of a disagreement is configuration.
+//! Declarative validation: the rules of the schema table run beside the handwritten ones. Feature gates decide what happens if
+//! they disagree.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::metrics::Metrics;
 
 use super::{Backend, Call, proof};
 
-/// How objects are checked.
+/// The validation settings.
 #[derive(Clone)]
 pub struct Engines {
-    /// Whose errors count.
+    /// Which of the two decides.
     pub authority: Authority,
-    /// Where disagreements are counted.
+    /// Counts disagreements.
     pub metrics: Arc<Metrics>,
 }
 
 impl Backend {
-    /// Checks an object by the rules of the table too, once its kind has had its say. Only whole objects: the reference
-    /// has no rules for parts.
+    /// Runs declarative validation after the handwritten one. Only for whole objects: the reference has no rules for
+    /// subresources.
     pub fn check_rules(
         &self,
         call: &Call<'_>,
@@ -36,7 +36,7 @@ impl Backend {
             if errors.is_empty() {
                 return Ok(warned);
             }
-            // What is let pass is told of even if something else is not.
+            // Warnings are sent even if there are errors.
             call.warn(warned);
             return Err(errors);
         }
@@ -63,10 +63,10 @@ impl Backend {
     }
 }
 
-/// Group and kind of what must be signed with the key that it is about.
+/// The kind whose signature is verified here.
 const CERTIFICATE_REQUEST: (&str, &str) = ("certificates.k8s.io", "CertificateSigningRequest");
 
-/// Checks the signature of a request too.
+/// Verifies the signature of a CertificateSigningRequest as well.
 fn proven(request: &Value, checked: Result<Warned, Errors>) -> Result<Warned, Errors> {
     let (warned, errors) = match checked {
         Ok(warned) => (warned, Errors::new()),
@@ -76,7 +76,7 @@ fn proven(request: &Value, checked: Result<Warned, Errors>) -> Result<Warned, Er
     if errors.is_empty() { Ok(warned) } else { Err(errors) }
 }
 
-/// Checks an object of a custom kind by its schema too.
+/// Validates a custom resource against its schema as well.
 fn by_schema(
     custom: &Custom,
     subresource: &str,

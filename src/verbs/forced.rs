@@ -1,7 +1,7 @@
-//! The removal of an object that cannot be read: the last resort, behind a gate of its own.
+//! Deletes a corrupt object: the last resort, behind a feature gate.
 //!
-//! Nobody knows what such an object says: its finalizers, its version and what it owns are not looked at, admission is not
-//! asked, and what it held of others is found by the next start.
+//! The contents of such an object are unknown. So its finalizers, version and owners are not checked, and admission does not run.
+//! Addresses and ports that it held are found by the next start.
 
 use actix::Addr;
 use pilothouse_actors::authorizer::{Authorizer, Decision, Target};
@@ -14,21 +14,21 @@ use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Answered, Backend, Call, Reply, rights};
 
-/// What the caller must be allowed to do besides the deletion itself.
+/// The verb that the caller needs besides `delete`.
 const VERB: &str = "unsafe-delete-ignore-read-errors";
 
-/// Who removes objects that cannot be read.
+/// Deletes corrupt objects.
 pub struct Forced {
     authorizer: Addr<Authorizer>,
 }
 
 impl Forced {
-    /// Asks this authorizer for the second permission.
+    /// Uses this authorizer for the additional verb.
     pub fn asking(authorizer: &Addr<Authorizer>) -> Forced {
         Forced { authorizer: authorizer.clone() }
     }
 
-    /// Removes the object that the path names, if it cannot be read.
+    /// Deletes the object that the path names, if it is corrupt.
     pub async fn delete(&self, backend: &Backend, call: &Call<'_>) -> Answered {
         self.authorize(call).await?;
         let mut found = backend.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
@@ -47,7 +47,7 @@ impl Forced {
                 "an object that cannot be read is removed"
             );
             match backend.stores.remove(store, object.key.clone(), object.revision, &call.permit).await {
-                // Nothing can be shown of it but its name.
+                // Only the name of the object is known.
                 Ok(_) | Err(StoreError::NotFound) => {
                     return Ok(Reply::Status(Status::success_of(&call.resource.kind, call.name)));
                 }
@@ -82,7 +82,7 @@ fn is_readable(backend: &Backend, call: &Call<'_>, object: &Object) -> bool {
     object.is_readable() && backend.load(call, object).is_ok()
 }
 
-/// 422: whoever can read an object deletes it as everybody does.
+/// 422 for readable objects, which are deleted normally.
 fn readable(call: &Call<'_>) -> Box<Status> {
     let why = "is exclusively used to delete corrupt object(s), try again by removing this option";
     let of = call.of();

@@ -13,7 +13,7 @@ pub async fn get(backend: &Backend, call: &Call<'_>) -> Answered {
     }
     let wanted = options::revision(&GetOptions::parse(call.query).resource_version)?;
     let mut found = backend.read(call).await;
-    // An object at or behind the wanted version proves that the version exists; only an older one leaves it open.
+    // An object at or after the wanted version proves that the version exists. An older one does not.
     let known = found.as_ref().map_or(0, |object| object.revision.0);
     if let Some(wanted) = wanted.filter(|wanted| *wanted > known) {
         let position = open(backend, call).await?;

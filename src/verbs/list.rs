@@ -1,4 +1,4 @@
-//! list: the matching objects of a snapshot, encoded while they are sent and never parsed.
+//! list: the matching objects of a snapshot, encoded as they are sent and never parsed.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,46 +27,46 @@ use super::budget::Held;
 use super::paging::{Continue, Page, millis, select_page};
 use super::{Answered, Backend, Call, Reply};
 
-/// How many times its JSON a list needs that is laid out, or written as YAML: as JSON, and as the text that is made of it.
+/// The memory that a list in YAML or indented JSON needs, as a multiple of its JSON: the JSON and the final text.
 const WRITTEN_ANEW: usize = 2;
-/// How many objects are encoded before other requests of the worker get their turn.
+/// Objects that are encoded before the worker's other requests get a turn.
 pub(super) const ITEMS_PER_TURN: usize = 256;
 
-/// How long a version that does not exist is waited for, in steps: 3 s, as in the reference.
+/// How long to wait for a resourceVersion in the future: 3 s in steps, as in the reference.
 const FUTURE_TURNS: u32 = 60;
 const FUTURE_TURN: Duration = Duration::from_millis(50);
 
-/// A list on its way out.
+/// A list that is being sent.
 pub struct Listing {
     backend: Rc<Backend>,
     resource: Arc<Resource>,
     form: Form,
     head: Bytes,
     items: std::vec::IntoIter<Arc<Object>>,
-    /// The items in Protobuf, which are made before the first leaves; none in other encodings.
+    /// Items in Protobuf, which are encoded before the first is sent; empty in other encodings.
     messages: std::vec::IntoIter<Bytes>,
     tail: Bytes,
     state: State,
-    /// What the items have in bytes.
+    /// The total size of the items.
     weight: usize,
-    /// The places among the lists in flight, until all is sent.
+    /// Its shares of the list budget, held until everything is sent.
     held: Vec<Held>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing has been sent.
+    /// Nothing is sent yet.
     Head,
     /// The next item is the first.
     First,
     /// The next item needs a comma.
     Rest,
-    /// All has been sent.
+    /// Everything is sent.
     Done,
 }
 
 impl Listing {
-    /// The list of one page. `held`: the room that its state takes already.
+    /// The list of one page. `held`: shares of the budget that its snapshot takes already.
     pub async fn page(
         backend: &Rc<Backend>,
         call: &Call<'_>,
@@ -78,7 +78,7 @@ impl Listing {
         let (resource, form) = (call.resource, call.form);
         let mut list_meta = list_meta(at, &page, selective);
         if resource.custom.is_some() && form.shape == Shape::Whole && page.next.is_none() {
-            // The lists of custom kinds have always said that nothing follows.
+            // The reference always writes an empty `continue` in lists of custom resources.
             list_meta.insert_str(1, r#""continue":"","#);
         }
         let mut page = page;
@@ -87,7 +87,7 @@ impl Listing {
             backend.sort_rows(resource, &mut page.items)?;
         }
         let weight: usize = page.items.iter().map(|object| object.bytes.len()).sum();
-        // Before anything is encoded: a Protobuf list is made whole, the others as the client reads them.
+        // Taken before anything is encoded: a Protobuf list is encoded as a whole, the others as the client reads.
         let at_once =
             if form.encoding == Encoding::Protobuf { weight } else { weight.min(2 * LIST_CHUNK_BYTES) };
         held.push(backend.lists.take_more(at_once, &held)?);
@@ -145,7 +145,7 @@ impl Listing {
         Some(Ok(chunk.freeze()))
     }
 
-    /// What the next chunk will need, so that small lists take little and large ones never grow their buffer.
+    /// An estimate for the buffer of the next chunk, so that small lists take little memory and large ones never reallocate.
     fn room(&self) -> usize {
         let items: usize = self.items.as_slice().iter().take(256).map(|object| object.bytes.len()).sum();
         (items + self.head.len() + (4 << 10)).min(LIST_CHUNK_BYTES + (16 << 10))
@@ -170,13 +170,13 @@ impl Listing {
         Ok(())
     }
 
-    /// Whether everything has been sent.
+    /// Whether everything is sent.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// The whole list at once, for encodings that cannot be streamed. Other requests of the worker get their turns.
-    /// Answers it with its room, of which there is as much as it takes to write it once more in other words.
+    /// Encodes the whole list, for encodings that cannot be streamed, yielding to other requests of the worker. The returned
+    /// share covers rewriting it once.
     pub async fn collect(mut self) -> Result<(Bytes, Held)> {
         let room = self.weight.saturating_mul(WRITTEN_ANEW);
         let held = self.backend.lists.take_more(room, &self.held)?;
@@ -189,7 +189,7 @@ impl Listing {
     }
 }
 
-/// One item of a list in JSON. The items of a list of whole objects say nothing of their kind.
+/// Writes one item in JSON. Items of lists of whole objects omit kind and apiVersion.
 fn put_json(
     backend: &Backend,
     resource: &Resource,
@@ -199,7 +199,7 @@ fn put_json(
 ) -> Result<()> {
     let form = Form { encoding: Encoding::Json, shape };
     match shape {
-        // What is not built in says what it is: whoever reads it may not know it either.
+        // Items of custom resources state their kind, as in the reference.
         Shape::Whole if resource.custom.is_some() => {
             chunk.put(backend.present(resource, form, object, false)?);
         }
@@ -236,22 +236,21 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     page.check(call.of())?;
     let revision = snapshot.revision;
     if page.next.is_some() && revision == position.snapshot.revision {
-        // The next chunk shows this state too, whatever is written until then. A state of the past was kept where it was
-        // made, if it is small enough.
+        // Keeps this snapshot for the next chunk. A past state is already kept where it was made, if it is small enough.
         position.window.checkpoints().keep(snapshot, None);
     }
     let listing = Listing::page(backend, call, revision, page, filter.is_selective(), held).await?;
     Ok(Reply::List(listing))
 }
 
-/// How many objects an answer has at most.
+/// The maximum number of items.
 pub(super) fn page_limit(options: &ListOptions) -> Option<usize> {
-    // Any version will do: then the reference answers from memory and all at once, whatever the limit.
+    // With resourceVersion 0 the reference answers from its cache and ignores the limit.
     let any = options.resource_version == "0" && options.continue_token.is_empty();
     usize::try_from(options.limit).ok().filter(|limit| *limit > 0 && !any)
 }
 
-/// The present state of what is called for, and its history.
+/// The current snapshot of the resource, and its history.
 pub(super) async fn open(backend: &Backend, call: &Call<'_>) -> Result<Position> {
     let position = backend.stores.open_watch(&call.stored.store, &call.permit).await;
     let position = position.map_err(|error| Status::from_store(&error, call.of(), ""))?;
@@ -259,8 +258,8 @@ pub(super) async fn open(backend: &Backend, call: &Call<'_>) -> Result<Position>
     Ok(position)
 }
 
-/// A state that is not older than `asked`. A version that does not exist yet may be on its way from another server: it is
-/// waited for, but not for long.
+/// Waits for a snapshot that is not older than `asked`. A version in the future may come from another server: it is waited for,
+/// but not for long.
 pub(super) async fn not_older(
     backend: &Backend,
     call: &Call<'_>,
@@ -279,21 +278,20 @@ pub(super) async fn not_older(
     Err(Status::future_version(asked, position.window.head().0))
 }
 
-/// What a list or a watch of this path with these options wants.
+/// The filter of a list or watch.
 pub fn filter(call: &Call<'_>, options: &ListOptions) -> Result<Filter> {
     let name = if options.watch { call.name } else { "" };
     select::filter(call.resource, options, call.namespace, name)
 }
 
-/// What a list shows.
+/// The snapshot that a list shows.
 pub(super) struct Chosen {
-    /// The state.
     pub(super) snapshot: Snapshot,
-    /// The key that it begins with, as tokens say it.
+    /// The key that it begins with, in the form of continue tokens.
     pub(super) from: Option<String>,
-    /// When the list began, as tokens say it.
+    /// The start of the list, in the form of continue tokens.
     pub(super) since: u64,
-    /// The room that the snapshot takes beside what is in memory anyway.
+    /// Its shares of the list budget, beside objects that are in memory anyway.
     pub(super) held: Vec<Held>,
 }
 
@@ -302,7 +300,7 @@ impl Chosen {
         Chosen { snapshot, from: None, since: millis(now), held: Vec::new() }
     }
 
-    /// The same from where a token says.
+    /// Continues where a token says.
     fn from(self, token: Continue) -> Chosen {
         Chosen { since: token.since.unwrap_or(self.since), from: Some(token.from), ..self }
     }
@@ -329,7 +327,8 @@ pub(super) async fn at_version(
     let now = backend.clock.now();
     if let Some(token) = token {
         let Some(revision) = token.revision else {
-            return Ok(Chosen::present(position.snapshot.clone(), now).from(token));
+            let present = newer(backend, call, position, token.expired).await?;
+            return Ok(Chosen::present(present, now).from(token));
         };
         let found = if token.is_over(now, position.history) {
             None
@@ -338,7 +337,7 @@ pub(super) async fn at_version(
         };
         return match found {
             Some(chosen) => Ok(chosen.from(token)),
-            None => Err(Status::continue_expired(Continue { revision: None, since: None, ..token }.encode())),
+            None => Err(Status::continue_expired(token.inconsistent().encode())),
         };
     }
     let Some(asked) = asked else { return Ok(Chosen::present(position.snapshot.clone(), now)) };
@@ -353,12 +352,31 @@ pub(super) async fn at_version(
     past(backend, &position, asked).await?.ok_or_else(Status::list_expired)
 }
 
-/// The state at an older version; `None` if that is gone. What it takes is counted among the lists in flight.
+/// The present state, at another version than the one that has expired: clients take two lists of one version for one list. Where
+/// nothing was written since, the type goes on by a version at which nothing happens.
+async fn newer(
+    backend: &Backend,
+    call: &Call<'_>,
+    position: &Position,
+    expired: Option<u64>,
+) -> Result<Snapshot> {
+    let present = &position.snapshot;
+    let Some(expired) = expired.filter(|expired| *expired >= present.revision.0) else {
+        return Ok(present.clone());
+    };
+    match backend.stores.step(&call.stored.store, Revision(expired), &call.permit).await {
+        Ok(()) => Ok(open(backend, call).await?.snapshot),
+        // A read does not fail because nothing can be written.
+        Err(_) => Ok(present.clone()),
+    }
+}
+
+/// The state at an older version; `None` if it is compacted. Its memory counts against the list budget.
 async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<Option<Chosen>> {
     let mut held: Vec<Held> = Vec::new();
     let mut refused = None;
     let room = |bytes| {
-        // A state that fits nowhere is as good as gone; for one that others leave no room for the client may come back.
+        // A state that exceeds the whole budget counts as compacted. If others use up the budget, the client may retry.
         if held.iter().map(Held::bytes).sum::<usize>() + bytes > LIST_BYTES {
             return false;
         }
@@ -372,10 +390,14 @@ async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<O
         Ok(snapshot) => Ok(Some(Chosen { held, ..Chosen::present(snapshot, backend.clock.now()) })),
         Err(NoState::Gone) => Ok(None),
         Err(NoState::TooLarge) => refused.map_or(Ok(None), Err),
+        Err(NoState::Broken(why)) => {
+            tracing::error!(%why, "a state of the past cannot be read");
+            Err(Status::internal(why))
+        }
     }
 }
 
-/// An empty list in the form of a watch, which tells a client that builds a list out of events what its kind is.
+/// An empty list in the form of a watch event. It tells a client that builds a list from events the kind of that list.
 pub(super) fn blueprint(backend: &Backend, resource: &Resource, form: Form) -> Result<Bytes> {
     let (kind, api_version) = list_kind(resource, form.shape);
     let (head, tail) = match form.encoding {
@@ -390,14 +412,13 @@ pub(super) fn blueprint(backend: &Backend, resource: &Resource, form: Form) -> R
     Ok([head, tail].concat().into())
 }
 
-/// The metadata of the list.
 fn list_meta(revision: Revision, page: &Page, selective: bool) -> String {
     let mut meta = format!(r#"{{"resourceVersion":"{revision}""#);
     if let Some(next) = &page.next {
         meta.push_str(r#","continue":""#);
         meta.push_str(&next.encode());
         meta.push('"');
-        // With a selector the rest would have to be searched to be counted.
+        // With a selector, counting the remaining items would require a search.
         if !selective {
             meta.push_str(&format!(r#","remainingItemCount":{}"#, page.remaining));
         }
@@ -406,7 +427,7 @@ fn list_meta(revision: Revision, page: &Page, selective: bool) -> String {
     meta
 }
 
-/// The kind of the list and the apiVersion it says.
+/// The kind and apiVersion of the list.
 fn list_kind(resource: &Resource, shape: Shape) -> (&str, &str) {
     match shape {
         Shape::Metadata(version) => ("PartialObjectMetadataList", version.api_version()),
@@ -414,7 +435,7 @@ fn list_kind(resource: &Resource, shape: Shape) -> (&str, &str) {
     }
 }
 
-/// What stands before the first item and behind the last, in JSON.
+/// The text before the first item and after the last one, in JSON.
 fn json_ends(resource: &Resource, form: Form, list_meta: &str, empty: bool) -> (Bytes, Bytes) {
     if let Shape::Table(version, _) = form.shape {
         let (columns, mut head, mut tail) = (print::columns(resource), Vec::new(), Vec::new());
@@ -430,7 +451,7 @@ fn json_ends(resource: &Resource, form: Form, list_meta: &str, empty: bool) -> (
     }
     let (kind, api_version) = list_kind(resource, form.shape);
     if empty && matches!(form.shape, Shape::Metadata(_)) {
-        // No list at all, where lists of whole objects are empty: clients have seen it so for ever.
+        // A null list, though lists of whole objects are empty arrays: the reference has always done so.
         let all = format!(
             r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{list_meta},"items":null}}"#
         );
@@ -440,8 +461,8 @@ fn json_ends(resource: &Resource, form: Form, list_meta: &str, empty: bool) -> (
     (Bytes::from(head), Bytes::from_static(b"]}\n"))
 }
 
-/// The items in Protobuf. Their length stands before the first, so each is encoded now; it stays with its object, and the
-/// next list has it already. Others get their turn in between.
+/// Encodes the items in Protobuf, all of them, because the envelope states the total length. The encoded items are cached with
+/// their objects. Yields to other requests in between.
 async fn protobuf_items(
     backend: &Backend,
     resource: &Resource,
@@ -460,7 +481,7 @@ async fn protobuf_items(
     Ok(messages)
 }
 
-/// What stands before the first item and behind the last, in Protobuf.
+/// The bytes before the first item and after the last one, in Protobuf.
 fn protobuf_ends(
     backend: &Backend,
     resource: &Resource,
@@ -476,7 +497,7 @@ fn protobuf_ends(
     Ok((Bytes::from(head), Bytes::from(tail)))
 }
 
-/// The same in CBOR.
+/// The bytes before the first item and after the last one, in CBOR.
 fn cbor_ends(resource: &Resource, form: Form, list_meta: &str, items: usize) -> Result<(Bytes, Bytes)> {
     let (kind, api_version) = list_kind(resource, form.shape);
     let frame = cbor::list_frame(kind, api_version, &read_meta(list_meta)?, items);

@@ -1,5 +1,5 @@
-//! What requests will cost, as far as that is known without asking anybody: how many objects a type has and how many watch
-//! them. Whoever lets requests in asks; verbs say what they saw.
+//! Statistics from which API Priority and Fairness estimates the cost of a request: the number of objects and watchers per type.
+//! Verbs report them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pilothouse_actors::lock::{Lock, SharedLock};
 use pilothouse_actors::object::TypeName;
 
-/// What is known. One per server.
+/// The statistics of one server.
 #[derive(Debug, Default)]
 pub struct Load {
-    /// How many objects each type had when it was last listed.
+    /// The number of objects of each type at its last list.
     objects: SharedLock<HashMap<TypeName, usize>>,
-    /// How many watch the same, by the hash of what that is: texts come from clients.
+    /// The number of watches with the same scope, by a keyed hash of the scope, because clients choose its text.
     watchers: Lock<HashMap<u64, usize>>,
     secret: RandomState,
-    /// How many watch anything.
+    /// The number of all watches.
     all: AtomicUsize,
 }
 
 impl Load {
-    /// A type has so many objects.
+    /// Reports the number of objects of a type.
     pub fn note(&self, of: &TypeName, objects: usize) {
         if self.objects(of) != Some(objects) {
             let mut known = self.objects.write();
@@ -30,12 +30,12 @@ impl Load {
         }
     }
 
-    /// How many objects a type had when it was last listed.
+    /// The number of objects of a type at its last list.
     pub fn objects(&self, of: &TypeName) -> Option<usize> {
         self.objects.read().get(of).copied()
     }
 
-    /// Counts somebody who watches a type, or one namespace or one object of it, until the guard is dropped.
+    /// Counts a watch of a type, a namespace or an object, until the guard is dropped.
     pub fn watch(self: &Arc<Load>, of: &TypeName, namespace: &str, name: &str) -> Watcher {
         let what = self.secret.hash_one((of, namespace, name));
         *self.watchers.lock().entry(what).or_default() += 1;
@@ -43,8 +43,8 @@ impl Load {
         Watcher { load: self.clone(), what }
     }
 
-    /// How many will hear of a write of this object; the name is empty if it has none yet. `least`: fewer do not matter, and are
-    /// not counted.
+    /// The number of watches that a write of this object notifies; the name is empty if it has none yet. `least`: smaller numbers
+    /// do not matter and are reported as 0.
     pub fn watchers(&self, of: &TypeName, namespace: &str, name: &str, least: usize) -> usize {
         if self.all.load(Ordering::Relaxed) < least {
             return 0;
@@ -59,7 +59,7 @@ impl Load {
     }
 }
 
-/// Somebody who watches.
+/// A counted watch.
 #[derive(Debug)]
 pub struct Watcher {
     load: Arc<Load>,

@@ -1,5 +1,5 @@
-//! One file per verb. A verb gets a parsed request, works on values, sends messages to stores and returns a [`Reply`].
-//! Nothing here knows HTTP.
+//! One file per verb. A verb takes a parsed request, works on values, sends messages to stores and returns a [`Reply`]. Nothing
+//! here knows HTTP.
 
 pub mod admission;
 pub mod aggregation;
@@ -80,110 +80,111 @@ use self::record::Received;
 use self::services::Services;
 use self::stores::Stores;
 
-/// What every verb may use. One per HTTP worker.
+/// The dependencies of all verbs. One per HTTP worker.
 pub struct Backend {
-    /// The schemas of all kinds.
+    /// The schemas of all built-in kinds.
     pub registry: Arc<Registry>,
-    /// What the operator of this server has decided about objects.
+    /// Feature gates and settings that change the rules of kinds.
     pub terms: Terms,
-    /// The way to the stores.
+    /// Sends messages to the stores.
     pub stores: Stores,
-    /// What the cluster has to say about writes.
+    /// The admission plug-ins.
     pub admission: Chain,
-    /// The time.
+    /// The source of time, which tests replace.
     pub clock: Clock,
-    /// The addresses and ports that services get.
+    /// Allocates cluster IPs and node ports.
     pub services: Rc<Services>,
-    /// How objects are checked.
+    /// Which validation decides.
     pub engines: Engines,
-    /// The way to remove what cannot be read, where that is allowed.
+    /// Deletes corrupt objects, if enabled.
     pub forced: Option<Forced>,
-    /// What makes the tokens of service accounts.
+    /// Issues service account tokens.
     pub tokens: Arc<Issuer>,
-    /// How much the lists in flight hold.
+    /// The memory budget of lists.
     pub lists: Budget,
-    /// What is known of what requests will cost.
+    /// Statistics for estimating the cost of requests.
     pub load: Arc<Load>,
-    /// Says whose a token is that somebody else was shown.
+    /// Verifies tokens of TokenReviews.
     pub authenticator: Addr<Authenticator>,
-    /// Says who may do what, where a verb has to know more than whether it may run.
+    /// Answers access reviews, and checks rights that a verb needs besides its own.
     pub authorizer: Addr<Authorizer>,
-    /// Who has which role.
+    /// The RBAC index.
     pub roles: Arc<Roles>,
-    /// Who asks the webhooks that turn custom objects into other versions.
+    /// Calls conversion webhooks.
     pub conversions: Rc<Conversions>,
-    /// Whether selectors count when somebody asks what they may do.
+    /// Whether access reviews take selectors into account.
     pub judges_selectors: bool,
+    /// The resource that is served under a name now: custom resources are replaced when their definition changes, and removed
+    /// with it.
+    pub served_now: ServedNow,
 }
 
-/// Says whether a resource is still what is served under its name.
-pub type IsServed = Rc<dyn Fn(&Arc<Resource>) -> bool>;
+/// Finds the resource that is served under the name of another one now.
+pub type ServedNow = Rc<dyn Fn(&Arc<Resource>) -> Option<Arc<Resource>>>;
 
-/// What watches need besides. One per HTTP worker.
+/// Additional dependencies of watches. One per HTTP worker.
 pub struct Watching {
     /// Wakes the watches of this worker.
     pub broadcaster: Addr<Broadcaster>,
     /// Counts the watches of this server.
     pub live_sessions: LiveSessions,
-    /// How long a watch lasts at least if the client names no end.
+    /// The minimum duration of a watch without a timeout.
     pub min_request_timeout: Duration,
-    /// Whether a watch may begin with what is there and say when that is done.
+    /// Whether `sendInitialEvents` is supported.
     pub initial_events: bool,
-    /// What is counted.
+    /// Counts watches and their events.
     pub metrics: Arc<Metrics>,
-    /// Whether a resource is still what is served under its name: those of custom kinds are replaced when their definition changes.
-    pub is_served: IsServed,
 }
 
 impl Backend {
-    /// The schemas of a resource and of all that is built in.
+    /// The schemas for a resource, its own and all built-in ones.
     pub fn registry_of<'a>(&'a self, resource: &'a Resource) -> &'a Registry {
         resource.custom.as_ref().map_or(&*self.registry, |custom| &*custom.registry)
     }
 
-    /// The present moment as objects carry it.
+    /// The current time in the format of objects.
     fn now(&self) -> String {
         time::format_seconds(self.clock.now().unix_seconds())
     }
 }
 
-/// One request for a resource, taken apart.
+/// One parsed request for a resource.
 pub struct Call<'a> {
-    /// What it is for.
+    /// The requested resource.
     pub resource: &'a Arc<Resource>,
-    /// Where its objects are.
+    /// The store of its objects.
     pub stored: &'a Stored,
     /// The namespace of the path, empty for none.
     pub namespace: &'a str,
     /// The name of the path, empty for a collection.
     pub name: &'a str,
-    /// The sub-resource, empty for the resource itself.
+    /// The subresource, empty for the resource itself.
     pub subresource: &'a str,
-    /// The parameters.
+    /// The query parameters.
     pub query: &'a Query<'a>,
-    /// The body.
+    /// The body of the request.
     pub body: Bytes,
     /// The encoding of the body.
     pub encoding: Encoding,
-    /// The language of the body, if it is a patch.
+    /// The patch type, if it is a patch.
     pub patch: Option<PatchType>,
-    /// How the answer shows objects.
+    /// The form of the response.
     pub form: Form,
-    /// Where warnings go.
+    /// Collects warnings for the client.
     pub warnings: &'a Warnings,
-    /// Who asks.
+    /// The user who asks.
     pub user: &'a Identity,
-    /// The program they ask with, as it calls itself.
+    /// The User-Agent header.
     pub user_agent: &'a str,
-    /// The place among the requests in flight: a copy travels in every message, so that a client that hangs up does
-    /// not free it while a store still works for it.
+    /// The seat of the request. Every message carries a copy, so that a client that disconnects does not free it while a store
+    /// still works on the request.
     pub permit: Permit,
-    /// What its objects are in other versions, where a webhook makes those.
+    /// Converted versions of its objects, where a webhook makes them.
     pub elsewhere: Elsewhere,
 }
 
 impl<'a> Call<'a> {
-    /// A request that the server makes of itself, about one object or a part of it, without a body. It takes no place.
+    /// A request of the server itself about one object or subresource, without a body. It takes no seat.
     pub fn own(
         resource: &'a Arc<Resource>,
         (namespace, name, subresource): (&'a str, &'a str, &'a str),
@@ -211,7 +212,7 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
-    /// How errors name what was asked for.
+    /// The resource as errors name it.
     pub fn of(&self) -> GroupResource<'_> {
         self.resource.name()
     }
@@ -221,8 +222,7 @@ impl Call<'_> {
         if self.resource.namespaced { Key::namespaced(self.namespace, name) } else { Key::cluster(name) }
     }
 
-    /// The version and kind of what the body says and the answer shows: those of the resource, unless the path names a part
-    /// that looks different.
+    /// The group version and kind of the body and the response: those of the resource, unless a subresource has its own.
     pub fn shown_kind(&self) -> (&GroupVersion, &str) {
         match self.resource.subresource(self.subresource) {
             Some(sub) => (&sub.gv, &sub.kind),
@@ -230,13 +230,13 @@ impl Call<'_> {
         }
     }
 
-    /// What is known of the kind that the path shows, if that is a custom one.
+    /// The custom definition of the shown kind, if it has one.
     pub fn custom(&self) -> Option<&Custom> {
         let custom = self.resource.custom.as_deref();
         custom.filter(|_| *self.shown_kind().0 == self.resource.gv)
     }
 
-    /// The part of the object that the path names, if it can be read and written.
+    /// The subresource of the path, if it can be read and written.
     pub fn part(&self) -> Result<&Part> {
         let own = self.resource.custom.as_ref().filter(|_| self.subresource == "scale");
         let part = match own {
@@ -246,7 +246,7 @@ impl Call<'_> {
         part.ok_or_else(Status::no_such_resource)
     }
 
-    /// The rules of the kind. A kind that two groups serve is stored once, but each group asks for other things.
+    /// The rules of the kind. A kind in two groups is stored once, but each group has its own rules.
     pub fn kind(&self) -> Kind {
         Kind {
             rules: match self.resource.custom {
@@ -258,7 +258,7 @@ impl Call<'_> {
         }
     }
 
-    /// Who writes, as the rules of kinds see them.
+    /// The user as the rules of kinds see them.
     pub fn writer(&self) -> Writer {
         Writer {
             name: self.user.name.clone(),
@@ -268,23 +268,23 @@ impl Call<'_> {
         }
     }
 
-    /// Tells the client what is dubious about its object. An attempt that is repeated says it once.
+    /// Adds warnings. Repeated attempts add them once.
     pub fn warn(&self, warned: kinds::Warned) {
         warned.into_iter().for_each(|warning| self.warnings.add(warning));
     }
 
-    /// 500 for an object whose record is damaged.
+    /// 500 for a corrupt object.
     pub fn unreadable(&self, object: &Object) -> Box<Status> {
         Status::unreadable(self.of(), object.key.as_str(), object.revision.0)
     }
 
-    /// 422 for a body whose fields are wrong, in the name of its own kind.
+    /// 422 for invalid fields, with the kind of the body.
     pub fn invalid_body(&self, name: &str, errors: &[crate::api::field::FieldError]) -> Box<Status> {
         let (gv, kind) = self.shown_kind();
         Status::invalid(&gv.group, kind, name, errors)
     }
 
-    /// The same for an object that may say that it is of another kind: those of custom kinds are called what they say.
+    /// 422 for invalid fields of an object that states its own kind, as custom resources do.
     pub fn invalid_object(
         &self,
         name: &str,
@@ -299,10 +299,10 @@ impl Call<'_> {
         Status::invalid(group, kind, name, errors)
     }
 
-    /// Where messages say that an object is kept: those of custom kinds stand below their group.
+    /// The storage key as messages show it. Custom resources include their group.
     pub fn registered(&self, name: &str) -> String {
         let key = self.key(name);
-        // What is only tried is tried before the storage puts its own folder in front.
+        // In a dry run the reference reports the key before it adds its prefix.
         let root = if self.query.get("dryRun") == Some("All") { "" } else { "registry/" };
         match self.resource.custom {
             Some(_) => {
@@ -312,24 +312,23 @@ impl Call<'_> {
         }
     }
 
-    /// 422 for an object whose fields are wrong, in the name of the group that it is stored in: events have two.
+    /// 422 for invalid fields, with the storage group of the kind: events have two groups.
     pub fn invalid(&self, name: &str, errors: &[crate::api::field::FieldError]) -> Box<Status> {
         Status::invalid(&self.stored.version.group, &self.resource.kind, name, errors)
     }
 }
 
-/// What the client should know besides the answer, also when the answer is an error; and what a record of the request
-/// would note.
+/// Warnings for the client, which are sent even with an error, and annotations for the audit log.
 #[derive(Debug, Default)]
 pub struct Warnings {
     told: RefCell<Vec<String>>,
     notes: RefCell<BTreeMap<String, String>>,
-    /// What a record holds of the body.
+    /// The body for the audit log.
     pub received: Received,
 }
 
 impl Warnings {
-    /// Adds one, up to a bound: a body with a thousand unknown fields shall not make a thousand headers.
+    /// Adds a warning, up to a bound: a body with a thousand unknown fields must not cause a thousand headers.
     pub fn add(&self, text: impl Into<String>) {
         let mut all = self.told.borrow_mut();
         let text = text.into();
@@ -338,12 +337,12 @@ impl Warnings {
         }
     }
 
-    /// All of them, in order, as far as headers hold them.
+    /// All warnings in order, shortened to fit into headers.
     pub fn take(&self) -> Vec<String> {
         fitting(self.told.take())
     }
 
-    /// Notes something for the record of the request, up to a bound. What was noted under a key first stays.
+    /// Adds an audit annotation, up to a bound. The first value of a key stays.
     pub fn note(&self, key: &str, text: String) {
         let mut notes = self.notes.borrow_mut();
         if notes.len() < REQUEST_NOTES && !notes.contains_key(key) {
@@ -351,14 +350,14 @@ impl Warnings {
         }
     }
 
-    /// What is noted, by key.
+    /// All audit annotations.
     pub fn notes(&self) -> BTreeMap<String, String> {
         self.notes.borrow().clone()
     }
 }
 
-/// Warnings as the reference fits them into headers: once all of them together are too long, each is cut, also those
-/// before, and when even so they are too long the rest is left out.
+/// Shortens warnings as the reference does. If all together are too long, each is cut, including earlier ones. If they are still
+/// too long, the rest is dropped.
 fn fitting(mut all: Vec<String>) -> Vec<String> {
     let total: usize = all.iter().map(|text| text.chars().count()).sum();
     if total <= WARNING_CHARS {
@@ -376,19 +375,19 @@ fn fitting(mut all: Vec<String>) -> Vec<String> {
     all
 }
 
-/// What a verb answers.
+/// The result of a verb.
 pub enum Reply {
-    /// One object in the form of the call; for YAML in JSON, of which it is made.
+    /// One object in the form of the call; as JSON if YAML was negotiated.
     Object(u16, Bytes),
-    /// A collection, encoded while it is sent.
+    /// A list that is encoded as it is sent.
     List(Listing),
-    /// A Status that is no error.
+    /// A successful Status.
     Status(Status),
-    /// A stream of events in the form of the call.
+    /// A stream of watch events in the form of the call.
     Watch(Feed),
 }
 
-/// What every verb returns.
+/// The return type of every verb.
 pub type Answered = Result<Reply>;
 
 #[cfg(test)]

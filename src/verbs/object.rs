@@ -1,4 +1,4 @@
-//! Between values and stored objects: decoding what clients send, encoding what stores keep, and the way back.
+//! Converts between request bodies, values and stored objects.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ use crate::api::words::META_GROUP;
 use super::{Backend, Call};
 
 impl Backend {
-    /// Decodes the body as the kind that the path shows, fills in defaults and turns it into the stored version. What the
-    /// client should know of it becomes a warning.
+    /// Decodes the body as the shown kind, applies defaults and converts it to the stored version. Adds warnings about unknown
+    /// and duplicate fields.
     pub fn decode_body(&self, call: &Call<'_>, validation: FieldValidation) -> Result<Value> {
         let (gv, name) = call.shown_kind();
         let kind = GroupVersionKind::new(&gv.group, &gv.version, name);
@@ -58,11 +58,11 @@ impl Backend {
             }
             return Ok(value);
         }
-        // The kind first: it can still see what the client left out.
+        // The kind's own defaulting comes first: it can still see which fields the client omitted.
         let (gv, name) = call.shown_kind();
         kinds::fill_in(kinds::rules(&gv.group, name), &mut value, self.terms);
         default::apply(&self.registry, self.type_of(gv, name)?, &mut value);
-        // What looks like another kind is not stored as it is.
+        // A subresource of another kind is not stored in that form.
         if *name != *call.resource.kind {
             return Ok(value);
         }
@@ -92,7 +92,7 @@ impl Backend {
         decoded.map_err(|error| Status::bad_request(error.message))
     }
 
-    /// Decodes a body that may say another version than that of the kind.
+    /// Decodes a body that may have any version of its kind.
     fn decode_any_version(&self, call: &Call<'_>, kind: &GroupVersionKind) -> Result<Decoded> {
         let decoded = match call.encoding {
             Encoding::Json => codec::decode_any_version(&call.body, kind, &self.registry),
@@ -108,25 +108,25 @@ impl Backend {
         if call.body.is_empty() {
             return DeleteOptions::parse(call.query, None, self.forced.is_some());
         }
-        // Every group has options of this kind in its own name: the body may say any of them.
+        // Every group version has its own DeleteOptions: the body may name any of them.
         let kind = GroupVersionKind::new(META_GROUP, "v1", "DeleteOptions");
         let options = self.decode_any_version(call, &kind)?;
         self.note_options(call, &options.value);
         DeleteOptions::parse(call.query, Some(&options.value), self.forced.is_some())
     }
 
-    /// The type of a kind that is built in.
+    /// The schema type of a built-in kind.
     pub(super) fn type_of(&self, gv: &GroupVersion, kind: &str) -> Result<TypeId> {
         let found = self.registry.kind(&gv.group, &gv.version, kind);
         found.ok_or_else(|| Status::internal(format!("no schema for {kind} of {gv}")))
     }
 
-    /// The stored object as a value of the stored version.
+    /// Decodes a stored object in the stored version.
     pub fn load(&self, call: &Call<'_>, object: &Object) -> Result<Value> {
         self.load_one(call.resource, object).ok_or_else(|| call.unreadable(object))
     }
 
-    /// A stored object as a value of the stored version; `None` if it cannot be read.
+    /// Decodes a stored object in the stored version; `None` if it is corrupt.
     fn load_one(&self, resource: &Resource, object: &Object) -> Option<Value> {
         if let Some(custom) = &resource.custom {
             return custom.read(&object.bytes);
@@ -135,13 +135,13 @@ impl Backend {
         codec::decode_stored(&object.bytes, self.type_of(version, &resource.kind).ok()?, &self.registry)
     }
 
-    /// A stored object of any resource as a value of the stored version.
+    /// Decodes a stored object of any resource in the stored version.
     pub fn load_of(&self, resource: &Resource, object: &Object) -> Result<Value> {
         let broken = || Status::internal(format!("the stored object {:?} cannot be read", object.key));
         self.load_one(resource, object).ok_or_else(broken)
     }
 
-    /// A stored object of another kind than the call is about, in the version that it is stored in.
+    /// Decodes a stored object of another kind than the call's, in its stored version.
     pub fn load_kind(&self, version: &GroupVersion, kind: &str, object: &Object) -> Result<Value> {
         self.load_as(self.type_of(version, kind)?, object)
     }
@@ -159,13 +159,13 @@ impl Backend {
         self.draft_kind(&call.stored.version, &call.resource.kind, key, value)
     }
 
-    /// Encodes a value of another kind than the call is about, in the version that it is stored in.
+    /// Encodes a value of another kind than the call's, in its stored version.
     pub fn draft_kind(&self, version: &GroupVersion, kind: &str, key: Key, value: &Value) -> Result<Draft> {
         let encoded = codec::encode_draft(&self.registry, self.type_of(version, kind)?, value);
         Ok(drafted(encoded, key, value, select::fields_of(&version.group, kind, value)))
     }
 
-    /// Reads the object the call is about.
+    /// Reads the object of the call.
     pub async fn read(&self, call: &Call<'_>) -> Result<Arc<Object>> {
         let found = self.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
         found.map_err(|error| Status::from_store(&error, call.of(), call.name))
@@ -182,8 +182,8 @@ pub(super) fn drafted(encoded: codec::Encoded, key: Key, value: &Value, fields: 
     encoded.into_draft(key, labels, fields)
 }
 
-/// Refuses an object of so many parts that its defaults would outgrow any bound. The metadata are not defaulted, and their
-/// owned fields are many.
+/// Refuses an object with so many parts that its defaults would exceed any bound. Metadata is not counted: it has no defaults,
+/// and managedFields has many parts.
 pub(super) fn check_size(value: &Value) -> Result<()> {
     let fields = value.fields().into_iter().flatten().filter(|(name, _)| *name != "metadata");
     let parts =
@@ -194,7 +194,7 @@ pub(super) fn check_size(value: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Tells what would be refused. A list of faults begins with a line that says so, and each fault is a warning.
+/// Reports strict decoding errors as warnings. The first line of a list of errors only announces them.
 fn warn(call: &Call<'_>, strict: &[String]) {
     for fault in strict {
         match fault.split_once('\n') {

@@ -1,4 +1,4 @@
-//! Who owns the fields that a call writes.
+//! Field ownership (managedFields) of the objects that a call writes.
 
 use std::borrow::Cow;
 
@@ -13,13 +13,12 @@ use crate::api::words::SERVER_NAME;
 
 use super::{Backend, Call};
 
-/// What a new object cannot say, whatever its kind.
+/// Fields that no new object can set.
 const NEVER_NEW: [&[&str]; 2] =
     [&["metadata", "deletionTimestamp"], &["metadata", "deletionGracePeriodSeconds"]];
 
 impl Backend {
-    /// Writes into a new state of the call's object who owns its fields. Before admission: what the cluster changes
-    /// belongs to nobody.
+    /// Updates managedFields in the new state of the call's object. Before admission: its changes get no owner.
     pub fn record(&self, call: &Call<'_>, old: Option<&Value>, new: &mut Value) {
         let mut reset = self.reset(call);
         if old.is_none() {
@@ -29,7 +28,7 @@ impl Backend {
         ownership::record(&self.versions(call), &call.owned_write(&manager, &now, &reset), old, new);
     }
 
-    /// Writes into a new state of an object, of another kind than a call is about, that this server itself changed it.
+    /// Updates managedFields for a change that this server makes itself to an object of another kind.
     pub(super) fn record_own(
         &self,
         version: &GroupVersion,
@@ -41,7 +40,7 @@ impl Backend {
         record_own(&self.registry, (version, kind), subresource, &self.now(), Some(old), new);
     }
 
-    /// The part of an object that the path names, with the owners of its fields.
+    /// The subresource of the path, with the owners of its fields.
     pub(super) fn show_owned<'v>(
         &self,
         call: &Call<'_>,
@@ -55,7 +54,7 @@ impl Backend {
         Ok(shown)
     }
 
-    /// What becomes of an object whose part shall be `body`, and who owns its fields then.
+    /// Writes `body` as the subresource into the object, with updated field ownership.
     pub(super) fn write_owned(
         &self,
         call: &Call<'_>,
@@ -72,7 +71,7 @@ impl Backend {
         Ok(new)
     }
 
-    /// What a part that looks like another kind shares with its object.
+    /// The field that a subresource of another kind shares with its object.
     fn view<'a>(&'a self, call: &'a Call<'_>, part: &'a Part) -> Option<View<'a>> {
         let field = part.shared_field()?;
         Some(View {
@@ -83,13 +82,13 @@ impl Backend {
         })
     }
 
-    /// The versions of what the path shows.
+    /// The versions of the shown kind.
     pub(super) fn versions<'a>(&'a self, call: &'a Call<'_>) -> Versions<'a> {
         let (gv, kind) = call.shown_kind();
         if *kind == *call.resource.kind {
             return self.whole_versions(call);
         }
-        // What looks like another kind is never stored as such.
+        // A subresource of another kind is never stored in that form.
         Versions { registry: &self.registry, kind, stored: gv, elsewhere: None }
     }
 
@@ -113,7 +112,7 @@ impl Backend {
     }
 }
 
-/// Writes into a state that this server made or changed by itself who did.
+/// Updates managedFields for a change that this server makes itself.
 pub(super) fn record_own(
     registry: &Registry,
     (version, kind): (&GroupVersion, &str),
@@ -129,12 +128,12 @@ pub(super) fn record_own(
 }
 
 impl Call<'_> {
-    /// Who writes.
+    /// The field manager: from the query or the user agent.
     pub(super) fn manager(&self) -> String {
         ownership::manager_name(&self.query.text("fieldManager"), self.user_agent)
     }
 
-    /// The call as ownership sees it.
+    /// The write as field ownership sees it.
     pub(super) fn owned_write<'a>(
         &'a self,
         manager: &'a str,

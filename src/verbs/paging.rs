@@ -1,4 +1,4 @@
-//! Chunked lists: the continue token, and one page of a state.
+//! Chunked lists: continue tokens, and the pages of a snapshot.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -17,42 +17,51 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::limits::CONTINUE_TOKEN_BYTES;
 
-/// What a continue token says.
+/// The contents of a continue token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Continue {
-    /// The version of the whole list; `None` goes on with what is there now, for clients that would rather have that than
-    /// begin again.
+    /// The resourceVersion of the whole list; `None` continues with the current state, for clients that prefer inconsistent pages
+    /// to starting over.
     pub revision: Option<u64>,
-    /// The key that the next chunk begins with, if it is there, within what is listed: without the namespace where there is
-    /// one.
+    /// The key at which the next chunk begins, within the scope of the list: without the namespace if the list has one.
     pub from: String,
-    /// When the first chunk was shown, in milliseconds since 1970.
+    /// The time of the first chunk, in milliseconds since 1970.
     pub since: Option<u64>,
+    /// The version that the list began with, if it goes on with what is there now.
+    pub expired: Option<u64>,
 }
 
-/// The version of a token that goes on with what is there.
+/// The resourceVersion of tokens that continue with the current state.
 const LATEST: i64 = -1;
 const FORM: &str = "meta.k8s.io/v1";
 
 impl Continue {
-    /// The token as clients carry it.
+    /// Encodes the token.
     pub fn encode(&self) -> String {
         let revision = self.revision.map_or(LATEST, |revision| i64::try_from(revision).unwrap_or(i64::MAX));
         let mut token = serde_json::json!({"v": FORM, "rv": revision, "start": self.from});
-        if let Some(since) = self.since {
-            token["t"] = since.into();
+        for (name, value) in [("t", self.since), ("expired", self.expired)] {
+            if let Some(value) = value {
+                token[name] = value.into();
+            }
         }
         URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
-    /// Whether the list was begun longer ago than its version is kept. Clients count on that: some wait for it to happen, though
-    /// nothing was written since and the version could still be shown.
+    /// The token that goes on with what is there now.
+    #[must_use]
+    pub fn inconsistent(self) -> Continue {
+        Continue { revision: None, since: None, expired: self.revision, from: self.from }
+    }
+
+    /// Whether the list began longer ago than versions are kept. Clients rely on that: some wait for the expiry, even if nothing
+    /// was written and the version could still be served.
     pub fn is_over(&self, now: Timestamp, history: Duration) -> bool {
         let age = self.since.map(|since| Duration::from_millis(millis(now).saturating_sub(since)));
         age.is_some_and(|age| age > history)
     }
 
-    /// Reads a token that a client sent back. One that could not have been made here is refused, not repaired.
+    /// Parses a token. One that this server could not have made is refused.
     pub fn decode(text: &str) -> Result<Continue> {
         let invalid = |why: &str| {
             Status::bad_request(format!("invalid continue token: continue key is not valid{why}"))
@@ -63,7 +72,7 @@ impl Continue {
         let json = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid(&not_base64(text)))?;
         syntax::check(&json).map_err(|error| invalid(&format!(": {error}")))?;
         let value = read(&json).map_err(|error| invalid(&format!(": {error}")))?;
-        let Token { form, revision, start, since } =
+        let Token { form, revision, start, since, expired } =
             Token::read(&value).map_err(|error| invalid(&format!(": json: cannot unmarshal {error}")))?;
         if form != FORM {
             return Err(invalid(&format!(": server does not recognize this encoded version {form}")));
@@ -74,26 +83,27 @@ impl Continue {
         if start.is_empty() {
             return Err(invalid(": encoded start key empty (version meta.k8s.io/v1)"));
         }
-        // What lies above or beside the collection cannot be reached by a key of it.
+        // A key cannot lead above or beside its collection.
         let from = start.strip_prefix('/').unwrap_or(start);
         if from.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return Err(invalid(&format!(": {start}")));
         }
-        Ok(Continue { revision: u64::try_from(revision).ok(), from: from.to_owned(), since })
+        Ok(Continue { revision: u64::try_from(revision).ok(), from: from.to_owned(), since, expired })
     }
 }
 
-/// What a token says, whether it makes sense or not. What it does not say is empty.
+/// The raw fields of a token; missing ones are empty.
 #[derive(Default)]
 struct Token<'a> {
     form: &'a str,
     revision: i64,
     start: &'a str,
     since: Option<u64>,
+    expired: Option<u64>,
 }
 
 impl Token<'_> {
-    /// Reads it; the error says what is of the wrong type.
+    /// Reads the fields; the error names a field of the wrong type.
     fn read(value: &Value) -> std::result::Result<Token<'_>, String> {
         let mut token = Token::default();
         let fields = match value {
@@ -118,6 +128,7 @@ impl Token<'_> {
                 ("rv", Value::Int(revision)) => token.revision = *revision,
                 ("start", Value::String(start)) => token.start = start,
                 ("t", Value::Int(since)) => token.since = u64::try_from(*since).ok(),
+                ("expired", Value::Int(revision)) => token.expired = u64::try_from(*revision).ok(),
                 (field @ ("v" | "start"), found) => return wrong(found, field, "string"),
                 ("rv", found) => return wrong(found, "rv", "int64"),
                 _ => {}
@@ -127,14 +138,14 @@ impl Token<'_> {
     }
 }
 
-/// Where a token stops being one, as the reference's decoder says it.
+/// The position of invalid base64, as Go's decoder reports it.
 fn not_base64(text: &str) -> String {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let at = text.bytes().position(|byte| !known(byte)).unwrap_or_else(|| text.len().saturating_sub(1));
     format!(": illegal base64 data at input byte {at}")
 }
 
-/// A time as tokens say it.
+/// A time in the format of tokens.
 pub fn millis(at: Timestamp) -> u64 {
     at.0 / 1_000
 }
@@ -143,16 +154,16 @@ pub fn millis(at: Timestamp) -> u64 {
 pub struct Page {
     /// The objects of this chunk.
     pub items: Vec<Arc<Object>>,
-    /// Where the next chunk begins, if there is one.
+    /// The start of the next chunk, if there is one.
     pub next: Option<Continue>,
-    /// How many objects of the same scope follow.
+    /// The number of objects of the same scope that follow.
     pub remaining: usize,
-    /// Objects of this chunk whose records are damaged. Nobody knows whether they match.
+    /// Corrupt objects of this chunk. It is unknown whether they match.
     pub unreadable: Vec<Arc<Object>>,
 }
 
 impl Page {
-    /// Refuses to show a page that is not all there.
+    /// Refuses a page with corrupt objects.
     pub fn check(&self, of: GroupResource<'_>) -> Result<()> {
         if self.unreadable.is_empty() {
             return Ok(());
@@ -162,7 +173,7 @@ impl Page {
     }
 }
 
-/// The matching objects from a key on, as tokens say it, at most `limit`. `since`: when the list began.
+/// The matching objects from a key on, at most `limit`. `since`: the start of the list.
 pub fn select_page(
     snapshot: &Snapshot,
     filter: &Filter,
@@ -183,17 +194,17 @@ pub fn select_page(
             page.items.push(object.clone());
         }
     }
-    // Whether what follows matches is not looked at: the last chunk may be empty.
-    // With a selector nobody is told how much is left, so it is not counted.
+    // The following objects are not matched, so the last chunk may be empty. With a selector the remaining number is not
+    // reported, so it is not counted.
     page.remaining = if filter.is_selective() { usize::from(rest.next().is_some()) } else { rest.count() };
-    // Of one name there is one object, so nothing follows it.
+    // Only one object has a given name, so nothing follows it.
     let is_single = |key: &str| filter.name.is_some() && (namespace.is_some() || !key.contains('/'));
     if let Some(last) = page.items.last().filter(|last| page.remaining > 0 && !is_single(last.key.as_str())) {
         let within = namespace.map_or(0, |namespace| namespace.len() + 1);
         let key = last.key.as_str().get(within..).unwrap_or_default();
-        // The first key behind that one.
+        // The smallest key after that one.
         let (revision, from) = (Some(snapshot.revision.0), format!("{key}\0"));
-        page.next = Some(Continue { revision, from, since: Some(since) });
+        page.next = Some(Continue { revision, from, since: Some(since), expired: None });
     }
     page
 }
@@ -204,15 +215,17 @@ mod tests {
 
     #[test]
     fn a_token_comes_back_as_it_went() {
-        for (revision, since) in [(Some(7), Some(5)), (None, None)] {
-            let token = Continue { revision, from: "default/a\0".to_owned(), since };
-            assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
-        }
+        let token =
+            Continue { revision: Some(7), from: "default/a\0".to_owned(), since: Some(5), expired: None };
+        assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
+        let token = token.inconsistent();
+        assert_eq!((token.revision, token.since, token.expired), (None, None, Some(7)));
+        assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
     }
 
     #[test]
     fn a_token_is_over_when_its_history_is() {
-        let token = |since| Continue { revision: Some(7), from: "a\0".to_owned(), since };
+        let token = |since| Continue { revision: Some(7), from: "a\0".to_owned(), since, expired: None };
         let (now, minute) = (Timestamp(120_000_000), Duration::from_secs(60));
         assert!(token(Some(59_999)).is_over(now, minute));
         assert!(!token(Some(60_000)).is_over(now, minute));

@@ -1,7 +1,7 @@
-//! patch: the body says what shall change about what is there.
+//! patch: changes an existing object.
 //!
-//! The change is made on the object as the client sees it, in the version of the path; what comes out takes the same way
-//! as the body of an update. When others write the same object meanwhile, the change is made again on what they wrote.
+//! The patch is applied to the object in the version of the path, as the client sees it. The result is processed like the body of
+//! an update. If the object changes concurrently, the patch is applied again to the new state.
 
 use crate::api::media::PatchType;
 use crate::api::meta;
@@ -15,7 +15,7 @@ use super::apply::apply;
 use super::update::{NewState, store_update};
 use super::{Answered, Backend, Call};
 
-/// Changes the object that the path names.
+/// Patches the object that the path names.
 pub async fn patch(backend: &Backend, call: &Call<'_>) -> Answered {
     let Some(language) = call.patch else { return Err(Status::unsupported_patch()) };
     let options = PatchOptions::parse(call.query, language == PatchType::Apply)?;
@@ -34,7 +34,7 @@ pub async fn patch(backend: &Backend, call: &Call<'_>) -> Answered {
     store_update(backend, call, &change, options.write.dry_run).await
 }
 
-/// A body that says what shall change.
+/// A patch that is not server-side apply.
 struct Change<'a> {
     backend: &'a Backend,
     call: &'a Call<'a>,

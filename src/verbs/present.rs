@@ -1,8 +1,7 @@
-//! From stored bytes to what a client reads: its version, its encoding, and what it asked objects to be turned into.
+//! From stored bytes to responses: version, encoding, and the table or metadata form.
 //!
-//! What is dear to make is made once per object version and shared by everyone who asks for the same: converted versions
-//! and other encodings. Answers that are tables are made each time, because they say how old things are; an event of a
-//! watch keeps the table it was told in.
+//! Expensive forms (converted versions and other encodings) are cached per object version and shared by all requests. Tables are
+//! made every time, because they show ages; a watch event keeps its table.
 
 use std::sync::Arc;
 
@@ -29,7 +28,7 @@ use crate::api::words::{INITIAL_EVENTS_BLUEPRINT, INITIAL_EVENTS_END, META_GROUP
 use super::list::ITEMS_PER_TURN;
 use super::{Backend, Call};
 
-/// An object as its store keeps it: JSON of the stored version, and where its fields begin behind kind and apiVersion.
+/// A stored object: JSON of the stored version, and the offset of its fields after kind and apiVersion.
 #[derive(Clone, Copy)]
 struct Kept<'a> {
     /// What to call it when something is wrong with it.
@@ -43,7 +42,7 @@ impl<'a> Kept<'a> {
         Kept { key: object.key.as_str(), bytes: &object.bytes, item_at: object.item_at() }
     }
 
-    /// The metadata as it stands in the bytes: it comes first behind kind and apiVersion.
+    /// The bytes of the metadata, which comes right after kind and apiVersion.
     fn metadata(self) -> Result<&'a [u8]> {
         let broken = || Status::internal(format!("the stored object {:?} has no metadata", self.key));
         let fields = self.bytes.get(self.item_at..).and_then(|fields| fields.strip_prefix(br#""metadata":"#));
@@ -60,20 +59,19 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// Whether something that was made from an object is of any use to those who ask for this resource: what was made for a custom kind
-/// before its definition changed is not.
+/// Tells whether a cached form of an object is still useful: those from before a change of the custom definition are not.
 pub(super) fn is_living(resource: &Resource) -> impl Fn(Variant) -> bool {
     let living = resource.custom.as_ref().map(|custom| custom.ordinals.clone());
     move |variant: Variant| living.as_ref().is_none_or(|living| living.contains(&(variant.0 / Form::NUMBERS)))
 }
 
-/// Which of the things made from one object this is.
+/// The cache key of a form of an object.
 pub(super) fn variant(resource: &Resource, form: Form) -> Variant {
     Variant(resource.ordinal * Form::NUMBERS + form.number())
 }
 
 impl Backend {
-    /// An object as the whole answer to the call.
+    /// Encodes an object as the response of the call.
     pub fn show(&self, call: &Call<'_>, object: &Object) -> Result<Bytes> {
         let part = call.part()?;
         if !part.is_view() {
@@ -84,11 +82,11 @@ impl Backend {
         self.show_body(call, &shown)
     }
 
-    /// What looks like another kind than the objects of the path as the whole answer to the call.
+    /// Encodes a subresource of another kind as the response of the call.
     pub fn show_body(&self, call: &Call<'_>, shown: &Value) -> Result<Bytes> {
         let (gv, kind) = call.shown_kind();
         let columns = call.resource.custom.iter().flat_map(|_| print::custom_scale_columns()).collect();
-        // As if it were a resource of its own that nothing stores: then its version is the one it is in.
+        // Treated as an unstored resource of its own, so that it is shown in its own version.
         let looks = Resource {
             gv: gv.clone(),
             api_version: gv.to_string().into(),
@@ -101,12 +99,12 @@ impl Backend {
         self.presented(&looks, call.form, shown, true)
     }
 
-    /// An object that was never stored as the whole answer to the call: what a dry run shows.
+    /// Encodes a value that was never stored: the response of a dry run.
     pub fn show_value(&self, call: &Call<'_>, value: &Value) -> Result<Bytes> {
         self.presented(call.resource, call.form, value, true)
     }
 
-    /// A value of the stored version in this form; of the version that is asked for, where nothing is stored.
+    /// Encodes a value of the stored version in this form. Of an unstored kind, the value has the requested version.
     pub(super) fn presented(
         &self,
         resource: &Resource,
@@ -128,7 +126,7 @@ impl Backend {
         }
     }
 
-    /// What tells a client how far it has come: an object of its kind with nothing but a version.
+    /// A bookmark: an object of the kind with nothing but a resourceVersion.
     pub fn bookmark(
         &self,
         resource: &Resource,
@@ -150,13 +148,13 @@ impl Backend {
         }
         let text = matches!(form.encoding, Encoding::Json | Encoding::Yaml) && form.shape == Shape::Whole;
         if resource.custom.is_some() && text {
-            // As it is: it is no object whose defaults anybody would want to see.
+            // Encoded as it is: defaults would be misleading in a bookmark.
             return Ok(Bytes::from(codec::encode(&self.registry, self.registry.free_object(), &value)));
         }
         self.presented(resource, form, &value, columns)
     }
 
-    /// An object in this form, complete with its kind. `columns`: a table describes its columns.
+    /// Encodes an object in this form, with its kind. `columns`: a table includes its column definitions.
     pub fn present(&self, resource: &Resource, form: Form, object: &Object, columns: bool) -> Result<Bytes> {
         match (form.encoding, form.shape) {
             (Encoding::Protobuf, _) => {
@@ -180,7 +178,7 @@ impl Backend {
         }
     }
 
-    /// The Protobuf message of an object without its envelope: an item of a list. Made once and shared.
+    /// The Protobuf message of an object without its envelope: an item of a list. Cached.
     pub fn protobuf_message(&self, resource: &Resource, form: Form, object: &Object) -> Result<Bytes> {
         object.variant(variant(resource, form), is_living(resource), |object| {
             self.message(resource, form, Kept::of(object))
@@ -188,7 +186,7 @@ impl Backend {
     }
 
     fn message(&self, resource: &Resource, form: Form, kept: Kept<'_>) -> Result<Bytes> {
-        // What is stored in the version that is asked for goes from text to message without a tree between.
+        // An object stored in the requested version is transcoded directly, without building a value.
         if form.shape == Shape::Whole && resource.is_storage_version() {
             let ty = self.type_of(&resource.gv, &resource.kind)?;
             let message = protobuf::transcode(&self.registry, ty, kept.bytes);
@@ -198,8 +196,8 @@ impl Backend {
         Ok(Bytes::from(protobuf::message(&self.registry, ty, &value)))
     }
 
-    /// A whole list of partial objects at once: the older version of that list has its items before its metadata, so it
-    /// cannot be written item by item.
+    /// Encodes a whole list of PartialObjectMetadata: its older version has the items before the metadata, so it cannot be
+    /// streamed item by item.
     pub async fn partial_list(
         &self,
         version: MetaVersion,
@@ -233,7 +231,7 @@ impl Backend {
         Bytes::from(protobuf::envelope(api_version, kind, message))
     }
 
-    /// Everything but Protobuf, made anew.
+    /// Encodes everything but Protobuf, without the cache.
     fn made(&self, resource: &Resource, form: Form, kept: Kept<'_>, columns: bool) -> Result<Bytes> {
         if form.encoding == Encoding::Cbor {
             return self.cbor(resource, form, kept, false);
@@ -260,10 +258,10 @@ impl Backend {
         Ok(json)
     }
 
-    /// The object in CBOR: whole, or as an item of a list, which says nothing of its kind.
+    /// Encodes an object in CBOR: whole, or as a list item without kind and apiVersion.
     fn cbor(&self, resource: &Resource, form: Form, kept: Kept<'_>, item: bool) -> Result<Bytes> {
         let (ty, value) = self.shaped(resource, form, kept)?;
-        // Items of custom kinds say what they are, because nobody else may know.
+        // Items of custom resources state their kind, because clients may not know it.
         let whole = !item || matches!(form.shape, Shape::Metadata(_)) || resource.custom.is_some();
         Ok(Bytes::from(match whole {
             true => cbor::encode_object(&self.registry, ty, &value, Telling::Kept),
@@ -271,7 +269,7 @@ impl Backend {
         }))
     }
 
-    /// An item of a list in CBOR.
+    /// Encodes a list item in CBOR.
     pub fn cbor_item(&self, resource: &Resource, form: Form, object: &Object) -> Result<Bytes> {
         let bytes = self.cbor(resource, form, Kept::of(object), true)?;
         Ok(match bytes.strip_prefix(&cbor::PREFIX) {
@@ -280,7 +278,7 @@ impl Backend {
         })
     }
 
-    /// The object as a value of what it is turned into, and the type of that.
+    /// The object as a value in the requested form, and its type.
     fn shaped(&self, resource: &Resource, form: Form, kept: Kept<'_>) -> Result<(TypeId, Value)> {
         match form.shape {
             Shape::Metadata(version) => {
@@ -291,7 +289,7 @@ impl Backend {
         }
     }
 
-    /// Puts the objects of a page in the order in which the tables of their kind show them.
+    /// Sorts the objects of a page in the order of their kind's tables.
     pub fn sort_rows(&self, resource: &Resource, items: &mut Vec<Arc<Object>>) -> Result<()> {
         let group = resource.stored.as_ref().map_or("", |stored| &stored.version.group);
         let Some(order) = print::row_order(group, &resource.kind) else { return Ok(()) };
@@ -319,7 +317,7 @@ impl Backend {
         Ok(())
     }
 
-    /// What a row carries besides its cells.
+    /// The `object` of a table row.
     fn included(
         &self,
         resource: &Resource,
@@ -349,18 +347,18 @@ impl Backend {
         print::row(table, is_first, &cells, completion, object);
     }
 
-    /// The object in JSON of the version that was asked for.
+    /// The object in JSON of the requested version.
     fn json(&self, resource: &Resource, kept: Kept<'_>) -> Result<Bytes> {
         if resource.is_storage_version() {
             return Ok(kept.bytes.clone());
         }
         let value = self.converted(resource, kept)?;
         let made = codec::encode(&self.registry, self.type_in(resource, &resource.gv)?, &value);
-        // What comes out as it lies need not be kept twice.
+        // If the result equals the stored bytes, share those.
         Ok(if *made == **kept.bytes { kept.bytes.clone() } else { Bytes::from(made) })
     }
 
-    /// The type of a resource's objects in one of its versions.
+    /// The schema type of a resource in one of its versions.
     fn type_in(&self, resource: &Resource, version: &GroupVersion) -> Result<TypeId> {
         match resource.custom {
             Some(_) => Ok(self.registry.free_object()),
@@ -368,7 +366,7 @@ impl Backend {
         }
     }
 
-    /// The object as a value of the version that was asked for.
+    /// The object as a value of the requested version.
     fn converted(&self, resource: &Resource, kept: Kept<'_>) -> Result<Value> {
         let value = self.stored_value(resource, kept)?;
         match &resource.stored {
@@ -390,7 +388,7 @@ impl Backend {
         codec::decode_stored(bytes, ty, &self.registry).ok_or_else(|| kept.unreadable())
     }
 
-    /// Turns a value of one version of a kind into another.
+    /// Converts a value between versions of a kind.
     pub(super) fn convert(
         &self,
         value: Value,
@@ -402,7 +400,7 @@ impl Backend {
     }
 }
 
-/// The metadata of an object as an object of its own.
+/// The PartialObjectMetadata of an object.
 fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
     let metadata = inner::metadata(kept.bytes, kept.metadata()?);
     let mut json = BytesMut::with_capacity(metadata.len() + 80);
@@ -414,7 +412,7 @@ fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
     Ok(json.freeze())
 }
 
-/// Both versions of a partial object are one type; the object says which it is.
+/// Both versions of PartialObjectMetadata share one type; the apiVersion tells them apart.
 fn partial_type(registry: &Registry) -> Result<TypeId> {
     let found = registry.meta("PartialObjectMetadata");
     found.ok_or_else(|| Status::internal("no schema for PartialObjectMetadata".to_owned()))

@@ -1,4 +1,4 @@
-//! Whether a request for a certificate was made by whoever has its key.
+//! Verifies that a certificate request is signed by its own key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,8 +10,8 @@ use crate::api::kinds::Errors;
 use crate::api::value::Value;
 use crate::signatures;
 
-/// Adds to the errors of a new CertificateSigningRequest that its signature is not that of its key. Rules know no keys,
-/// so this stands beside them; the error comes where theirs would, behind those of the metadata.
+/// Adds an error if a new CertificateSigningRequest is not signed by its key. The rules of the kind cannot do cryptography, so
+/// the check stands beside them. The error is placed after those of the metadata, as in the reference.
 pub fn check(request: &Value, errors: Errors) -> Errors {
     let Some(wrong) = wrong_signature(request) else { return errors };
     let path = Path::new("spec").child("request");
@@ -27,10 +27,10 @@ pub fn check(request: &Value, errors: Errors) -> Errors {
     all
 }
 
-/// What is wrong with the signature of a request that can be read.
+/// The problem with the signature of a parsable request.
 fn wrong_signature(request: &Value) -> Option<&'static str> {
     let text = request.at(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default();
-    // A request that cannot be read is told of by the rules of the kind.
+    // The rules of the kind report unparsable requests.
     let request = X509Req::from_pem(&STANDARD.decode(text).ok()?).ok()?;
     let key = request.public_key().ok()?;
     if signatures::request_is_by(&request, &key) {

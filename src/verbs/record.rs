@@ -1,5 +1,5 @@
-//! What the record of a request holds of its body. Verbs say it when they have read the body; without a record nothing is
-//! made.
+//! The request body for the audit log. Verbs record it when they have read the body. Nothing is recorded unless the request is
+//! audited.
 
 use std::cell::{Cell, RefCell};
 
@@ -15,25 +15,25 @@ use crate::api::words::META_GROUP;
 
 use super::{Backend, Call};
 
-/// Where it stands who owns the fields.
+/// The field of metadata that records field ownership.
 const OWNERS: &str = "managedFields";
-/// How the reference names the version of options, unless they name the one of a group.
+/// The apiVersion that the reference records for options without a group of their own.
 const OPTIONS_VERSION: &str = "meta.k8s.io/__internal";
 
-/// What a body says of its object.
+/// The identity of the object in a body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// Its namespace.
+    /// `metadata.namespace`.
     pub namespace: String,
-    /// Its name.
+    /// `metadata.name`.
     pub name: String,
-    /// Its uid.
+    /// `metadata.uid`.
     pub uid: String,
-    /// Its version.
+    /// `metadata.resourceVersion`.
     pub resource_version: String,
 }
 
-/// What a record wants of a body, and what it has got.
+/// What auditing wants of a body, and what was recorded.
 #[derive(Debug, Default)]
 pub struct Received {
     level: Cell<Level>,
@@ -43,23 +43,23 @@ pub struct Received {
 }
 
 impl Received {
-    /// Says that a record is made, and what it wants.
+    /// Enables recording at a level.
     pub fn want(&self, level: Level, drops_owners: bool) {
         self.level.set(level);
         self.drops_owners.set(drops_owners);
     }
 
-    /// How much is written down of the request.
+    /// The audit level of the request.
     pub fn level(&self) -> Level {
         self.level.get()
     }
 
-    /// What the body says of its object, if it was read.
+    /// The identity of the object in the body, if it was read.
     pub fn named(&self) -> Option<Named> {
         self.named.borrow().clone()
     }
 
-    /// The body in JSON on one line, if it is wanted.
+    /// The body as JSON on one line, if it is wanted.
     pub fn body(&self) -> Option<Bytes> {
         self.body.borrow().clone()
     }
@@ -81,7 +81,7 @@ impl Received {
 }
 
 impl Backend {
-    /// Notes the body of a write, in the stored version, as the client would see it.
+    /// Records the body of a write as the client would see it.
     pub(super) fn note_body(&self, call: &Call<'_>, stored: &Value) {
         let received = &call.warnings.received;
         if received.level() < Level::Metadata {
@@ -107,7 +107,7 @@ impl Backend {
         }
     }
 
-    /// Notes the options of a deletion.
+    /// Records the options of a deletion.
     pub(super) fn note_options(&self, call: &Call<'_>, options: &Value) {
         let received = &call.warnings.received;
         if received.level() < Level::Request {
@@ -122,7 +122,7 @@ impl Backend {
         }
     }
 
-    /// Notes a patch as it came; one that is no JSON as the JSON that it means.
+    /// Records a patch as it came; one in YAML or CBOR as JSON.
     pub(super) fn note_patch(call: &Call<'_>, language: PatchType) {
         let received = &call.warnings.received;
         if received.level() < Level::Request {

@@ -1,5 +1,5 @@
-//! Questions that are asked by creating an object which nothing stores. They go the way of every create up to the point where
-//! an object would be stored; there somebody is asked instead.
+//! Reviews: requests that are asked by creating an object which is never stored. They pass the same steps as every create up to
+//! storing. Then they are answered instead.
 
 use std::sync::Arc;
 
@@ -21,20 +21,20 @@ use crate::api::words::AUTHORIZATION_GROUP;
 use super::admission::{Operation, Write};
 use super::{Answered, Backend, Call, Reply, create, rights};
 
-/// What a review asks for.
+/// The question of a review.
 #[derive(Clone, Copy)]
 enum Question {
-    /// May somebody do this?
+    /// May this user do this?
     Access(About),
-    /// What may the asker do?
+    /// Which rights does the asking user have?
     Rights,
-    /// Who is the asker?
+    /// Who is the asking user?
     Identity,
-    /// Whose is this token?
+    /// Whose token is this?
     Token,
 }
 
-/// Every review that is answered here.
+/// All reviews that are answered here.
 const QUESTIONS: [(&str, &str, Question); 6] = [
     (AUTHORIZATION_GROUP, "SelfSubjectAccessReview", Question::Access(About::Oneself)),
     (AUTHORIZATION_GROUP, "SubjectAccessReview", Question::Access(About::Anybody)),
@@ -50,7 +50,7 @@ fn question(resource: &Resource) -> Option<Question> {
     found.map(|(.., question)| *question)
 }
 
-/// Where the objects of a review would be, if it is one that is answered here: nowhere, in the version of the request.
+/// A placeholder for the store of a review, in the version of the request; `None` if the resource is no review.
 pub fn place(resource: &Resource) -> Option<Stored> {
     question(resource)?;
     Some(Stored { store: TypeName::new(""), version: resource.gv.clone(), hash: "".into() })
@@ -78,13 +78,13 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
     Ok(Reply::Object(201, backend.show_value(call, &answer)?))
 }
 
-/// Lets admission refuse the question, once it is known to make sense.
+/// Runs validating admission on a valid review.
 async fn admitted(backend: &Backend, call: &Call<'_>, review: &Value) -> Result<()> {
     let write = Write { backend, call, operation: Operation::Create, old: None };
     backend.admission.validate(&write, review).await
 }
 
-/// Refuses a review whose fields are wrong. The reference leaves out its kind and name.
+/// 422 for an invalid review. The reference omits its kind and name.
 fn refuse(call: &Call<'_>, errors: &Errors) -> Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid(call.of().group, "", "", errors)) }
 }
@@ -96,7 +96,7 @@ async fn token(backend: &Backend, call: &Call<'_>, mut review: Value) -> Result<
         Credentials { bearer: asked.bearer, audiences: asked.audiences, ..Credentials::default() };
     let found = backend.authenticator.send(Examine { credentials }).await;
     let found = found.map_err(|_| Status::unavailable("the authenticator does not answer"))?;
-    // Whoever asks about a token is told what its bearer would be.
+    // The asker gets the warnings that the token's bearer would get.
     for remark in found.iter().flat_map(|bearer| &bearer.remarks) {
         if let Remark::Warning(text) = remark {
             call.warnings.add(*text);
@@ -107,7 +107,7 @@ async fn token(backend: &Backend, call: &Call<'_>, mut review: Value) -> Result<
 }
 
 async fn access(backend: &Backend, call: &Call<'_>, mut review: Value, about: About) -> Result<Value> {
-    // First: without the feature the selectors are not even looked at.
+    // First, because without the feature gate selectors are dropped unread.
     let question = access::question(&mut review, backend.judges_selectors);
     refuse(call, &access::validate(&review, about))?;
     if about == About::AnybodyIn && call.namespace.is_empty() {
@@ -130,7 +130,7 @@ async fn access(backend: &Backend, call: &Call<'_>, mut review: Value, about: Ab
     Ok(review)
 }
 
-/// Whether the asker may know what would have to be there: roles and bindings that others have are not everybody's business.
+/// Whether the asker may see which roles and bindings the decision is based on: others' roles are not public.
 async fn may_explain(backend: &Backend, call: &Call<'_>) -> Result<bool> {
     let target = Target::Resource {
         group: call.resource.gv.group.to_string(),

@@ -1,10 +1,10 @@
-//! What services hold of the cluster, as writes see it: before a service is stored its addresses and ports are taken,
-//! afterwards what it no longer says is given back.
+//! Allocates cluster IPs and node ports for writes of Services: before a service is stored its addresses and ports are taken, and
+//! afterwards those that it no longer uses are released.
 //!
-//! An address is taken by creating the IPAddress of its name: that store is the one place where two writers meet, it is
-//! durable, and clients can read it. Ports are taken from the actor that owns them. Whatever becomes of the write, or of
-//! the client that asked for it, the [`Claim`] is settled: it looks at what is stored and lets go of the rest. A crash
-//! between the two writes leaves an address without a service; the next start, or the next look at all, finds it ([`repair`]).
+//! An address is taken by creating the IPAddress of its name. That store serializes concurrent writers, is durable, and is
+//! readable for clients. Ports are taken from the actor that owns them. Whatever happens to the write or its client, the
+//! [`Claim`] is settled: it compares with the stored service and releases the rest. A crash between the two writes leaves an
+//! address without a service; the next start or periodic check finds it ([`repair`]).
 
 mod claim;
 pub mod repair;
@@ -48,29 +48,40 @@ use super::{Backend, Call};
 
 const SERVICES: &str = "services";
 const ENDPOINTS: &str = "endpoints";
-const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
+/// The store of IPAddresses.
+pub const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
 const RANGES: &str = "servicecidrs.networking.k8s.io";
-/// The range that the flags give; it is always used, whatever its object says.
+/// The ServiceCIDR of the flags; it is always used, whatever its object says.
 const DEFAULT_RANGE: &str = "kubernetes";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 const MANAGER: &str = "ipallocator.k8s.io";
 
-/// Everything that services get from the cluster. One per worker.
+/// The allocator of cluster IPs and node ports. One per worker.
 pub struct Services {
-    /// The way to the stores. Its own, so that a claim can be settled after its request is gone.
+    /// Its own access to the stores, so that a claim can be settled after its request is gone.
     stores: Stores,
     registry: Arc<Registry>,
     clock: Clock,
     ports: Addr<Ports>,
     /// The ranges of the flags: one, or one of each family.
     ranges: Arc<[AddressRange]>,
-    /// The range of ports as messages name it.
+    /// The node port range as messages print it.
     port_range: String,
 }
 
+/// The addresses and ports of a stored Service.
+enum Told {
+    /// The Service does not exist.
+    Absent,
+    /// The Service has these.
+    Holds(Holdings),
+    /// The Service cannot be decoded, so anything may be in use.
+    Unknown,
+}
+
 impl Services {
-    /// What services get: addresses of these ranges, at least one, and ports of that actor.
+    /// An allocator for these ranges, at least one, and the ports of that actor.
     pub fn new(
         stores: Stores,
         registry: Arc<Registry>,
@@ -87,7 +98,7 @@ impl Services {
         Families { first, both: self.ranges.iter().any(|range| range.family() != first) }
     }
 
-    /// The ranges of a family: that of the flags, and those that clients added.
+    /// The ranges of a family: that of the flags, and those of ServiceCIDR objects.
     async fn ranges(&self, family: Family, permit: &Permit) -> Result<Vec<AddressRange>> {
         let of = GroupResource { group: NETWORKING_GROUP, resource: "servicecidrs" };
         let mut ranges = self.ranges.to_vec();
@@ -136,7 +147,7 @@ impl Services {
         drafted(encoded, Key::cluster(name), object, fields)
     }
 
-    /// Takes any address of a family that is free.
+    /// Takes any free address of a family.
     async fn take_any(&self, family: Family, owner: &Key, permit: &Permit) -> Result<IpAddr> {
         let of = GroupResource { group: NETWORKING_GROUP, resource: "ipaddresses" };
         let taken = self.stores.snapshot(&TypeName::new(ADDRESSES), permit).await;
@@ -144,7 +155,7 @@ impl Services {
         let mut random = |bound: u64| ids::below(usize::try_from(bound).unwrap_or(usize::MAX)) as u64;
         for range in self.ranges(family, permit).await? {
             for address in range.candidates(&mut random) {
-                // An address that was taken since the snapshot is refused by its store, and the search goes on.
+                // If the address was taken since the snapshot, creating its IPAddress fails and the search goes on.
                 if taken.get(&address.to_string()).is_none()
                     && self.take_address(address, owner, permit).await?
                 {
@@ -155,7 +166,7 @@ impl Services {
         Err(Status::internal("failed to allocate a serviceIP: range is full"))
     }
 
-    /// Gives back an address, if it is this owner's.
+    /// Releases an address, if this owner has it.
     async fn release_address(&self, name: &str, owner: &Key) -> std::result::Result<(), StoreError> {
         let store = TypeName::new(ADDRESSES);
         for _ in 0..RELEASE_ATTEMPTS {
@@ -178,7 +189,7 @@ impl Services {
         Err(StoreError::Busy)
     }
 
-    /// Endpoints of a service that is gone would be found by the next service of that name.
+    /// Deletes the endpoints of a removed service. Otherwise the next service of that name would inherit them.
     async fn remove_endpoints(&self, owner: &Key) -> std::result::Result<(), StoreError> {
         let store = TypeName::new(ENDPOINTS);
         let object = self.stores.get(&store, owner.clone(), &Permit::none()).await?;
@@ -189,22 +200,36 @@ impl Services {
         Ok(())
     }
 
-    /// What a stored service holds, after every write of it that is under way.
-    async fn held(&self, owner: &Key, permit: &Permit) -> std::result::Result<Option<Holdings>, StoreError> {
+    /// The addresses and ports of the stored service, after all pending writes of it.
+    async fn held(&self, owner: &Key, permit: &Permit) -> std::result::Result<Told, StoreError> {
         let found = self.stores.settled(&TypeName::new(SERVICES), owner.clone(), permit).await?;
-        Ok(found.map(|object| {
-            self.decode(&object, "", "Service")
-                .map_or_else(Holdings::default, |service| Holdings::of(&service))
-        }))
+        Ok(match found {
+            None => Told::Absent,
+            Some(object) => self
+                .decode(&object, "", "Service")
+                .map_or(Told::Unknown, |service| Told::Holds(Holdings::of(&service))),
+        })
     }
 
-    /// Gives back what is not needed. One thing that cannot be given back now does not keep the others: it stays in the
-    /// doubt, and the error says whether to come again.
+    /// Releases what is not needed. An item that cannot be released now does not stop the others: it stays in the doubt, and the
+    /// error tells whether to retry.
     async fn let_go(&self, doubt: &mut Doubt) -> std::result::Result<(), StoreError> {
         let owner = doubt.owner.clone();
-        let held = self.held(&owner, &doubt.permit).await?;
-        doubt.endpoints &= held.is_none();
-        doubt.held = doubt.held.without(&held.unwrap_or_default());
+        match self.held(&owner, &doubt.permit).await? {
+            Told::Absent => {}
+            Told::Holds(held) => {
+                doubt.endpoints = false;
+                doubt.held = doubt.held.without(&held);
+            }
+            // All of it may be in use.
+            Told::Unknown => {
+                tracing::warn!(
+                    service = owner.as_str(),
+                    "the service cannot be read: nothing of it is given back"
+                );
+                (doubt.held, doubt.endpoints) = (Holdings::default(), false);
+            }
+        }
         let ports = std::mem::take(&mut doubt.held.ports);
         if !ports.is_empty() {
             let back = Return { owner: owner.clone(), ports: ports.into_iter().collect() };
@@ -219,7 +244,7 @@ impl Services {
         }
         if doubt.endpoints {
             match self.remove_endpoints(&owner).await {
-                // Somebody uses them again.
+                // A concurrent write uses the endpoints again.
                 Ok(()) | Err(StoreError::NotFound | StoreError::Conflict(_)) => doubt.endpoints = false,
                 Err(error) => failed = Some(error),
             }
@@ -228,7 +253,7 @@ impl Services {
     }
 }
 
-/// A range without a condition is good: nobody may be there to say so.
+/// Whether a range may be used. Without a condition it may: no controller might be there to set one.
 fn is_ready(range: &Value) -> bool {
     let conditions = range.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
     let ready = conditions.iter().find(|condition| condition.str("type") == "Ready");
@@ -262,7 +287,7 @@ fn is_service(call: &Call<'_>) -> bool {
     call.stored.store.as_str() == SERVICES
 }
 
-/// Takes what a new service needs and writes it into the service.
+/// Takes the addresses and ports of a new service and writes them into it.
 pub async fn claim_new(
     backend: &Backend,
     call: &Call<'_>,
@@ -276,7 +301,7 @@ pub async fn claim_new(
     take(backend, call, service, None, dry_run).await
 }
 
-/// Takes what a changed service needs besides what it has, and remembers what it had.
+/// Takes the additional addresses and ports of a changed service, and remembers the old ones.
 pub async fn claim_changed(
     backend: &Backend,
     call: &Call<'_>,
@@ -291,14 +316,14 @@ pub async fn claim_changed(
         carry::keep_given(service, old);
         return take(backend, call, service, Some(old), dry_run).await;
     }
-    // A write of a part takes nothing, but it may be the last thing that an object which is going away waits for.
+    // A write of a subresource takes nothing, but it may be the last step of a pending deletion.
     if dry_run || !meta::is_terminating(old) {
         return Ok(Claim::none());
     }
     Ok(leaving(backend, call, call.key(meta::name(old)), Holdings::of(old)))
 }
 
-/// Remembers what a service holds that is about to be removed.
+/// Remembers the addresses and ports of a service that is about to be removed.
 pub fn claim_gone(backend: &Backend, call: &Call<'_>, object: &Object) -> Claim {
     if !is_service(call) {
         return Claim::none();
@@ -320,7 +345,7 @@ async fn take(
     dry_run: bool,
 ) -> Result<Claim> {
     let (services, name) = (&backend.services, meta::name(service).to_owned());
-    // What the families refuse is refused before anything is taken.
+    // Check the IP families before anything is taken.
     families::settle(service, old, services.families()).map_err(|errors| call.invalid(&name, &errors))?;
     let (now, was) = (spec(service), old.map(spec));
     let addresses =

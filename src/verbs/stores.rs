@@ -1,4 +1,4 @@
-//! The way from a verb to the store actors: finds them, asks them, and says in API terms what went wrong.
+//! The verbs' access to the store actors: finds them and sends them messages.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use pilothouse_actors::object::{Draft, Key, Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::{
-    Create, Get, OpenWatch, Position, Remove, Replace, Settled, Store, TakeSnapshot,
+    Create, Get, OpenWatch, Position, Remove, Replace, Settled, Step, Store, TakeSnapshot,
 };
 use pilothouse_actors::turns::{Basis, TakeTurn, Turn, Turning};
 use tokio::time::timeout;
@@ -26,18 +26,18 @@ pub type StoreResult<T> = Result<T, StoreError>;
 /// The stores as one worker sees them.
 pub struct Stores {
     directory: Addr<Directory>,
-    /// Addresses that were found before. A store lives as long as the server, unless its type is no more.
+    /// Known addresses. A store lives as long as the server, unless its type is removed.
     found: RefCell<HashMap<TypeName, Addr<Store>>>,
 }
 
 impl Stores {
-    /// Stores found through this directory.
+    /// Finds stores through this directory.
     pub fn new(directory: Addr<Directory>) -> Stores {
         Stores { directory, found: RefCell::default() }
     }
 
-    /// The object with this key. One whose record is damaged is an error: whoever took it for an empty one would let pods
-    /// into a namespace that forbids them, or remove what belongs to it.
+    /// The object with this key. A corrupt one is an error: if it were taken for an empty one, pods would be admitted into a
+    /// namespace that forbids them, or dependents would be removed.
     pub async fn get(&self, of: &TypeName, key: Key, permit: &Permit) -> StoreResult<Arc<Object>> {
         let object: Arc<Object> = self.ask(of, Get { key, permit: permit.clone() }).await?;
         readable(object)
@@ -48,7 +48,7 @@ impl Stores {
         self.ask(of, Create { draft, permit: permit.clone() }).await
     }
 
-    /// Puts an object in the place of the version that was read.
+    /// Replaces the version that was read.
     pub async fn replace(
         &self,
         of: &TypeName,
@@ -59,7 +59,7 @@ impl Stores {
         self.replace_in_turn(of, draft, expected, permit, None).await
     }
 
-    /// Puts an object in the place of the version that was read in a turn. The turn is over when the store has taken it in.
+    /// Replaces the version that was read in a turn. The turn ends when the store has accepted the write.
     pub async fn replace_in_turn(
         &self,
         of: &TypeName,
@@ -71,7 +71,7 @@ impl Stores {
         self.ask(of, Replace { draft, expected, permit: permit.clone(), turn }).await
     }
 
-    /// Takes out the version that was read.
+    /// Removes the version that was read.
     pub async fn remove(
         &self,
         of: &TypeName,
@@ -82,7 +82,7 @@ impl Stores {
         self.ask(of, Remove { key, expected, permit: permit.clone() }).await
     }
 
-    /// The object with this key, after every write of it that was sent before this.
+    /// The object with this key, after all writes of it that were sent before.
     pub async fn settled(
         &self,
         of: &TypeName,
@@ -92,8 +92,8 @@ impl Stores {
         self.ask(of, Settled { key, permit: permit.clone() }).await
     }
 
-    /// What a change of the object with this key is worked out of. Where too many wait for a turn, or for
-    /// too long, it comes without: there is nothing but to try.
+    /// The state that a change of an object starts from. If the queue for turns is full or too slow, it comes without a turn:
+    /// then the write is just tried.
     pub async fn basis(&self, of: &TypeName, key: Key, turn: Turning, permit: &Permit) -> StoreResult<Basis> {
         let ask = |turn| self.ask(of, TakeTurn { key: key.clone(), turn, permit: permit.clone() });
         let basis = match timeout(TURN, ask(turn)).await {
@@ -103,8 +103,8 @@ impl Stores {
         Ok(Basis { object: basis.object.map(readable).transpose()?, ..basis })
     }
 
-    /// The object with this key once all its writes are durable, and a turn, so that whoever lost to others once does not lose to
-    /// them for ever. The turn lasts until it is dropped: after the write that follows.
+    /// The object with this key once all its writes are durable, with a turn, so that a writer that had a conflict does not lose
+    /// repeatedly. The turn lasts until it is dropped: after the write that follows.
     pub async fn alone(
         &self,
         of: &TypeName,
@@ -116,12 +116,17 @@ impl Stores {
         Ok((readable(settled.ok_or(StoreError::NotFound)?)?, turn))
     }
 
+    /// Lets the type go on to a revision above this one, which has expired.
+    pub async fn step(&self, of: &TypeName, above: Revision, permit: &Permit) -> StoreResult<()> {
+        self.ask(of, Step { above, permit: permit.clone() }).await
+    }
+
     /// All objects as they are now.
     pub async fn snapshot(&self, of: &TypeName, permit: &Permit) -> StoreResult<Snapshot> {
         self.ask(of, TakeSnapshot { permit: permit.clone() }).await
     }
 
-    /// All objects as they are now, and what happens to them from now on.
+    /// All objects as they are now, and the stream of later changes.
     pub async fn open_watch(&self, of: &TypeName, permit: &Permit) -> StoreResult<Position> {
         self.ask(of, OpenWatch { permit: permit.clone() }).await
     }
@@ -131,7 +136,7 @@ impl Stores {
         self.directory.send(Types).await.map_err(|_: MailboxError| StoreError::Unavailable)
     }
 
-    /// Lets go of the store of a type that is no more. Answers whether there is more to do later.
+    /// Releases the store of a removed type. Answers whether work is left for later.
     pub async fn release(&self, of: &TypeName) -> StoreResult<Released> {
         self.found.borrow_mut().remove(of);
         let released = self.directory.send(Release { type_name: of.clone() }).await;
@@ -146,7 +151,7 @@ impl Stores {
         <Store as actix::Actor>::Context: ToEnvelope<Store, M>,
     {
         let store = self.find(of).await?;
-        // A closed mailbox: the store has died or the server is stopping. Either way nobody knows about this command.
+        // A closed mailbox: the store has died or the server is stopping. Whether the command took effect is unknown.
         store.send(command).await.map_err(|_: MailboxError| StoreError::Unavailable)?
     }
 

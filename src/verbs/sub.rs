@@ -1,5 +1,5 @@
-//! What stands below objects. Parts that are read and written go through the verbs as objects do; here is what is only
-//! done: a POST that changes the object above it and answers with nothing but success, or that makes a token of it.
+//! Subresources that only accept a POST: bindings, evictions and token requests. Subresources that are read and written go
+//! through the other verbs.
 
 mod binding;
 mod eviction;
@@ -18,10 +18,10 @@ use crate::api::value::Value;
 use super::admission::{Operation, Write};
 use super::{Answered, Backend, Call};
 
-/// Bindings that name their pod in the body. They are what stands below pods under the same name in the singular.
+/// Bindings that name their pod in the body: the same as the `binding` subresource of pods.
 const BINDINGS: GroupResource<'_> = GroupResource { group: "", resource: "bindings" };
 
-/// Whose objects a request is about, where they are, and which part of them. `None`: nobody serves that.
+/// The resource, store and subresource of a request; `None` if nothing serves it.
 pub fn target<'a>(
     catalog: &'a Catalog,
     resource: &'a Arc<Resource>,
@@ -36,7 +36,7 @@ pub fn target<'a>(
     resource.stored.as_ref().filter(|_| served).map(|stored| (resource, stored, subresource))
 }
 
-/// Does what the body asks for.
+/// Serves the POST.
 pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
     let options = WriteOptions::create(call.query)?;
     let body = received(backend, call, &options).await?;
@@ -48,13 +48,13 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
     }
 }
 
-/// The body, after admission has changed it.
+/// The body, after mutating admission.
 async fn received(backend: &Backend, call: &Call<'_>, options: &WriteOptions) -> Result<Value> {
     let mut body = backend.decode_body(call, options.field_validation)?;
     meta::agree_on_namespace(&mut body, call.namespace)?;
     meta::dedupe_owners(&mut body).into_iter().for_each(|warning| call.warnings.add(warning));
     if call.subresource == "token" {
-        // The one body that comes back to the client, with the owners of its fields.
+        // Token requests are returned to the client, with managedFields.
         token::wipe(&mut body);
         backend.record(call, None, &mut body);
     }
@@ -63,7 +63,7 @@ async fn received(backend: &Backend, call: &Call<'_>, options: &WriteOptions) ->
     Ok(body)
 }
 
-/// Lets admission refuse what is about to be done.
+/// Runs validating admission.
 async fn admitted(backend: &Backend, call: &Call<'_>, body: &Value) -> Result<()> {
     let write = Write { backend, call, operation: Operation::Create, old: None };
     backend.admission.validate(&write, body).await

@@ -1,4 +1,4 @@
-//! update: the body takes the place of what is there, if that still is what the client thinks.
+//! update: the body replaces the object, if the client's resourceVersion still matches.
 
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::Object;
@@ -19,19 +19,19 @@ use super::admission::{Operation, Write};
 use super::create::{FILLED_IN, admit, store_new};
 use super::{Answered, Backend, Call, Reply, services};
 
-/// Where the new state of an object comes from.
+/// Computes the new state of an object.
 pub trait NewState {
-    /// The state that shall follow what is there, with its owners. Both are what the path shows of the object, in the stored
-    /// version. Asked anew whenever somebody else was quicker.
+    /// The state that follows `old`, with managedFields. Both are the object or subresource of the path, in the stored version.
+    /// Called again after every conflict.
     fn after(&self, old: &Value) -> Result<Value>;
 
-    /// The state of an object that is not there yet; `None` where it must be there.
+    /// The state of an object that does not exist yet; `None` if it must exist.
     fn first(&self) -> Option<Result<Value>> {
         None
     }
 }
 
-/// A body that says everything.
+/// An update with a whole object as its body.
 struct Whole<'a> {
     backend: &'a Backend,
     call: &'a Call<'a>,
@@ -47,7 +47,7 @@ impl NewState for Whole<'_> {
     }
 
     fn first(&self) -> Option<Result<Value>> {
-        // Whoever means one object is told that it is not this one, before anything else.
+        // A body with a uid means one particular object, and that does not exist.
         if let Err(other) = check_uid(self.call, &self.value, &Value::Null) {
             return Some(Err(other));
         }
@@ -60,7 +60,7 @@ impl NewState for Whole<'_> {
     }
 }
 
-/// Replaces the object that the path names by the body; creates it where the kind allows that.
+/// Replaces the object that the path names; creates it if the kind allows that.
 pub async fn update(backend: &Backend, call: &Call<'_>) -> Answered {
     let options = WriteOptions::update(call.query)?;
     let mut value = backend.decode_body(call, options.field_validation)?;
@@ -80,7 +80,7 @@ pub async fn store_update(
 ) -> Result<Reply> {
     let part = call.part()?;
     for attempt in 0..WRITE_ATTEMPTS {
-        // Who lost once would only lose again, and keep the others from winning: one after the other all get through.
+        // After a conflict the write takes a turn. Without turns the losers would keep colliding.
         let turn = if attempt == 0 { Turning::IfContended } else { Turning::Always };
         let basis = backend.stores.basis(&call.stored.store, call.key(call.name), turn, &call.permit).await;
         let refused = |error: StoreError| Status::from_store(&error, call.of(), call.name);
@@ -91,43 +91,42 @@ pub async fn store_update(
             }
             let Some(first) = state.first() else { return Err(refused(StoreError::NotFound)) };
             match create_instead(backend, call, first?, dry_run).await {
-                // Somebody else made it meanwhile: then it is an update after all.
+                // A concurrent create came first: then it is an update after all.
                 Err(status) if status.is_taken() && attempt + 1 < WRITE_ATTEMPTS => continue,
                 created => return created,
             }
         };
         let changed = follow(backend, call, part, state, (&current, turn), dry_run).await;
-        // What was worked out of something that is not durable yet, and is not written, is not to be told before it is.
+        // A reply based on a pending write must wait until that write is durable.
         if !is_durable && !matches!(changed, Ok(Outcome::Stored(_) | Outcome::Overtaken)) {
             settle(backend, call).await?;
         }
         match changed? {
             Outcome::Stored(reply) | Outcome::Same(reply) => return Ok(reply),
-            // Somebody wrote in between: a state that follows theirs may still do. One for another version will not, and
-            // then it is refused for that.
+            // After a conflict the state is computed again. If the client named a version, that attempt is refused.
             Outcome::Overtaken => {}
         }
     }
     Err(Status::stale(call.of(), call.name))
 }
 
-/// What became of a new state.
+/// The result of one attempt.
 enum Outcome {
-    /// It is stored.
+    /// The new state is stored.
     Stored(Reply),
-    /// It need not be stored, or shall not.
+    /// Nothing is stored: no change, or a dry run.
     Same(Reply),
-    /// Somebody else wrote first.
+    /// A concurrent write came first.
     Overtaken,
 }
 
-/// Waits until every write of the object that came before is durable.
+/// Waits until all earlier writes of the object are durable.
 async fn settle(backend: &Backend, call: &Call<'_>) -> Result<()> {
     let settled = backend.stores.settled(&call.stored.store, call.key(call.name), &call.permit).await;
     settled.map(drop).map_err(|error| Status::from_store(&error, call.of(), call.name))
 }
 
-/// Works out the state that follows `current`, checks and stores it.
+/// Computes the state that follows `current`, validates and stores it.
 async fn follow(
     backend: &Backend,
     call: &Call<'_>,
@@ -154,7 +153,7 @@ async fn follow(
     stored
 }
 
-/// Checks and stores a new state.
+/// Validates and stores a new state.
 async fn change(
     write: &Write<'_>,
     part: &Part,
@@ -181,7 +180,7 @@ async fn create_instead(
     store_new(backend, call, &value, dry_run).await
 }
 
-/// A body with a uid means one object and no other of the same name.
+/// A uid in the body must match the object.
 fn check_uid(call: &Call<'_>, value: &Value, old: &Value) -> Result<()> {
     let (wanted, found) = (meta::of(value).str("uid"), meta::of(old).str("uid"));
     if wanted.is_empty() || wanted == found {
@@ -190,7 +189,7 @@ fn check_uid(call: &Call<'_>, value: &Value, old: &Value) -> Result<()> {
     Err(Status::wrong_uid(call.of(), &call.registered(call.name), wanted, found))
 }
 
-/// The same for a part that looks like another kind, in a patch too: it can name the uid though it cannot change it.
+/// A uid in a subresource of another kind must match the object, in a patch too: it can name the uid though it cannot change it.
 fn check_viewed(call: &Call<'_>, body: &Value, was: &Value) -> Result<()> {
     let (wanted, found) = (meta::of(body).str("uid"), meta::of(was).str("uid"));
     if wanted.is_empty() || wanted == found {
@@ -205,7 +204,7 @@ fn check_viewed(call: &Call<'_>, body: &Value, was: &Value) -> Result<()> {
 fn check_version(call: &Call<'_>, part: &Part, wanted: Option<u64>, current: u64) -> Result<()> {
     match wanted {
         Some(wanted) if wanted != current => Err(Status::stale(call.of(), call.name)),
-        // What looks like another kind need not name a version, whatever its object needs.
+        // A subresource of another kind need not have a resourceVersion, even if its object needs one.
         None if !call.kind().rules.unconditional_update && !part.is_view() => {
             let path = Path::new("metadata").child("resourceVersion");
             let errors = [FieldError::invalid(&path, "0x0", "must be specified for an update")];
@@ -216,11 +215,11 @@ fn check_version(call: &Call<'_>, part: &Part, wanted: Option<u64>, current: u64
     }
 }
 
-/// Keeps what the client may not change and checks the result.
+/// Restores fields that the client must not change, and validates.
 fn complete(backend: &Backend, call: &Call<'_>, part: &Part, mut value: Value, old: &Value) -> Result<Value> {
     let now = backend.now();
     let occasion = Occasion { now: &now, user: &call.writer(), terms: backend.terms };
-    // Whoever names no version means the present one; the rules want to see it.
+    // Without a resourceVersion the current one is meant; validation requires it.
     meta::copy(value.entry("metadata"), meta::of(old), "resourceVersion");
     let checked = part.settle(call.kind(), &mut value, old, &occasion);
     match backend.check_rules(call, &value, Some(old), checked) {
@@ -249,7 +248,7 @@ async fn put(
     if is_written && new == *old {
         return shown(current).await.map(Outcome::Same);
     }
-    // Two values may say the same in different ways.
+    // Different values may have the same encoding.
     if is_written
         && backend.draft(call, current.key.clone(), &new)? == backend.draft(call, current.key.clone(), old)?
     {
@@ -265,7 +264,7 @@ async fn put(
     }
     let store = &call.stored.store;
     if deletion::is_over(call.kind().rules, &new) {
-        // The last finalizer has left an object that was only waiting for it.
+        // The last finalizer is gone, and the object was waiting only for that.
         let last = Object::new(draft, current.revision);
         return match backend.stores.remove(store, current.key.clone(), current.revision, &call.permit).await {
             Ok(_) | Err(StoreError::NotFound) => shown(&last).await.map(Outcome::Stored),

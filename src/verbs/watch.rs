@@ -1,4 +1,4 @@
-//! watch: a session on the connection's own thread that follows the history of a type.
+//! watch: a session on the connection's own thread follows the history of a type.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -32,12 +32,12 @@ use super::load::Watcher;
 use super::present::variant;
 use super::{Answered, Backend, Call, Reply, Watching};
 
-/// Answers a stream of the changes that match.
+/// Answers a stream of matching changes.
 pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) -> Answered {
     let mut options = ListOptions::parse(call.query)?;
     options.set_defaults(watching.initial_events);
     options.validate(watching.initial_events)?;
-    // The path may say it too: the old /watch/ prefix, or a name. Only what the query says is judged as a watch.
+    // The path may request a watch, too: by the old /watch/ prefix, or by a name. Only the query is validated as a watch.
     options.watch = true;
     let filter = filter(call, &options)?;
     let asked = options::revision(&options.resource_version)?.unwrap_or(0);
@@ -59,8 +59,8 @@ pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) 
             backend.load.watch(&call.stored.store, call.namespace, name)
         }),
     });
-    // Whoever has seen a version that does not exist has seen another store: to wait for it for ever would be to miss all
-    // that happens until then. The reference does wait; a client that is told begins anew.
+    // A client with a version from the future has talked to another store. If its watch waited for that version, it would miss
+    // everything until then. The reference does wait; this server returns an error, so that the client starts over.
     let position = match not_older(backend, call, open(backend, call).await?, asked).await {
         Ok(position) => position,
         Err(status) if status.is_timeout() => return Ok(Reply::Watch(Feed::only(frames.error(&status)))),
@@ -89,21 +89,21 @@ pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) 
         initial_end_bookmark: options.is_streaming_list(),
         live: watching.live_sessions.clone(),
         is_current: {
-            let (is_served, resource) = (watching.is_served.clone(), call.resource.clone());
-            Box::new(move || is_served(&resource))
+            let (served_now, resource) = (backend.served_now.clone(), call.resource.clone());
+            Box::new(move || served_now(&resource).is_some_and(|now| Arc::ptr_eq(&now, &resource)))
         },
     });
     Ok(Reply::Watch(feed))
 }
 
-/// Whether a watch is about what runs on one node: there are as many as nodes, and a write interests one of them.
+/// Whether a watch is limited to one node. There are as many such watches as nodes, and a write concerns only one of them.
 fn hears_of_one_node(filter: &Filter) -> bool {
     let is_node = |rule: &FieldRule| matches!(rule, FieldRule::Equals(field, node) if **field == *"spec.nodeName" && !node.is_empty());
     filter.fields.iter().any(is_node)
 }
 
-/// What is there when a watch begins. Of one namespace only its own objects are looked at, of all they are looked at as
-/// the client reads them.
+/// The initial events of a watch. A watch of one namespace scans only that namespace; a watch of all namespaces filters as the
+/// client reads.
 fn initial(snapshot: Snapshot, filter: &Filter) -> Box<dyn Iterator<Item = Arc<Object>>> {
     match filter.namespace.as_deref() {
         None => Box::new(snapshot.objects.into_iter().map(|(_, object)| object)),
@@ -114,7 +114,7 @@ fn initial(snapshot: Snapshot, filter: &Filter) -> Box<dyn Iterator<Item = Arc<O
     }
 }
 
-/// What is there when a watch begins, in the version that is asked for. All of it is made before the first is told, as in a list.
+/// The initial events in the requested version. All are converted before the first is sent, as in a list.
 async fn converted(
     backend: &Rc<Backend>,
     call: &Call<'_>,
@@ -128,14 +128,14 @@ async fn converted(
     let weight = wanted.iter().map(|object| object.bytes.len()).sum();
     let held = backend.lists.take_more(weight, &[])?;
     let made = backend.in_version(call.resource, wanted, &call.permit).await?;
-    // The room is given back when all of them are told.
+    // The budget is released when all of them are sent.
     Ok(Box::new(made.into_iter().inspect(move |_| {
         let _still = &held;
     })))
 }
 
-/// How long a watch lasts: what the client asks for, and less than nothing is over at once; else between once and twice the
-/// minimum, so that the watches of a restart do not all end at one moment.
+/// The duration of a watch: the client's timeout, where a negative one ends at once; otherwise a random time between the minimum
+/// and twice that, so that watches do not all end at the same moment.
 fn lifetime(options: &ListOptions, minimum: Duration) -> Duration {
     match options.timeout_seconds {
         Some(seconds) if seconds != 0 => Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
@@ -146,26 +146,25 @@ fn lifetime(options: &ListOptions, minimum: Duration) -> Duration {
     }
 }
 
-/// Events in the form that a client asked for.
+/// Encodes events in the form that the client asked for.
 struct EventFrames {
     backend: Rc<Backend>,
     resource: Arc<Resource>,
     form: Form,
-    /// The columns of a table are described once, with its first row, but for kinds that do so each time.
+    /// Column definitions are sent once, with the first row, except for kinds that repeat them.
     columns: Cell<bool>,
-    /// Objects in the version that is asked for, which had to be made first, by what is stored of them. No more than one turn
-    /// tells.
+    /// Converted objects by their stored bytes, for the events of one turn at most.
     ready: Rc<RefCell<HashMap<Bytes, Object>>>,
-    /// The objects that the client asked for.
+    /// The filter of the watch.
     filter: Filter,
-    /// Counts this watch for as long as it lasts, and what it tells.
+    /// Counts this watch and its events in metrics.
     counted: OpenWatch,
-    /// Counts it among those that make writes dearer.
+    /// Counts this watch for the estimated cost of writes.
     _heard_of: Option<Watcher>,
 }
 
 impl EventFrames {
-    /// One event around an object that is encoded already.
+    /// Wraps an encoded object into an event.
     fn wrap(&self, kind: &str, object: &[u8]) -> Bytes {
         wrap(self.form, kind, object)
     }
@@ -238,7 +237,7 @@ impl Frames for EventFrames {
             if event.is_written(told.frame_of(self.variant())) {
                 continue;
             }
-            // As `telling::shown` chooses; what is made of it is kept with the object itself, whose revision is another.
+            // The same choice as `telling::shown`. The cache belongs to the object itself, whose revision differs.
             let source = match (told, event.change, &event.previous) {
                 (Told::Deleted, Change::Replaced, Some(previous)) => previous,
                 _ => &event.object,
@@ -248,7 +247,7 @@ impl Frames for EventFrames {
         batch.retain(|(object, _)| self.backend.is_foreign(&self.resource, object));
         let key = |(object, at): &(Arc<Object>, Revision)| object.at(*at).bytes;
         let keys: HashSet<Bytes> = batch.iter().map(key).collect();
-        // What is not among these was told.
+        // Other entries were sent already.
         self.ready.borrow_mut().retain(|known, _| keys.contains(known));
         batch.retain(|state| !self.ready.borrow().contains_key(&key(state)));
         if batch.is_empty() {

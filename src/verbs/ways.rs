@@ -1,4 +1,4 @@
-//! Where webhooks are asked, whatever for: at a URL, or at a service of the cluster.
+//! Addresses of webhooks of all kinds: a URL, or a service of the cluster.
 
 mod resolve;
 
@@ -10,18 +10,18 @@ use crate::webhook::hooks::Place;
 
 use super::Backend;
 
-/// Where to ask, as messages and requests say it.
+/// The address of a webhook.
 #[derive(Debug)]
 pub struct Target {
-    /// Whom to connect to.
+    /// The host, port and TLS settings.
     pub place: Place,
-    /// The name that users of the operator's configuration are found by.
+    /// The name under which the operator's kubeconfig has its credentials.
     pub known_as: String,
-    /// The path to ask at.
+    /// The path of requests.
     pub path: String,
-    /// Whether the port is said, whatever it is.
+    /// Whether the port is always part of the host.
     pub says_port: bool,
-    /// The whole of it.
+    /// The complete URL.
     pub url: String,
 }
 
@@ -65,19 +65,19 @@ fn target(way: &Way, authority_pem: &[u8]) -> Result<Target, String> {
     }
 }
 
-/// A path as clients of the reference join it: with a slash before and none behind.
+/// A path as the reference's client joins it: with a leading and without a trailing slash.
 fn rooted(path: &str) -> String {
     format!("/{}", path.trim_matches('/'))
 }
 
 impl Target {
-    /// Where this way leads. The error is in the words that clients know.
+    /// Resolves a client configuration. Errors are in the reference's words.
     pub fn of(way: &Way, authority_pem: &[u8]) -> Result<Target, String> {
         target(way, authority_pem)
     }
 }
 
-/// Where to connect to if that is not where the target says: services have addresses of their own.
+/// The address to connect to, if it differs from the target: that of a service.
 pub async fn place(
     asker: (&Backend, &Permit),
     to_endpoints: bool,

@@ -1,4 +1,4 @@
-//! Questions to webhooks that objects of the cluster name. One set of ways to them per worker, so nothing is locked.
+//! Calls to webhooks that objects of the cluster configure. One set of connections per worker, so nothing is locked.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,24 +16,24 @@ use crate::limits::HOOK_PEERS;
 use crate::upstream::RequestBody;
 use crate::upstream::pool::{self, Pool, Purpose, Unanswered, Wanted};
 
-/// The program that asks, as the reference server calls itself here.
+/// The User-Agent of webhook calls, as in the reference.
 const AGENT: &str = "kube-apiserver-admission";
 
-/// Where a server is and how it is known. What differs in any of it is another server.
+/// The address and CA of a server. A difference in any part means another server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Whether the connection is private; all but those of tests are.
+    /// Whether TLS is used; only tests do without.
     pub secure: bool,
-    /// Its name, which its certificate must have and requests say.
+    /// The host name, for the certificate and the Host header.
     pub host: String,
-    /// Its port.
+    /// The port.
     pub port: u16,
-    /// Whom it must be known to, in PEM; empty: to whom the system believes.
+    /// The CA bundle as PEM; empty for the CAs of the system.
     pub authority_pem: Vec<u8>,
 }
 
 impl Place {
-    /// As requests name it: without the port that everybody expects.
+    /// The Host header: without a default port unless `always`.
     fn authority(&self, always: bool) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         let usual = if self.secure { 443 } else { 80 };
@@ -42,33 +42,33 @@ impl Place {
 }
 
 impl Place {
-    /// Says that this one may be asked: connections to it are kept for as long as somebody says so.
+    /// Keeps connections to this server as long as the result lives.
     pub fn wanted(&self, pool: &Arc<Pool>, purpose: Purpose) -> Wanted {
         let pem = Some(self.authority_pem.as_slice()).filter(|pem| !pem.is_empty());
         pool.want(purpose, &self.host, pool::authority(pem, true))
     }
 }
 
-/// A question.
+/// A call.
 pub struct Question {
-    /// The path with its parameters.
+    /// The path with its query.
     pub target: String,
-    /// What is sent.
+    /// The request body.
     pub body: Bytes,
-    /// How the address is said in requests: with a port that everybody expects, too.
+    /// Whether the Host header always contains the port.
     pub says_port: bool,
-    /// The most bytes of the answer.
+    /// The limit on the size of the response.
     pub most: usize,
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// The status.
+    /// The status code.
     pub status: u16,
-    /// What the body is; empty if nothing is said.
+    /// The Content-Type; empty if absent.
     pub content_type: String,
-    /// The body.
+    /// The body of the response.
     pub body: Vec<u8>,
 }
 
@@ -79,7 +79,7 @@ struct Peer {
     reach: Reach,
 }
 
-/// All servers that are asked.
+/// All servers that were called.
 pub struct Peers {
     pool: Arc<Pool>,
     purpose: Purpose,
@@ -87,13 +87,13 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Nobody yet. Connections wait in this pool.
+    /// No servers yet. Connections are kept in this pool.
     pub fn new(pool: Arc<Pool>, purpose: Purpose) -> Peers {
         Peers { pool, purpose, known: RefCell::default() }
     }
 
-    /// Asks. `access` is what is shown, and is made once for each place; `at` is where to connect to, if not where the place
-    /// says. The error is in the words that clients know.
+    /// Makes a call. `access` gives the credentials, once per server; `at` is the address to connect to, if it differs. Errors
+    /// are in the reference's words.
     pub async fn ask(
         &self,
         place: &Place,
@@ -135,7 +135,7 @@ impl Peers {
         let peer = Rc::new(Peer { place: place.clone(), access, reach });
         let mut known = self.known.borrow_mut();
         if known.len() >= HOOK_PEERS {
-            // Whoever changes a configuration leaves its old place behind: nobody else is that many.
+            // Changed configurations leave their old servers behind; a cluster has no other reason for so many.
             known.clear();
         }
         known.insert(place.clone(), Rc::clone(&peer));
@@ -164,7 +164,7 @@ fn broken(error: &hyper::Error) -> String {
         return "EOF".to_owned();
     }
     let cause = error.source().map(ToString::to_string).unwrap_or_default();
-    // Whoever is killed says no goodbye, which TLS notices.
+    // A killed server sends no close_notify, which TLS reports.
     if cause.to_lowercase().contains("unexpected eof") {
         return "EOF".to_owned();
     }
@@ -175,7 +175,7 @@ fn cut(error: &hyper::Error) -> String {
     format!("unexpected error when reading response body. Please retry. Original error: {}", broken(error))
 }
 
-/// How long a question may take, as a parameter says it.
+/// A timeout as the query parameter states it.
 pub fn seconds(timeout: Duration) -> String {
     let seconds = timeout.as_secs();
     match (seconds / 60, seconds % 60) {

@@ -1,4 +1,4 @@
-//! How another server is reached: the way there, and what makes the connection private.
+//! How another server is reached: the connection and its TLS settings.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use crate::upstream::client_tls::{self, Believed};
 use crate::upstream::pool::{self, Digest, Origin, Private, Purpose};
 use crate::upstream::{Stream, unproven};
 
-/// How connections become private. `identity_pem` is the certificate and the key that are shown.
+/// The TLS context. `identity_pem` is the client certificate and its key.
 fn context(access: &Access, identity_pem: Option<&IdentityPem>) -> Result<SslContext, ErrorStack> {
     let believed = match &access.authority_pem {
         _ if access.insecure => Believed::Anybody,
@@ -33,7 +33,7 @@ fn shown(identity: Option<&IdentityPem>) -> Digest {
     pool::shown(identity.map(|(certificate, key)| (certificate.as_slice(), key.as_slice())))
 }
 
-/// The certificate that was made for this connection: it replaces the one of the file.
+/// The plug-in's certificate, which replaces that of the file.
 fn made(shown: &Shown) -> Option<&IdentityPem> {
     shown.made.as_ref()?.identity_pem.as_ref()
 }
@@ -45,7 +45,7 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// The server at this place. The error says why nothing can be shown or believed.
+    /// The server at this address. The error says which TLS setting is invalid.
     pub(super) fn new(
         purpose: Purpose,
         secure: bool,
@@ -63,7 +63,8 @@ impl Reach {
         Ok(Reach { tls, origin: Arc::new(origin) })
     }
 
-    /// Whom a connection that shows this leads to, and how to make one. `at` is where to connect to, if not where the place says.
+    /// The pool key of a connection with these credentials, and how to make one. `at` is the address to connect to, if it
+    /// differs.
     pub(super) fn to<'a>(
         &'a self,
         access: &'a Access,

@@ -1,4 +1,4 @@
-//! Another server, for tests of those who ask one.
+//! A remote server for tests of webhooks.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected fails")]
 
@@ -7,8 +7,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// A server that gives these answers, a status and a body each, one per connection, and then no more. Answers where it is and what it
-/// was asked.
+/// A server that sends these responses, a status and a body each, one per connection. Answers its address and the received
+/// requests.
 pub async fn server(answers: Vec<(u16, String)>) -> (String, JoinHandle<Vec<Json>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

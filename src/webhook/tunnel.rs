@@ -1,4 +1,4 @@
-//! The way to another server: straight, or through a proxy that is asked for it.
+//! Connects to another server, directly or through a proxy.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::kubeconfig::Proxy;
 use crate::kubeconfig::proxy::Manner;
 use crate::limits::PROXY_ANSWER_BYTES;
 
-/// A connection to the host. Waits for as long as whoever asks does.
+/// Connects to the host. The caller sets the timeout.
 pub(super) async fn connect(host: &str, port: u16, proxy: Option<&Proxy>) -> io::Result<TcpStream> {
     let Some(proxy) = proxy else { return TcpStream::connect((host, port)).await };
     let mut stream = TcpStream::connect((proxy.host.as_str(), proxy.port)).await?;
@@ -29,7 +29,7 @@ async fn http(stream: &mut TcpStream, host: &str, port: u16, proxy: &Proxy) -> i
     let shown = proxy.header().map_or(String::new(), |shown| format!("Proxy-Authorization: {shown}\r\n"));
     let question = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n{shown}\r\n");
     stream.write_all(question.as_bytes()).await?;
-    // Byte by byte: what comes after the head is the other server's.
+    // Byte by byte, because the bytes after the head belong to the other server.
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() >= PROXY_ANSWER_BYTES {
@@ -75,7 +75,7 @@ async fn socks(stream: &mut TcpStream, host: &str, port: u16, proxy: &Proxy) -> 
     if answer[1] != 0 {
         return Err(refused(format!("reason {}", answer[1])));
     }
-    // Where it connected from, which nobody needs.
+    // The proxy's own address, which is not needed.
     let address = match answer[3] {
         1 => 4,
         4 => 16,
@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// A proxy that reads `question` bytes at a time, gives these answers, and then says hello as the other server.
+    /// A proxy that reads so many bytes before each answer, and then sends hello as the other server.
     async fn asked(url: &str, steps: Vec<(usize, Vec<u8>)>) -> (io::Result<String>, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = url.replace("HERE", &listener.local_addr().unwrap().to_string());

@@ -1,4 +1,4 @@
-//! What the admission plug-ins of all workers are made from.
+//! Assembles the admission plug-ins.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::verbs::stores::Stores;
 use crate::wiring::Boot;
 use crate::wiring::StartError;
 
-/// Reads what the operator says and who else is asked, and starts the actors that all workers ask.
+/// Reads the operator's configuration and starts the actors that the plug-ins of all workers share.
 pub async fn settings(
     boot: &Boot,
     storage: &Storage,
@@ -61,7 +61,8 @@ async fn webhooks(
     })
 }
 
-/// What quotas need. One place charges them all, so that no two writers take the last of anything.
+/// Makes the parts of the ResourceQuota plug-in. One actor charges all quotas, so that two writers cannot both take the last
+/// unit.
 fn quotas(
     config: &Config,
     limited: &[Limited],
@@ -81,7 +82,7 @@ fn quotas(
     quota::Settings { limited: limited.to_vec(), features, keeper }
 }
 
-/// What quotas count.
+/// The feature gates that change how quotas count.
 pub(super) fn quota_features(config: &Config) -> Features {
     let gates = config.gates();
     Features {
@@ -93,7 +94,7 @@ pub(super) fn quota_features(config: &Config) -> Features {
     }
 }
 
-/// What the operator tells the admission plug-ins.
+/// Reads the admission configuration file.
 fn configured(config: &Config) -> Result<admission::Configured, StartError> {
     let file = config.admission_file()?;
     let enabled = config.admission_plugins();
@@ -105,7 +106,7 @@ fn configured(config: &Config) -> Result<admission::Configured, StartError> {
         .map_err(|why| ConfigError::new(format!("--admission-control-config-file: {why}")).into())
 }
 
-/// What is served at the moment somebody asks.
+/// Looks up a kind in the catalog as it is at the time of the call.
 fn kinds(shared: Arc<Shared>) -> admission::Kinds {
     Arc::new(move |group, version, kind| {
         let served = shared.served.load();
@@ -116,7 +117,7 @@ fn kinds(shared: Arc<Shared>) -> admission::Kinds {
     })
 }
 
-/// What shows the same objects at the moment somebody asks.
+/// Looks up the other resources that show the same objects, as they are at the time of the call.
 fn equivalents(shared: Arc<Shared>) -> admission::Equivalents {
     Arc::new(move |resource, subresource| {
         let Some(stored) = &resource.stored else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! Where the records of requests go: the ledger and its places.
+//! Assembles the audit backends: the ledger and where it writes.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::wiring::StartError;
 
 const MEGABYTE: u64 = 1 << 20;
 
-/// What is written down of requests, if anything is: it takes a policy, and somewhere to write.
+/// Opens auditing; `None` unless there is both a policy and a backend.
 pub(super) fn open(boot: &Boot, metrics: &Metrics) -> Result<Option<Audit>, StartError> {
     let flags = &boot.config.audit;
     let policy = flags.policy().map_err(broken)?;

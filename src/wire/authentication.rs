@@ -1,4 +1,4 @@
-//! What those who find out who is asking are made from.
+//! Assembles the authenticators.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::upstream::pool::Pool;
 use crate::verbs::bootstrap;
 use crate::webhook::Service;
 
-/// Those who are asked, in order.
+/// The authenticators in the order in which they are asked.
 pub(super) fn verifiers(
     boot: &Boot,
     (front_proxy, certificates): (&Option<Arc<FrontProxy>>, &Arc<CertificateVerifier>),
@@ -37,7 +37,7 @@ pub(super) fn verifiers(
             TokenFile::parse(&text).map_err(|error| broken(&error))?
         }
     };
-    // In the reference's order: those who know best first, those who must ask others last.
+    // In the reference's order: local checks first, remote calls last.
     let mut all: Vec<Arc<dyn Verifier>> = Vec::new();
     if let Some(proxy) = front_proxy {
         all.push(proxy.clone());
@@ -46,7 +46,7 @@ pub(super) fn verifiers(
     if config.authentication.enable_bootstrap_token_auth {
         all.push(Arc::new(BootstrapTokens::new(objects.clone(), clock.clone())));
     }
-    // After those that know their tokens themselves: a token that nobody knows may have keys fetched.
+    // After the verifiers of this server's own tokens: an unknown token may cause a fetch of provider keys.
     all.extend(providers);
     if let Some(path) = &config.token_webhook.authentication_token_webhook_config_file {
         let settings = token_webhook::Settings {
@@ -60,19 +60,19 @@ pub(super) fn verifiers(
     Ok(all.into())
 }
 
-/// What is wrong with the file that a flag names.
+/// Makes errors that blame the file that a flag names.
 fn in_file(flag: &'static str, path: &Path) -> impl Fn(&dyn Display) -> StartError {
     move |why| StartError::flag(flag)(&format_args!("{}: {why}", path.display()))
 }
 
-/// Another server that a kubeconfig leads to.
+/// The webhook server to which a kubeconfig leads.
 fn service(path: &Path, pool: &Arc<Pool>) -> Result<Service, StartError> {
     let broken = in_file("--authentication-token-webhook-config-file", path);
     let access = Access::read(path).map_err(|error| broken(&error))?;
     Service::new(&access, pool).map_err(|error| broken(&error))
 }
 
-/// What extensions are told of whom to trust.
+/// The contents of the extension-apiserver-authentication ConfigMap.
 pub(super) fn told(parts: &Parts) -> bootstrap::trust::Told {
     let pki = parts.trusted.load();
     let text = |pem: &[u8]| String::from_utf8_lossy(pem).into_owned();

@@ -1,4 +1,4 @@
-//! Those who decide what may be done: made from flags or from a file, which is looked at again while the server runs.
+//! Assembles the authorizers, from flags or from a configuration file that is reloaded while the server runs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::upstream::pool::Pool;
 use crate::webhook::Service;
 use crate::wiring::StartError;
 
-/// Everything that decides, and what it is made from anew when the file changes.
+/// The authorizers in use, and everything that is needed to make new ones when the file changes.
 pub(super) struct Deciding {
     config: Config,
     first: Vec<Decider>,
-    /// What the file said then.
+    /// The text of the file at the start.
     first_text: Vec<u8>,
     roles: Arc<Roles>,
     nodes: Option<Arc<Nodes>>,
@@ -41,7 +41,7 @@ pub(super) struct Deciding {
     now: Arc<ArcSwap<Vec<Arc<dyn Policy>>>>,
 }
 
-/// Those who decide, and the text of the file that says so.
+/// The authorizers that are configured, and the text of the file if there is one.
 fn deciders(config: &Config) -> Result<(Vec<Decider>, Vec<u8>), String> {
     let Some(path) = &config.authorization.authorization_config else {
         return Ok((Decider::of_flags(&config.authorization)?, Vec::new()));
@@ -57,7 +57,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 impl Deciding {
-    /// Reads the file, opens what policies look at, and makes them.
+    /// Reads the file, opens the stores that authorizers follow, and makes the authorizers.
     pub(super) async fn open(
         config: &Config,
         roles: &Arc<Roles>,
@@ -94,7 +94,7 @@ impl Deciding {
         Ok(deciding)
     }
 
-    /// Whom authorizers ask.
+    /// Gives workers the authorizers that are current at the time of the call.
     pub(super) fn panel(&self) -> Panel {
         let now = self.now.clone();
         Arc::new(move || -> Policies { now.load_full() })
@@ -142,12 +142,12 @@ impl Deciding {
         ))
     }
 
-    /// Looks at the file from time to time, until the server stops. What is broken is told and not used.
+    /// Checks the file periodically, until the server stops. A broken file is logged and not used.
     pub(super) async fn follow_file(self: Arc<Self>, shared: Arc<Shared>) {
         let Some(path) = self.config.authorization.authorization_config.clone() else { return };
         let mark =
             || std::fs::metadata(&path).ok().and_then(|known| Some((known.modified().ok()?, known.len())));
-        // It may have changed since it was read at the start: the first look finds that.
+        // The file may have changed since the start: the first check finds that.
         let (mut seen, mut text) = (None, self.first_text.clone());
         let mut used = self.first.clone();
         self.metrics.authorization.count_reload(true, self.clock.now());
@@ -170,7 +170,7 @@ impl Deciding {
         }
     }
 
-    /// Takes what the file says now. Answers nothing if it says what it said.
+    /// Reads the file again. Answers nothing if its text is the same as before.
     fn look_again(
         &self,
         path: &Path,

@@ -1,4 +1,4 @@
-//! Custom kinds: who follows their definitions, and how what they define is made known.
+//! Assembles custom resources: starts the actor that follows CustomResourceDefinitions, and publishes the resources it defines.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -17,7 +17,7 @@ use crate::http::handler::worker::{Served, Shared};
 use crate::verbs::conversion;
 use crate::wiring::StartError;
 
-/// What is built in, and how it is described.
+/// The built-in resources, and their OpenAPI documents.
 pub(super) struct Builtins {
     catalog: Catalog,
     address: Arc<str>,
@@ -29,27 +29,27 @@ impl Builtins {
         Builtins { catalog: catalog.clone(), address: address.into(), cbor }
     }
 
-    /// All that is served once this is defined.
+    /// The catalog and the documents of the built-in resources together with these custom ones.
     fn with(&self, defined: &Defined, before: &Served) -> Served {
         let catalog = self.catalog.with(defined.resources.iter().cloned());
         let groups: BTreeSet<&str> = defined.resources.iter().map(|resource| &*resource.gv.group).collect();
-        // What is built in is described as before, unless something is defined beside it.
+        // The OpenAPI document of a built-in group is reused unless custom resources share its group.
         let same = |name: &str| {
             let group = name.strip_prefix("apis/").map(|rest| rest.split('/').next().unwrap_or_default());
             group.is_none_or(|group| self.catalog.group(group).is_some() && !groups.contains(group))
         };
         let openapi = OpenApi::new(defined.described.clone(), self.cbor).keeping(&before.openapi, same);
-        Served::new(catalog, self.address.clone(), openapi)
+        Served::new(catalog, self.address.clone(), openapi).pending(defined.written.clone())
     }
 }
 
-/// Starts who follows definitions. What is defined already is served when this is done.
+/// Starts the actor that follows definitions. When this returns, custom resources from before the start are served.
 pub(super) async fn follow(parts: &Arc<Parts>) -> Result<(), StartError> {
     let catalog = &parts.builtin.catalog;
     let found = catalog.find("apiextensions.k8s.io", "v1", "customresourcedefinitions");
     let Some(resource) = found.cloned() else { return Ok(()) };
     let trusting: Vec<Arc<dyn Policy>> = vec![Arc::new(AlwaysAllow)];
-    // Not the other way round: the parts hold what the actor uses.
+    // A weak reference: the parts own the actor, so a strong one would keep both alive.
     let held = Arc::downgrade(parts);
     let outside = Outside {
         bells: parts.storage.bells.clone(),
@@ -65,21 +65,20 @@ pub(super) async fn follow(parts: &Arc<Parts>) -> Result<(), StartError> {
     done.map_err(|error| broken(&error))?.map_err(|why| broken(&why))
 }
 
-/// Whether a resource is what is served under its name now. Those that are built in are never replaced.
-pub(super) fn is_served(shared: &Shared, resource: &Arc<Resource>) -> bool {
-    let found = |served: &Served| {
-        let found = served.catalog.find(&resource.gv.group, &resource.gv.version, &resource.plural);
-        found.is_some_and(|found| Arc::ptr_eq(found, resource))
-    };
-    resource.custom.is_none() || found(&shared.served.load())
+/// The resource that is served under this name now. Built-in resources are never replaced.
+pub(super) fn served_now(shared: &Shared, resource: &Arc<Resource>) -> Option<Arc<Resource>> {
+    if resource.custom.is_none() {
+        return Some(resource.clone());
+    }
+    shared.served.load().catalog.find(&resource.gv.group, &resource.gv.version, &resource.plural).cloned()
 }
 
-/// Makes known what is defined, then ends the watches of what means something else now.
+/// Publishes the defined resources, then ends watches of resources that changed.
 fn publish(parts: &Weak<Parts>, defined: &Defined) {
     let Some(parts) = parts.upgrade() else { return };
     let before = parts.shared.served.load_full();
     parts.shared.served.store(Arc::new(parts.builtin.with(defined, &before)));
-    // Those that are wanted as before are before the others go.
+    // Take the new handles before dropping the old ones, so that shared connections stay open.
     let converters = conversion::wanted(&defined.resources, &parts.boot.pool);
     *parts.converters.lock() = converters;
     let all = parts.watches.broadcasters();

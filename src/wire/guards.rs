@@ -1,4 +1,4 @@
-//! Who finds out who is asking, and who decides whether they may.
+//! Assembles authentication and authorization.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,29 +25,29 @@ use super::authentication::verifiers;
 use super::authorization::Deciding;
 use super::openid::Callers;
 
-/// What the guards of all workers are made from.
+/// The shared state from which each worker's authenticator and authorizer are made.
 pub(super) struct Guards {
-    /// Those who are asked who somebody is, in order.
+    /// Authenticators, in the order in which they are asked.
     pub verifiers: Arc<[Arc<dyn Verifier>]>,
-    /// The verifier of client certificates: its authorities can change.
+    /// The verifier of client certificates: a reload replaces its CAs.
     pub certificates: Arc<CertificateVerifier>,
-    /// The verifier of what a proxy says, if there is one: its authorities can change too.
+    /// The verifier of request headers from a front proxy, if configured: a reload replaces its CAs, too.
     pub front_proxy: Option<Arc<FrontProxy>>,
-    /// What everybody who comes in is given.
+    /// Settings of all authentication: the anonymous user, default audiences, the group of authenticated users.
     pub house: Arc<House>,
-    /// Whose tokens of providers are accepted.
+    /// The OpenID Connect providers whose tokens are accepted.
     pub callers: Arc<Callers>,
-    /// Who decides what may be done.
+    /// The authorizers, which a changed configuration file replaces.
     pub deciding: Arc<Deciding>,
-    /// Who has which role.
+    /// The RBAC index.
     pub roles: Arc<Roles>,
-    /// What makes the tokens of service accounts.
+    /// Issues the tokens of service accounts.
     pub tokens: Arc<Issuer>,
 }
 
 impl Guards {
-    /// Reads the files and opens the views that they look at. `uses`: where it is told which tokens that lie in Secrets are used.
-    /// Also answers what others verify tokens with.
+    /// Reads the files and opens the stores that authenticators and authorizers follow. `uses` records the use of token Secrets.
+    /// Also returns the issuer metadata that other servers verify tokens with.
     pub(super) async fn open(
         boot: &Boot,
         storage: &Storage,
@@ -87,7 +87,7 @@ impl Guards {
     }
 }
 
-/// What makes and verifies the tokens of service accounts.
+/// Makes the issuer and the verifier of service account tokens.
 fn tokens(boot: &Boot, objects: &Arc<Objects>, metrics: &Arc<Metrics>) -> Result<Tokens, String> {
     let (config, port) = (&boot.config, boot.address.port());
     let address = match &config.serving.external_hostname {
@@ -100,7 +100,7 @@ fn tokens(boot: &Boot, objects: &Arc<Objects>, metrics: &Arc<Metrics>) -> Result
     Tokens::new(config, &boot.pki.tokens, &address, objects.clone(), metrics.clone(), boot.clock.clone())
 }
 
-/// Who believes what a proxy says, if there is one.
+/// Makes the verifier of front proxy headers, if one is configured.
 fn front_proxy(boot: &Boot) -> Result<Option<Arc<FrontProxy>>, StartError> {
     let Some(pem) = &boot.pki.proxy_ca_pem else { return Ok(None) };
     let verifier = FrontProxy::new(pem, boot.config.front_proxy.allowed(), boot.clock.clone());

@@ -1,4 +1,4 @@
-//! The control loops: which of them run, and what they are made from.
+//! Assembles the control loops: which of them run, and with which parts.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,24 +26,24 @@ use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, bootstrap};
 use crate::wiring::StartError;
 
-/// Makes what others need to find this server, and to know whom it trusts, as it should be.
+/// Restores the system namespaces, the `kubernetes` service and the extension-apiserver-authentication ConfigMap.
 async fn settle(parts: Arc<Parts>, backend: Rc<Backend>) -> crate::api::status::Result<()> {
     let served = parts.shared.served.load_full();
-    // Each for itself: an address that somebody else has taken must not keep anybody from learning whom to trust.
+    // Each step runs even if another fails: a taken service address must not keep extension servers from learning the CAs.
     let namespaces = bootstrap::namespaces(&backend, &served.catalog).await;
     let home = bootstrap::home::kubernetes(&backend, &served.catalog, &parts.addresses.home).await;
     let trust = bootstrap::trust::authentication(&backend, &served.catalog, told(&parts)).await;
     namespaces.and(home).and(trust)
 }
 
-/// Makes the configuration of priority and fairness as it should be.
+/// Restores the built-in flow schemas and priority levels.
 async fn settle_flows(parts: Arc<Parts>, backend: Rc<Backend>) -> crate::api::status::Result<()> {
     let served = parts.shared.served.load_full();
     bootstrap::flow_control(&backend, &served.catalog).await?;
     count_flows(parts).await
 }
 
-/// Lets that configuration count for those who wait.
+/// Applies the current flow schemas and priority levels to requests that wait.
 async fn count_flows(parts: Arc<Parts>) -> crate::api::status::Result<()> {
     let Room::Fair(gate) = &parts.shared.room else { return Ok(()) };
     gate.settle().await.map_err(|error| Status::unavailable(error.to_string()))
@@ -51,9 +51,9 @@ async fn count_flows(parts: Arc<Parts>) -> crate::api::status::Result<()> {
 
 /// The control loops of a server.
 pub(super) struct Loops {
-    /// What others trust of this server.
+    /// The CA and the signers that the loops publish and sign with.
     authorities: Arc<watch::Sender<Arc<Authorities>>>,
-    /// What they begin with, until they have begun.
+    /// The settings of the loops, until they have started.
     begin: Lock<Option<(Settings, UsesHeard, Vec<Guest>)>>,
     uses: Uses,
     is_on: bool,
@@ -61,7 +61,7 @@ pub(super) struct Loops {
     running: Lock<Option<Running>>,
 }
 
-/// What others trust of a server with these settings and certificates.
+/// The CA and the signers that follow from these settings and certificates.
 pub(super) fn authorities(config: &Config, pki: &Pki) -> Result<Arc<Authorities>, PkiError> {
     Ok(Arc::new(Authorities {
         root_pem: String::from_utf8_lossy(&pki.serving_ca_pem).into_owned(),
@@ -102,27 +102,27 @@ impl Loops {
         })
     }
 
-    /// Where they hear which tokens that lie in Secrets are used.
+    /// Where authentication reports the use of token Secrets.
     pub(super) fn uses(&self) -> Uses {
         self.uses.clone()
     }
 
-    /// Where they are told what others trust of this server.
+    /// Where a reload sends new CAs and signers.
     pub(super) fn authorities(&self) -> Arc<watch::Sender<Arc<Authorities>>> {
         self.authorities.clone()
     }
 
-    /// Whether any was asked for.
+    /// Whether any control loop is enabled.
     pub(super) fn is_on(&self) -> bool {
         self.is_on
     }
 
-    /// Which of them are down.
+    /// The loops that are down, and why.
     pub(super) fn down(&self) -> watch::Receiver<Down> {
         self.down.subscribe()
     }
 
-    /// Starts them, once.
+    /// Starts the loops; later calls do nothing.
     pub(super) fn start(&self, parts: &Arc<Parts>) -> Result<(), StartError> {
         let begin = self.begin.lock().take();
         let Some((settings, uses, guests)) = begin else { return Ok(()) };
@@ -139,7 +139,8 @@ impl Loops {
         };
         let parts = parts.clone();
         let running = controllers::start::start(settings, outside, move || {
-            // The loops are the server itself: what their accounts may do is written in roles for those who replace them.
+            // The loops are part of this server, so RBAC does not limit them. Roles for their service accounts exist for clusters
+            // that run these loops elsewhere.
             let trusting: Vec<Arc<dyn Policy>> = vec![Arc::new(AlwaysAllow)];
             let backend = backend(&parts, &Authorizer::new(Arc::new(trusting)).start());
             let (shared, tokens) = (parts.shared.clone(), parts.guards.tokens.clone());
@@ -164,7 +165,6 @@ impl Loops {
         Ok(())
     }
 
-    /// Ends them.
     pub(super) fn stop(&self) {
         if let Some(running) = self.running.lock().take() {
             running.stop();

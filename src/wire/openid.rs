@@ -1,5 +1,5 @@
-//! Whose tokens of OpenID Connect providers are accepted, and who gets in without credentials: by flags, or by a file, which is
-//! looked at again while the server runs.
+//! Assembles OpenID Connect providers and anonymous access, from flags or from a configuration file that is reloaded while the
+//! server runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::metrics::Metrics;
 use crate::wiring::Boot;
 use crate::wiring::StartError;
 
-/// What flags or a file say of callers whom this server does not know by itself.
+/// The authentication settings that flags or the file give: OpenID Connect providers and anonymous access.
 pub(super) struct Callers {
     config: Arc<Config>,
-    /// Whose tokens are accepted; `None`: nobody's, for ever.
+    /// The accepted providers; `None` if there can never be any.
     providers: Option<Arc<Providers>>,
-    /// What the file said of those without credentials at the start, which must stay so.
+    /// The file's anonymous settings at the start. A reload must not change them.
     anonymous: Option<Anonymous>,
-    /// Where the file is, and what it said then.
+    /// The path of the file, and its text at the start.
     file: Option<(PathBuf, Vec<u8>)>,
     metrics: Arc<Metrics>,
     clock: Clock,
@@ -37,8 +37,8 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 impl Callers {
-    /// Reads the file, or else the flags, and starts to look for the keys of the providers. Nobody waits for them: a provider may
-    /// come up after this server, or run on it.
+    /// Reads the file, or else the flags, and starts to fetch the providers' keys. The start does not wait for them: a provider
+    /// may come up after this server, or run on it.
     pub(super) fn open(boot: &Boot, metrics: &Arc<Metrics>) -> Result<Callers, StartError> {
         let broken = |why: String| StartError::from(ConfigError::new(why));
         let (config, clock) = (boot.config.clone(), boot.clock.clone());
@@ -63,22 +63,22 @@ impl Callers {
         Ok(callers)
     }
 
-    /// Who knows tokens of providers.
+    /// The verifier of provider tokens.
     pub(super) fn verifier(&self) -> Option<Arc<dyn Verifier>> {
         self.providers.clone().map(|providers| providers as Arc<dyn Verifier>)
     }
 
-    /// Whether anybody gets in without credentials.
+    /// Whether requests without credentials are accepted anywhere.
     pub(super) fn admits_anonymous(&self) -> bool {
         self.anonymous.as_ref().map_or_else(|| self.config.admits_anonymous(), |said| said.enabled)
     }
 
-    /// The paths where they do; `None`: everywhere.
+    /// The paths where requests without credentials are accepted; `None` means everywhere.
     pub(super) fn anonymous_paths(&self) -> Option<Vec<String>> {
         self.anonymous.as_ref().map(|said| said.paths.clone()).filter(|paths| !paths.is_empty())
     }
 
-    /// Looks at the file from time to time, until the server stops. What is broken is told and not used.
+    /// Checks the file periodically, until the server stops. A broken file is logged and not used.
     pub(super) async fn follow_file(self: Arc<Self>, shared: Arc<Shared>) {
         let Some((path, text)) = self.file.clone() else { return };
         let mut watched = Watched { path, text, seen: None, read_at: self.clock.now() };
@@ -99,7 +99,7 @@ impl Callers {
         }
     }
 
-    /// Uses what the file says now, if it can be used. What can never be is not looked at again.
+    /// Uses the new text of the file if it is valid. An invalid text is remembered, so that it is not tried again.
     async fn take(&self, text: Vec<u8>, watched: &mut Watched) -> Result<(), String> {
         let said =
             self.config.authentication_file(&text).and_then(|said| match said.anonymous == self.anonymous {
@@ -120,18 +120,18 @@ impl Callers {
     }
 }
 
-/// A file that is looked at again.
+/// A file that is checked periodically.
 struct Watched {
     path: PathBuf,
-    /// What it said when it was last used, or found to be of no use.
+    /// The text that was used or rejected last.
     text: Vec<u8>,
-    /// Its time and size at the last look. The first look finds what has changed since it was read at the start.
+    /// Modification time and size at the last check. `None` at first, so that the first check finds changes since the start.
     seen: Option<(SystemTime, u64)>,
     read_at: Timestamp,
 }
 
 impl Watched {
-    /// What the file says now, if it looks changed, or was not read for a while, and says something else.
+    /// The text of the file, if it differs from the last one. Reads only if the file looks changed, or was not read for a while.
     fn look(&mut self, now: Timestamp) -> Option<Result<Vec<u8>, String>> {
         let known = std::fs::metadata(&self.path).ok();
         let marks = known.and_then(|known| Some((known.modified().ok()?, known.len())));

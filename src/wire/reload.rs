@@ -1,5 +1,5 @@
-//! Keys and certificates that change while the server runs: from the next connection on it shows the new certificate, and
-//! from the next request on it believes the new authorities. Operators and tools that rotate them need no restart.
+//! Reloads keys and certificates while the server runs. New connections get the new serving certificate, and new requests are
+//! checked against the new CAs. Rotation needs no restart.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,29 +20,29 @@ use crate::pki::{self, Pki};
 use crate::upstream::{self, Shown, TlsError, TlsFiles};
 use crate::wiring::Boot;
 
-/// What can be told of a file without reading it.
+/// Modification time and size: a change that is visible without reading the file.
 type Mark = Option<(SystemTime, u64)>;
 
-/// Who looks after the certificates.
+/// The task that reloads certificates.
 pub struct Reload {
-    /// Where the files are, and where a new serving certificate goes.
+    /// The paths of the files, and the TLS contexts that get a new serving certificate.
     pub boot: Boot,
-    /// Where new authorities go.
+    /// The verifier that gets new client CAs.
     pub certificates: Arc<CertificateVerifier>,
-    /// Where new authorities of the proxy go.
+    /// The verifier that gets new front proxy CAs.
     pub front_proxy: Option<Arc<FrontProxy>>,
-    /// Where it is kept what is used.
+    /// The certificates in use, which other parts read.
     pub trusted: Arc<ArcSwap<Pki>>,
-    /// Where the loops hear whom others trust.
+    /// Where the control loops get new CAs and signers.
     pub authorities: Arc<watch::Sender<Arc<Authorities>>>,
-    /// Says when the server stops.
+    /// Tells when the server stops.
     pub shared: Arc<Shared>,
 }
 
 impl Reload {
-    /// Looks at the files from time to time, until the server stops.
+    /// Checks the files periodically, until the server stops.
     pub async fn run(self) {
-        // What has changed since the start is found by the first look.
+        // The first check finds changes since the start.
         let (mut own, mut signing) = (Look::default(), Look::default());
         let (mut shown, mut kubelets) = (Look::default(), Look::default());
         let mut turns = tokio::time::interval(PKI_LOOK_EVERY);
@@ -52,14 +52,14 @@ impl Reload {
         while !self.shared.health.stopping.load(Ordering::Acquire) {
             turns.tick().await;
             turn += 1;
-            // Without a folder every look would make an authority of its own.
+            // Without a directory to keep it in, every check would make a new CA.
             if self.boot.config.cert_dir().is_some() {
                 own.take(self.marks(), turn.is_multiple_of(renew.max(1)), || {
                     let Boot { config, address, clock, .. } = &self.boot;
                     pki::renew(config, *address, clock).map_err(text).and_then(|found| self.take(found))
                 });
             }
-            // What signs may lie elsewhere, and what the loops show is that of the folder.
+            // Signing keys may lie outside of the directory, and the CA that the loops publish is the directory's.
             let marks = self.boot.config.signing.files().into_iter().map(mark).collect();
             signing.take(marks, false, || self.take_signers());
             let aggregation = &self.boot.config.aggregation;
@@ -86,7 +86,7 @@ impl Reload {
         if !serving && !authorities {
             return Ok(());
         }
-        // The handshake names the authorities too, so it changes with either.
+        // The TLS handshake lists the client CAs, so both kinds of change replace it.
         self.boot.tls.replace(&self.boot.config.serving, &found).map_err(text)?;
         self.certificates.trust(&found.client_ca_pem).map_err(text)?;
         if let (Some(proxy), Some(pem)) = (&self.front_proxy, &found.proxy_ca_pem) {
@@ -97,7 +97,7 @@ impl Reload {
         self.take_signers()
     }
 
-    /// Tells the loops what others trust now.
+    /// Sends new CAs and signers to the control loops.
     fn take_signers(&self) -> Result<(), String> {
         let found = loops::authorities(&self.boot.config, &self.trusted.load()).map_err(text)?;
         self.authorities.send_if_modified(|known| {
@@ -128,7 +128,7 @@ impl Reload {
     }
 }
 
-/// The certificate and key (PEM) that extension servers are shown; `None` without either.
+/// The client certificate and key (PEM) for connections to extension API servers; `None` if either is missing.
 pub(super) fn proxy_identity(files: &Aggregation) -> Result<Option<Shown>, TlsError> {
     let Some((certificate, key)) =
         files.proxy_client_cert_file.as_ref().zip(files.proxy_client_key_file.as_ref())
@@ -138,7 +138,7 @@ pub(super) fn proxy_identity(files: &Aggregation) -> Result<Option<Shown>, TlsEr
     Ok(Some((upstream::read(certificate)?, upstream::read(key)?)))
 }
 
-/// The files by which kubelets and this server know each other.
+/// The files for TLS between this server and kubelets.
 pub(super) fn kubelet_files(flags: &Kubelets) -> TlsFiles {
     TlsFiles {
         authority: flags.kubelet_certificate_authority.clone(),
@@ -155,16 +155,16 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// What was found when somebody last looked at some files.
+/// The state of some files at the last check.
 #[derive(Default)]
 struct Look {
     seen: Option<Vec<Mark>>,
-    /// What was wrong with them; said once.
+    /// The last error, so that it is logged only once.
     told: String,
 }
 
 impl Look {
-    /// Takes the files in if they have changed, or if that is due anyway.
+    /// Reloads the files if they have changed, or if a reload is due anyway.
     fn take(&mut self, marks: Vec<Mark>, due: bool, take: impl FnOnce() -> Result<(), String>) {
         if self.seen.as_ref() == Some(&marks) && !due {
             return;
@@ -174,7 +174,7 @@ impl Look {
                 self.seen = Some(marks);
                 self.told.clear();
             }
-            // What cannot be used now is looked at again: it may be half written, or not readable yet.
+            // The files are tried again at the next check: they may be half written, or not readable yet.
             Err(error) if error == self.told => {}
             Err(error) => {
                 tracing::warn!(%error, "changed certificates are not used");

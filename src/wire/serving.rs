@@ -1,4 +1,4 @@
-//! What all workers share: what is served, who is let in, how others are reached.
+//! Assembles the state that all workers share: the catalog, API Priority and Fairness, connections to kubelets and extensions.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -33,7 +33,7 @@ use super::guards::Guards;
 use super::loops::Loops;
 use super::{BUILTIN, audit, reload};
 
-/// What is served of what is built in.
+/// The built-in resources that `--runtime-config` leaves enabled.
 pub(super) fn catalog(config: &Config) -> Result<Catalog, StartError> {
     let wrong = StartError::flag("--runtime-config");
     let pairs: Vec<String> = config
@@ -48,14 +48,14 @@ pub(super) fn catalog(config: &Config) -> Result<Catalog, StartError> {
     builtin.serve_where(&switches, |gate| gates.enabled(gate)).map_err(|error| wrong(&error))
 }
 
-/// What the rest of the server tells those who serve.
+/// The parts from which the shared state is made.
 pub(super) struct Told<'a> {
     pub storage: &'a Storage,
     pub guards: &'a Guards,
     pub loops: &'a Loops,
     pub load: &'a Arc<Load>,
     pub metrics: &'a Arc<Metrics>,
-    /// What others verify tokens of service accounts with.
+    /// The issuer's metadata and public keys, served to those that verify service account tokens.
     pub token_metadata: Option<Metadata>,
 }
 
@@ -87,6 +87,7 @@ pub(super) async fn shared(boot: &Boot, catalog: Catalog, told: Told<'_>) -> Res
             stopping: AtomicBool::new(false),
             loops: loops.is_on().then(|| loops.down()),
         },
+        release: config.api.release.clone(),
         transport_security,
         request_timeout: config.limits.request_timeout,
         closes_unknown: gates.enabled("UnauthenticatedHTTP2DOSMitigation"),
@@ -105,7 +106,7 @@ pub(super) async fn shared(boot: &Boot, catalog: Catalog, told: Told<'_>) -> Res
     })
 }
 
-/// What decides who is let in.
+/// Makes the limit on concurrent requests: API Priority and Fairness, or the plain in-flight limits.
 async fn room(
     boot: &Boot,
     storage: &Storage,
@@ -122,7 +123,7 @@ async fn room(
     gate.map(Room::Fair).map_err(|error| StartError::store(&error))
 }
 
-/// How kubelets, pods and services are reached.
+/// Makes the connections to kubelets, pods and services.
 fn connecting(boot: &Boot) -> Result<Connecting, StartError> {
     let config = &boot.config;
     let broken = |error: TlsError| StartError::part("connections to kubelets and extension servers")(&error);

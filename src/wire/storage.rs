@@ -1,4 +1,4 @@
-//! What keeps the objects, and what services get of the cluster.
+//! Opens the store, and the ranges of cluster IPs and node ports.
 
 use std::sync::Arc;
 
@@ -21,14 +21,14 @@ use crate::wiring::{Boot, StartError};
 
 use super::Parts;
 
-/// The file that the redb engine keeps, in the data directory.
+/// The redb engine's file in the data directory.
 const STORE_FILE: &str = "pilothouse.redb";
 
 /// Opens the engine and starts the actors that keep objects.
 pub(super) fn open(boot: &Boot) -> Result<Storage, StartError> {
     let config = &boot.config;
     let engine = engine(config).map_err(|error| StartError::store(&error))?;
-    // Zero switches it off in the reference: nothing is ever let go of for its age.
+    // Zero disables compaction in the reference: no history is dropped because of its age.
     let history = Some(config.storage.etcd_compaction_interval).filter(|history| !history.is_zero());
     let history = history.unwrap_or(limits::LONGEST_HISTORY);
     let options = directory::Options { clock: boot.clock.clone(), history, ..directory::Options::default() };
@@ -42,19 +42,19 @@ fn engine(config: &Config) -> Result<Box<dyn Engine>, EngineError> {
     }
 }
 
-/// The addresses and ports of services.
+/// The cluster IPs and node ports that Services get.
 pub(super) struct Addresses {
-    /// Who knows which port on the nodes belongs to which service.
+    /// The actor that knows which Service has which node port.
     ports: Addr<Ports>,
     ranges: Arc<[AddressRange]>,
-    /// As messages name it.
+    /// The range as messages print it.
     node_port_range: String,
-    /// What the kubernetes service says.
+    /// The addresses and ports of the `kubernetes` service.
     pub home: Home,
 }
 
 impl Addresses {
-    /// Finds out which are taken, and by which service. Before anybody is served: a service must not get what another one has.
+    /// Finds the node ports and addresses that are in use. Before the first request, so that no two Services get the same one.
     pub(super) async fn open(
         boot: &Boot,
         storage: &Storage,
@@ -79,7 +79,7 @@ impl Addresses {
     }
 }
 
-/// The addresses that services get.
+/// The ranges of cluster IPs.
 fn service_ranges(config: &Config) -> Result<Arc<[AddressRange]>, StartError> {
     let ranges = config.api.service_cluster_ip_range.iter().map(|range| {
         let wrong = || StartError::flag("--service-cluster-ip-range")(&format!("{range} is too large"));
@@ -88,7 +88,7 @@ fn service_ranges(config: &Config) -> Result<Arc<[AddressRange]>, StartError> {
     ranges.collect()
 }
 
-/// What services are given by, for one worker.
+/// Makes one worker's allocator of cluster IPs and node ports.
 pub(super) fn services(parts: &Parts) -> Services {
     let Addresses { ports, ranges, node_port_range, .. } = &parts.addresses;
     Services::new(

@@ -1,6 +1,5 @@
-//! What watches of all workers are made from, and how they are ended.
+//! Assembles watches: the state that the watches of all workers share.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use actix::Addr;
@@ -11,15 +10,15 @@ use pilothouse_actors::session::LiveSessions;
 use crate::config::Config;
 use crate::verbs::Watching;
 
-use super::{Parts, custom};
+use super::Parts;
 
-/// What watches share.
+/// The shared settings and the live watches of all workers.
 pub(super) struct Watches {
     live_sessions: LiveSessions,
     min_request_timeout: Duration,
-    /// Whether watches may begin with what is there.
+    /// Whether clients may ask for `sendInitialEvents` (feature gate WatchList).
     initial_events: bool,
-    /// One for each worker.
+    /// The broadcaster of each worker.
     broadcasters: Lock<Vec<Addr<Broadcaster>>>,
 }
 
@@ -44,13 +43,11 @@ pub(super) fn watching(parts: &Parts) -> Watching {
     let broadcaster = Broadcaster::begin(&parts.storage.bells, &parts.storage.fatal);
     let watches = &parts.watches;
     watches.broadcasters.lock().push(broadcaster.clone());
-    let shared = parts.shared.clone();
     Watching {
         broadcaster,
         live_sessions: watches.live_sessions.clone(),
         min_request_timeout: watches.min_request_timeout,
         initial_events: watches.initial_events,
         metrics: parts.shared.metrics.clone(),
-        is_served: Rc::new(move |resource| custom::is_served(&shared, resource)),
     }
 }

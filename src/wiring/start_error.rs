@@ -11,26 +11,26 @@ use crate::pki::PkiError;
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The settings do not go together.
+    /// Settings contradict each other.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The address is in use, or not of this host.
+    /// The address is in use, or does not belong to this host.
     #[error("cannot listen on {address}: {}", plainly(source))]
     Listen {
-        /// What was asked for.
+        /// The address that was asked for.
         address: SocketAddr,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Another server has the data directory.
+    /// Another server uses the data directory.
     #[error("the data directory {0} is in use by another server")]
     Locked(String),
     /// The data directory cannot be used.
     #[error("cannot use the data directory {path}: {source}")]
     DataDirectory {
-        /// The directory.
+        /// The path of the directory.
         path: String,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A key or certificate is missing or broken.
@@ -39,42 +39,42 @@ pub enum StartError {
     /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// A flag says what cannot be done, or names a file that cannot be used.
+    /// A flag has a value that cannot be used, or names a file that cannot be used.
     #[error("{flag}: {why}")]
     Flag {
-        /// As it is written on the command line.
+        /// The flag as it is written on the command line.
         flag: &'static str,
         /// What is wrong with it.
         why: String,
     },
-    /// A part of the server cannot be made.
+    /// A part of the server cannot be started.
     #[error("cannot prepare {part}: {why}")]
     Part {
-        /// Which one.
+        /// The name of the part, as error messages show it.
         part: &'static str,
-        /// What is wrong.
+        /// The error of the part.
         why: String,
     },
-    /// What keeps the objects cannot be opened or read: in use, damaged, or from a newer version.
+    /// The store cannot be opened or read: it is in use, damaged, or from a newer version.
     #[error("cannot open the store: {0}")]
     Store(String),
-    /// Something else of the machine is missing: threads, files.
+    /// The operating system refused a resource: threads, files.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
 }
 
 impl StartError {
-    /// A flag that is at fault, and why.
+    /// Makes errors that blame a flag.
     pub fn flag(flag: &'static str) -> impl Fn(&dyn Display) -> StartError {
         move |why| StartError::Flag { flag, why: why.to_string() }
     }
 
-    /// A part that cannot be made, and why.
+    /// Makes errors that blame a part of the server.
     pub fn part(part: &'static str) -> impl Fn(&dyn Display) -> StartError {
         move |why| StartError::Part { part, why: why.to_string() }
     }
 
-    /// Objects that cannot be opened or read.
+    /// An error of the store.
     pub fn store(why: &dyn Display) -> StartError {
         StartError::Store(why.to_string())
     }

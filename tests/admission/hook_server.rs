@@ -39,7 +39,11 @@ pub struct HookServer {
 impl HookServer {
     /// One whose certificate is for this machine and for `name`. It is told the path and the review.
     pub fn start(name: &str, deed: impl Fn(&str, &Value) -> Deed + Send + Sync + 'static) -> HookServer {
-        let papers = Papers::new(name, &["127.0.0.1"]);
+        HookServer::with(&Papers::new(name, &["127.0.0.1"]), deed)
+    }
+
+    /// One that shows this certificate.
+    pub fn with(papers: &Papers, deed: impl Fn(&str, &Value) -> Deed + Send + Sync + 'static) -> HookServer {
         let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).unwrap();
         acceptor.set_certificate(&papers.certificate).unwrap();
         acceptor.set_private_key(&papers.key).unwrap();

@@ -187,3 +187,51 @@ fn a_wrong_document_is_refused_at_the_start() {
         ),
     }
 }
+
+#[test]
+fn how_pods_were_judged_is_counted() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    let labels = [
+        ("enforce", "baseline"),
+        ("enforce-version", "v1.30"),
+        ("audit", "restricted"),
+        ("warn", "restricted"),
+        ("warn-version", "v1.99"),
+    ];
+    admin.post(NAMESPACES, &namespace("judged", &labels)).ok();
+    let pods = "/api/v1/namespaces/judged/pods";
+    admin.post(pods, &hardened("good")).ok();
+    admin.post(pods, &pod("plain", &json!({}))).ok();
+    admin.post(pods, &pod("bad", &json!({"hostPID": true}))).refused(403, "Forbidden");
+    admin.patch(&format!("{pods}/plain"), MERGE, &json!({"metadata": {"labels": {"a": "b"}}})).ok();
+    let image = json!({"spec": {"containers": [{"name": "c", "image": "j"}]}});
+    admin.patch(&format!("{pods}/plain"), "strategic-merge", &image).ok();
+    admin.post("/api/v1/namespaces/default/pods", &pod("free", &json!({}))).ok();
+    let template =
+        json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    admin.post("/apis/apps/v1/namespaces/judged/deployments", &deployment).ok();
+    let page = admin.get("/metrics").text();
+    for (decision, mode, operation, level, version, resource, count) in [
+        ("allow", "enforce", "create", "baseline", "v1.30", "pod", 2),
+        ("deny", "enforce", "create", "baseline", "v1.30", "pod", 1),
+        ("allow", "enforce", "update", "baseline", "v1.30", "pod", 1),
+        ("deny", "audit", "create", "restricted", "latest", "pod", 2),
+        ("deny", "audit", "update", "restricted", "latest", "pod", 1),
+        ("deny", "warn", "create", "restricted", "future", "pod", 1),
+        ("deny", "warn", "update", "restricted", "future", "pod", 1),
+        ("deny", "audit", "create", "restricted", "latest", "controller", 1),
+        ("allow", "enforce", "create", "privileged", "latest", "pod", 1),
+        ("allow", "enforce", "update", "privileged", "latest", "pod", 0),
+    ] {
+        let line = format!(
+            "pod_security_evaluations_total{{decision=\"{decision}\",mode=\"{mode}\",policy_level=\"{level}\",\
+             policy_version=\"{version}\",request_operation=\"{operation}\",resource=\"{resource}\",subresource=\"\"}} {count}\n"
+        );
+        assert!(page.contains(&line), "{line}{page}");
+    }
+    let none = "pod_security_exemptions_total{request_operation=\"create\",resource=\"controller\",subresource=\"\"} 0\n";
+    assert!(page.contains(none) && !page.contains("pod_security_errors_total{"));
+}

@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::hook_server::{Deed, HookServer};
+use super::support::kubelet::Papers;
 use super::support::wait::{CAP, poll};
 use super::*;
 
@@ -275,6 +276,17 @@ fn nobody_is_believed_whom_the_bundle_does_not_know() {
     let why = "tls: failed to verify certificate: x509: certificate signed by unknown authority";
     assert!(message(&status).ends_with(why), "{status}");
     assert!(hooks.asked().is_empty());
+}
+
+/// As test harnesses do it, which have no CA at hand.
+#[test]
+fn a_webhook_is_believed_whose_own_certificate_is_in_the_bundle() {
+    let hooks = HookServer::with(&Papers::issued("h", &["127.0.0.1"]), |_, _| yes());
+    let server = Server::start();
+    let mut admin = server.admin();
+    configure(&mut admin, "Validating", "v", &[hook(&hooks, "w.x.io", &json!({}))]);
+    admin.post(MAPS, &map("a")).ok();
+    assert_eq!(hooks.asked().len(), 1);
 }
 
 #[test]

@@ -107,3 +107,62 @@ fn a_loop_that_panics_is_seen_and_comes_back() {
     assert!(well.expect("/readyz is well again").contains("[+]poststarthook/start-controllers ok"));
     handle.stop();
 }
+
+/// Decides about a ConfigMap that it has read, after somebody else has changed it.
+struct Late {
+    client: Inside,
+}
+
+impl Loop for Late {
+    type Key = Key;
+
+    fn follows(&self) -> Follows {
+        Follows::These(&["configmaps"])
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
+        if !news.gone && news.object.key.name() == "judged" {
+            queue.add(news.object.key.clone());
+        }
+    }
+
+    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+        async move {
+            let resource = self.client.resource("configmaps").expect("it is served");
+            let at = At::of(&resource, &key);
+            let read = self.client.read(at).await.unwrap().expect("it is there");
+            if read.at(&["data", "done"]).is_some() {
+                return Outcome::Done;
+            }
+            let set = |field: &'static str| {
+                move |map: &mut pilothouse::api::value::Value| {
+                    map.entry("data").set(field, "yes");
+                    Ok(true)
+                }
+            };
+            self.client.edit(at, "", set("changed")).await.unwrap();
+            self.client.edit_as_read(at, "", &read, set("too-late")).await.unwrap();
+            let read = self.client.read(at).await.unwrap().expect("it is there");
+            self.client.edit_as_read(at, "", &read, set("done")).await.unwrap();
+            Outcome::Done
+        }
+        .boxed_local()
+    }
+}
+
+#[test]
+fn what_was_decided_about_one_version_does_not_happen_to_another() {
+    let late = |house: &House| {
+        let client = house.client("example-late");
+        house.keep("example-late", move || Late { client: client.clone() });
+    };
+    let wires = Wires { guests: vec![Box::new(late)] };
+    let handle = Server::start_with(Config::ephemeral(), Clock::system(), wires).unwrap();
+    let admin = handle.admin();
+    let mut client =
+        Client::new(handle.address(), handle.ca_pem(), Some((&admin.certificates_pem, &admin.key_pem)));
+    client.post(MAPS, &config_map("judged", &[])).ok();
+    let judged = becomes(&mut client, &format!("{MAPS}/judged"), |map| map["data"]["done"] == "yes");
+    assert_eq!((&judged["data"]["changed"], judged["data"].get("too-late")), (&json!("yes"), None));
+    handle.stop();
+}

@@ -1,5 +1,13 @@
 //! What the reference does with custom kinds and not with others.
 
+use std::sync::mpsc;
+use std::thread;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use pilothouse_actors::lock::Lock;
+
+use super::hook_server::{Deed, HookServer};
 use super::*;
 
 fn counted() -> Value {
@@ -96,4 +104,35 @@ fn null_is_a_key_like_others() {
     let owned = &made["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:ports"];
     assert!(owned[r#"k:{"port":80,"protocol":null}"#].is_object(), "{owned}");
     assert_eq!(made["spec"]["ports"][0]["protocol"], "TCP");
+}
+
+/// The object was stored after the definition had gone, and a later definition of the name found it, whatever its scope.
+#[test]
+fn what_is_admitted_too_late_is_not_stored_for_a_kind_that_has_gone() {
+    let (answer, answers) = mpsc::channel::<()>();
+    let answers = Lock::new(answers);
+    let hooks = HookServer::start("h", move |_, _| {
+        let _late = answers.lock().recv_timeout(CAP);
+        Deed::Says(json!({"allowed": true}))
+    });
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    let hook = json!({"name": "slow.x.io", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+        "clientConfig": {"url": hooks.url("/"), "caBundle": STANDARD.encode(&hooks.authority_pem)},
+        "rules": [{"operations": ["CREATE"], "apiGroups": [GROUP], "apiVersions": ["*"], "resources": ["*"]}]});
+    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    let configuration = json!({"apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration", "metadata": {"name": "slow"}, "webhooks": [hook]});
+    admin.post(path, &configuration).ok();
+    let mut other = server.admin();
+    let late = thread::spawn(move || other.post(KITES, &kite("late")));
+    poll(CAP, || (!hooks.asked().is_empty()).then_some(())).expect("the webhook is asked");
+    admin.delete(&format!("{DEFINITIONS}/kites.{GROUP}")).ok();
+    gone(&mut admin, KITES);
+    answer.send(()).unwrap();
+    late.join().unwrap().refused(404, "NotFound");
+    define(&mut admin, &definition("kites", "Kite", "Cluster", &[version("v1", true)]));
+    let listed = admin.get(&format!("/apis/{GROUP}/v1/kites")).ok();
+    assert_eq!(listed["items"], json!([]), "nobody has left anything");
 }

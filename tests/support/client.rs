@@ -1,4 +1,4 @@
-//! A small blocking client: one connection, kept alive, JSON in and out.
+//! A small blocking client: one keep-alive connection, JSON in and out.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use super::compare::text;
 use super::wait::{CAP, Deadline};
 use super::wire::{Connection, Framing, Head};
 
-/// How to reach a server and as whom.
+/// The address and credentials of a client.
 pub struct Client {
     pub address: SocketAddr,
     connector: SslConnector,
@@ -20,7 +20,7 @@ pub struct Client {
     connection: Option<Connection>,
 }
 
-/// What the server said.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -29,17 +29,17 @@ pub struct Answer {
     what: String,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
 pub enum Failure {
-    /// Nothing was sent: the server cannot have done it.
+    /// Nothing was sent: the server cannot have processed it.
     Unsent(io::Error),
-    /// Sent, and not answered: nobody knows.
+    /// Sent, but not answered: the outcome is unknown.
     Doubt(io::Error),
 }
 
 impl Client {
-    /// A client that trusts one authority; a certificate and its key say who it is.
+    /// A client that trusts one CA, with an optional client certificate and key.
     pub fn new(address: SocketAddr, authority: &[u8], identity: Option<(&[u8], &[u8])>) -> Client {
         let mut builder = SslConnector::builder(SslMethod::tls_client()).expect("TLS");
         let authority = X509::from_pem(authority).expect("the authority's certificate");
@@ -57,7 +57,7 @@ impl Client {
         Client { address, connector: builder.build(), token: None, connection: None }
     }
 
-    /// The same server, another user.
+    /// A client for the same server with another token.
     pub fn with_token(&self, token: Option<&str>) -> Client {
         Client {
             address: self.address,
@@ -67,17 +67,17 @@ impl Client {
         }
     }
 
-    /// One more connection of the same user.
+    /// Another connection of the same user.
     pub fn again(&self) -> Client {
         self.with_token(self.token.as_deref())
     }
 
-    /// A connection to write anything to.
+    /// A raw connection.
     pub fn raw(&self) -> Connection {
         Connection::open(self.address, &self.connector).expect("a connection")
     }
 
-    /// The lines before a body, as this client sends them.
+    /// The head of a request as this client sends it.
     pub fn head(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> String {
         let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.address);
         if let Some(token) = &self.token {
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and reads the whole answer.
+    /// Sends a request and reads the whole response.
     pub fn attempt(
         &mut self,
         method: &str,
@@ -112,7 +112,7 @@ impl Client {
         message.extend_from_slice(b"\r\n");
         message.extend_from_slice(body);
         let deadline = Deadline::after(CAP);
-        // A server may answer and close before it has read everything: then the answer counts, not the failed write.
+        // A server may answer and close before it has read everything: then the response counts, not the failed write.
         let sent = connection.send(&message);
         let head = connection.head(deadline).map_err(|error| Failure::Doubt(sent.err().unwrap_or(error)))?;
         let framing = Connection::framing(&head, method);

@@ -1,4 +1,4 @@
-//! A small application behind the edge, and clients that speak to it.
+//! A small application behind the HTTP edge, and clients for it.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -29,10 +29,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
-/// More than any step takes on a machine under load.
+/// More than any step takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the application does at the moment, seen from the test.
+/// The state of the application, for the test.
 #[derive(Clone, Default)]
 pub struct Live(Arc<State>);
 
@@ -49,7 +49,7 @@ struct State {
 }
 
 impl Live {
-    /// Handlers and bodies that are alive.
+    /// The number of living handlers and bodies.
     pub fn count(&self) -> usize {
         self.0.guards.load(Ordering::SeqCst)
     }
@@ -58,7 +58,7 @@ impl Live {
         self.0.flushes.load(Ordering::SeqCst)
     }
 
-    /// How often the application was ended because it could not go on.
+    /// How often the application was ended after a failure.
     pub fn given_up(&self) -> usize {
         self.0.given_up.load(Ordering::SeqCst)
     }
@@ -165,7 +165,7 @@ async fn watch(live: web::Data<Live>) -> HttpResponse {
     })
     .filter_map(|()| async { None });
     let line = stream::once(async { Ok::<_, actix_web::Error>(Bytes::from_static(b"{}\n")) });
-    // An empty chunk says nothing and must not end or stall anything.
+    // An empty chunk must neither end nor stall the stream.
     let nothing = stream::once(async { Ok(Bytes::new()) });
     HttpResponse::Ok().streaming(line.chain(nothing).chain(silence))
 }
@@ -211,7 +211,7 @@ pub fn start(config: Config) -> (Handle, Live) {
     (Server::start_with(config, Clock::system(), toy).unwrap(), live)
 }
 
-/// Waits until something holds that must hold sooner or later.
+/// Waits until a condition holds.
 pub async fn until(condition: impl Fn() -> bool) {
     let waiting = async {
         while !condition() {
@@ -221,7 +221,7 @@ pub async fn until(condition: impl Fn() -> bool) {
     tokio::time::timeout(PATIENCE, waiting).await.expect("it never came true");
 }
 
-/// An identity that no authority of the server issued.
+/// A client certificate that no CA of the server issued.
 pub fn identity_of_nobody() -> Identity {
     let group = openssl::ec::EcGroup::from_curve_name(openssl::nid::Nid::X9_62_PRIME256V1).unwrap();
     let key = PKey::from_ec_key(openssl::ec::EcKey::generate(&group).unwrap()).unwrap();
@@ -260,18 +260,18 @@ async fn dial(server: &Handle, identity: Option<&Identity>, protocols: &[u8]) ->
     stream
 }
 
-/// The protocol that a client that knows both gets.
+/// The protocol that a client which supports both gets.
 pub async fn negotiated(server: &Handle) -> Option<Vec<u8>> {
     let stream = dial(server, None, b"\x02h2\x08http/1.1").await;
     stream.ssl().selected_alpn_protocol().map(<[u8]>::to_vec)
 }
 
-/// What a server answers to bytes without TLS.
+/// The response to bytes without TLS.
 pub async fn plain(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(bytes).await.unwrap();
     let mut answer = Vec::new();
-    // The server may reset the connection after its answer.
+    // The server may reset the connection after its response.
     let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is closed");
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -316,7 +316,7 @@ impl Client {
         self.requests.send_request(request, true).unwrap().0
     }
 
-    /// The same on a connection that may be gone.
+    /// Begins a request on a connection that may be closed.
     pub fn try_begin(&mut self, request: http::Request<()>) -> Option<ResponseFuture> {
         self.requests.send_request(request, true).ok().map(|begun| begun.0)
     }
@@ -340,7 +340,7 @@ impl Client {
         answer.await.unwrap()
     }
 
-    /// Lets what was begun reach the server.
+    /// Lets the begun requests reach the server.
     pub async fn flush(&mut self) {
         self.send(get("/hello")).await;
     }
@@ -349,7 +349,7 @@ impl Client {
         self.max_streams.load(Ordering::SeqCst)
     }
 
-    /// Drops the connection without a word.
+    /// Closes the connection without GOAWAY.
     pub async fn cut(self) {
         self.connection.abort();
         let _ = self.connection.await;

@@ -1,4 +1,4 @@
-//! A kubelet that does what a test wants: TLS, one request per connection or many, everything it was asked is remembered.
+//! A configurable kubelet: TLS, one or many requests per connection, and a record of all requests.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,15 +20,15 @@ use pilothouse_actors::lock::Lock;
 
 use super::wait::CAP;
 
-/// One request, as the kubelet saw it.
+/// One received request.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub method: String,
     pub target: String,
     pub headers: Vec<(String, String)>,
-    /// The common name of the certificate that this server showed.
+    /// The common name of the server's client certificate.
     pub client: Option<String>,
-    /// Over which connection it came.
+    /// The number of its connection.
     pub connection: usize,
 }
 
@@ -47,7 +47,7 @@ impl Seen {
     }
 }
 
-/// A connection to the kubelet, private or not.
+/// A connection to the kubelet, with or without TLS.
 pub enum Wire {
     Private(Box<SslStream<TcpStream>>),
     Plain(TcpStream),
@@ -79,7 +79,7 @@ impl Write for Wire {
 }
 
 impl Wire {
-    /// Waits until the other end hangs up; what it says until then is not looked at.
+    /// Waits until the peer disconnects, ignoring its data.
     pub fn until_hung_up(&mut self) {
         let mut buffer = [0; 4096];
         while let Ok(1..) = self.read(&mut buffer) {}
@@ -113,7 +113,7 @@ impl Wire {
     }
 }
 
-/// What a kubelet does with a request.
+/// Handles a request.
 pub type Deed = dyn Fn(&Seen, &mut Wire) + Send + Sync;
 
 /// A running kubelet.
@@ -126,14 +126,14 @@ pub struct Kubelet {
 /// The connections of a kubelet.
 #[derive(Default)]
 struct Lines {
-    /// Whether they go on after an answer.
+    /// Whether connections are kept alive.
     kept: AtomicBool,
-    /// Each, until it is over.
+    /// The open connections.
     all: Lock<Vec<Option<TcpStream>>>,
 }
 
 impl Kubelet {
-    /// One that speaks TLS with a certificate of these.
+    /// A kubelet with TLS and this certificate.
     pub fn start(
         address: IpAddr,
         papers: &Papers,
@@ -146,7 +146,7 @@ impl Kubelet {
         Kubelet::listen(address, Some(acceptor.build()), deed)
     }
 
-    /// One that speaks plain HTTP, as pods do.
+    /// A kubelet with plain HTTP, like a pod.
     pub fn plain(address: IpAddr, deed: impl Fn(&Seen, &mut Wire) + Send + Sync + 'static) -> Kubelet {
         Kubelet::listen(address, None, deed)
     }
@@ -181,29 +181,29 @@ impl Kubelet {
         Kubelet { address, seen, lines }
     }
 
-    /// Lets connections go on after an answer from now on.
+    /// Keeps connections alive from now on.
     pub fn keep(&self) {
         self.lines.kept.store(true, Ordering::Relaxed);
     }
 
-    /// How many connections are open.
+    /// The number of open connections.
     pub fn open(&self) -> usize {
         self.lines.all.lock().iter().flatten().count()
     }
 
-    /// Hangs up on everybody.
+    /// Closes all connections.
     pub fn hang_up(&self) {
         for line in self.lines.all.lock().iter().flatten() {
             let _ = line.shutdown(Shutdown::Both);
         }
     }
 
-    /// Everything it was asked so far.
+    /// All requests so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().clone()
     }
 
-    /// What it was asked last.
+    /// The last request.
     pub fn last(&self) -> Seen {
         self.seen().pop().expect("the kubelet was asked")
     }
@@ -230,7 +230,7 @@ fn serve(
     }
 }
 
-/// Answers one request. `false`: there is none.
+/// Answers one request; `false` if there is none.
 fn answer(wire: &mut Wire, remembered: &Lock<Vec<Seen>>, deed: &Deed, connection: usize) -> bool {
     let Ok(lines) = wire.head() else { return false };
     let mut words = lines[0].split(' ').map(str::to_owned);
@@ -257,14 +257,24 @@ fn answer(wire: &mut Wire, remembered: &Lock<Vec<Seen>>, deed: &Deed, connection
     true
 }
 
-/// A certificate that vouches for itself, and its key.
+/// A self-signed certificate and its key.
 pub struct Papers {
     pub certificate: X509,
     pub key: PKey<Private>,
 }
 
 impl Papers {
+    /// Self-signed, and a CA.
     pub fn new(name: &str, addresses: &[&str]) -> Papers {
+        Papers::made(name, addresses, None)
+    }
+
+    /// Signed by a CA that nobody knows.
+    pub fn issued(name: &str, addresses: &[&str]) -> Papers {
+        Papers::made(name, addresses, Some(&Papers::new("issuer", &[])))
+    }
+
+    fn made(name: &str, addresses: &[&str], issuer: Option<&Papers>) -> Papers {
         let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).expect("a curve");
         let key = PKey::from_ec_key(EcKey::generate(&group).expect("a key")).expect("a key");
         let mut subject = X509Name::builder().expect("a name");
@@ -275,12 +285,15 @@ impl Papers {
         let serial = BigNum::from_u32(1).and_then(|one| one.to_asn1_integer()).expect("a number");
         builder.set_serial_number(&serial).expect("a number");
         builder.set_subject_name(&subject).expect("a name");
-        builder.set_issuer_name(&subject).expect("a name");
+        let issuer_name = issuer.map_or(&*subject, |issuer| issuer.certificate.subject_name());
+        builder.set_issuer_name(issuer_name).expect("a name");
         builder.set_pubkey(&key).expect("a key");
         builder.set_not_before(&Asn1Time::days_from_now(0).expect("a day")).expect("a day");
         builder.set_not_after(&Asn1Time::days_from_now(2).expect("a day")).expect("a day");
-        let authority = BasicConstraints::new().ca().build().expect("an extension");
-        builder.append_extension(authority).expect("an extension");
+        if issuer.is_none() {
+            let authority = BasicConstraints::new().ca().build().expect("an extension");
+            builder.append_extension(authority).expect("an extension");
+        }
         let mut names = SubjectAlternativeName::new();
         names.dns(name);
         for address in addresses {
@@ -288,11 +301,12 @@ impl Papers {
         }
         let names = names.build(&builder.x509v3_context(None, None)).expect("an extension");
         builder.append_extension(names).expect("an extension");
-        builder.sign(&key, MessageDigest::sha256()).expect("a signature");
+        let signer = issuer.map_or(&key, |issuer| &issuer.key);
+        builder.sign(signer, MessageDigest::sha256()).expect("a signature");
         Papers { certificate: builder.build(), key }
     }
 
-    /// Writes both as files: the certificate's and the key's.
+    /// Writes both files: certificate and key.
     pub fn write(&self, folder: &Path, name: &str) -> (PathBuf, PathBuf) {
         let (certificate, key) = (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")));
         fs::write(&certificate, self.certificate.to_pem().expect("PEM")).expect("a file");

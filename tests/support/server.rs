@@ -23,21 +23,21 @@ pub const USER_TOKEN: &str = "token-of-alice";
 const TOKENS: &str =
     "token-of-admin,admin,uid-admin,\"system:masters\"\ntoken-of-alice,alice,uid-alice,\"devs,testers\"\n";
 
-/// A running server. Dropped, it is killed.
+/// A running server, killed on drop.
 pub struct Server {
     child: Child,
     lines: Lines,
     errors: Lines,
-    /// The line for people that the server printed when it was ready.
+    /// The line that the server printed when it was ready.
     pub greeting: String,
     pub data: PathBuf,
     address: SocketAddr,
     kubeconfig: String,
-    /// Kept so that the directory lives as long as the server; `None` if the directory is the caller's.
+    /// Keeps the directory alive as long as the server; `None` if the directory is the caller's.
     _directory: Option<TempDir>,
 }
 
-/// How a process that would not start ended.
+/// How a process ended that did not start.
 #[derive(Debug)]
 pub struct Refusal {
     pub status: ExitStatus,
@@ -47,7 +47,7 @@ pub struct Refusal {
 
 type Lines = Arc<Lock<Vec<String>>>;
 
-/// A directory on the disk that the build uses, which need not be a file system in memory.
+/// A directory on the build's disk, because /tmp may be in memory.
 pub fn directory() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory")
 }
@@ -77,7 +77,7 @@ pub fn command<A: AsRef<OsStr>>(data: &Path, arguments: &[A]) -> Command {
         .arg("--token-auth-file")
         .arg(tokens)
         .arg("--controllers=-*");
-    // Nothing makes default accounts then, so pods shall not need any: unless the test says what it wants of that.
+    // Without loops there are no default service accounts, so pods must not need one: unless the test sets these flags itself.
     let says = |flag: &A| {
         let flag = flag.as_ref().to_string_lossy();
         flag.starts_with("--controllers=") || flag.contains("ServiceAccount")
@@ -115,7 +115,7 @@ impl Server {
             .unwrap_or_else(|refusal| panic!("the server did not start: {refusal:?}"))
     }
 
-    /// Starts and waits until it is ready, or has ended.
+    /// Starts a server and waits until it is ready, or has ended.
     pub fn try_on(data: &Path, arguments: &[&str]) -> Result<Server, Refusal> {
         let mut child = command(data, arguments).spawn().expect("the binary");
         let lines = collect(child.stdout.take().expect("stdout"));
@@ -168,12 +168,12 @@ impl Server {
         self.data.join("admin.kubeconfig")
     }
 
-    /// A client that may do everything.
+    /// A client with all rights.
     pub fn admin(&self) -> Client {
         self.anonymous().with_token(Some(ADMIN_TOKEN))
     }
 
-    /// A client that says nothing of itself.
+    /// A client without credentials.
     pub fn anonymous(&self) -> Client {
         Client::new(self.address, &self.pem("certificate-authority-data"), None)
     }
@@ -184,7 +184,7 @@ impl Server {
         Client::new(self.address, &self.pem("certificate-authority-data"), Some((&certificate, &key)))
     }
 
-    /// A client with another certificate, its intermediates behind it.
+    /// A client with another certificate and its intermediates.
     pub fn by(&self, certificates: &[u8], key: &[u8]) -> Client {
         Client::new(self.address, &self.pem("certificate-authority-data"), Some((certificates, key)))
     }
@@ -193,12 +193,12 @@ impl Server {
         openssl::base64::decode_block(kubeconfig_value(&self.kubeconfig, key)).expect("base64")
     }
 
-    /// What the server wrote to its error stream so far.
+    /// The server's stderr so far.
     pub fn log(&self) -> String {
         self.errors.lock().join("\n")
     }
 
-    /// What the server wrote to its output so far.
+    /// The server's stdout so far.
     pub fn output(&self) -> String {
         self.lines.lock().join("\n")
     }
@@ -207,13 +207,13 @@ impl Server {
         self.child.try_wait().expect("the state of the child").is_none()
     }
 
-    /// As `kill -9`: the process has no say.
+    /// Kills the process, like `kill -9`.
     pub fn kill(mut self) {
         self.child.kill().expect("a signal");
         self.child.wait().expect("its end");
     }
 
-    /// Asks it to stop.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         let status = Command::new("sh").arg("-c").arg(format!("kill -TERM {}", self.pid())).status();
         assert!(status.expect("sh").success(), "the signal was sent");
@@ -226,14 +226,14 @@ impl Server {
         (status, settled(&self.errors))
     }
 
-    /// Asks it to stop and waits; it must go in peace.
+    /// Stops the server and expects success.
     pub fn stop(self) {
         self.terminate();
         let (status, log) = self.ended();
         assert!(status.success(), "{status}: {log}");
     }
 
-    /// Fails if the server died or some thread of it panicked.
+    /// Fails if the server died or a thread panicked.
     pub fn unharmed(&mut self) {
         assert!(self.alive(), "the server died: {}", self.log());
         assert_eq!(self.by_certificate().get("/readyz").status, 200, "{}", self.log());
@@ -249,7 +249,7 @@ impl Drop for Server {
     }
 }
 
-/// All lines of a process that has ended: the reader may be a moment behind.
+/// All lines of an ended process: the reader may be a moment behind.
 fn settled(lines: &Lines) -> String {
     poll(CAP, || (Arc::strong_count(lines) == 1).then_some(()));
     lines.lock().join("\n")

@@ -1,17 +1,17 @@
-//! Real time, in one place. Tests wait for a condition with a generous cap; none depends on how long something takes.
+//! Real time, in one place. Tests wait for a condition with a generous limit; none depends on how long something takes.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The cap of every wait that should be over at once.
+/// The limit of waits that should end at once.
 pub const CAP: Duration = Duration::from_secs(30);
 
-/// Whether tests may take their time: `PILOTHOUSE_LONG=1`.
+/// Whether long tests are enabled: `PILOTHOUSE_LONG=1`.
 pub fn is_long() -> bool {
     std::env::var_os("PILOTHOUSE_LONG").is_some_and(|value| value == "1")
 }
 
-/// A moment after which waiting is over.
+/// The end of a wait.
 #[derive(Clone, Copy)]
 pub struct Deadline(Instant);
 
@@ -31,7 +31,7 @@ impl Deadline {
     }
 }
 
-/// Asks again and again until there is an answer; `None` after the cap.
+/// Polls until there is an answer; `None` after the limit.
 pub fn poll<T>(cap: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Deadline::after(cap);
     loop {

@@ -1,4 +1,4 @@
-//! Those who follow one type, and whom an event of it concerns.
+//! The sessions that watch one type, and which of them an event concerns.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use crate::summons::Summons;
 use crate::telling;
 use crate::window::{Event, Read, Window};
 
-/// What is to be done, in the order in which the news came.
+/// Work for later turns, in order.
 pub(super) type Calls = VecDeque<Call>;
 
-/// One entry of the calls.
+/// One item of that work.
 pub(super) enum Call {
-    /// A session has news.
+    /// A session has events.
     Session(Arc<Summons>),
-    /// All whom the news of this type concerned were called, and it may rest.
+    /// All concerned sessions of this type were called, and it may rest.
     Rest(TypeName, Duration),
 }
 
-/// The sessions that follow one type. It goes when the last of them leaves.
+/// The sessions that watch one type. Dropped when the last of them leaves.
 pub(super) struct Audience {
     pub(super) window: Arc<Window>,
     /// All events up to here have been looked up.
     pub(super) cursor: Revision,
     pub(super) index: Index<Arc<Summons>>,
     pub(super) members: HashMap<SubscriptionId, Member>,
-    /// Whether a crowd is being called, or was a moment ago: news wait.
+    /// Whether the type rests or its sessions are being called: new events wait.
     pub(super) is_resting: bool,
-    /// Whether there are such news.
+    /// Whether new events wait.
     pub(super) is_rung: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Member {
 }
 
 impl Audience {
-    /// Begins at the newest event: a session that joins reads what came before it on its own.
+    /// Starts at the newest event: a session that joins reads earlier events itself.
     pub(super) fn new(window: Arc<Window>) -> Audience {
         let cursor = window.head();
         let index = Index::default();
@@ -54,13 +54,13 @@ impl Audience {
         self.members.values().for_each(act);
     }
 
-    /// Looks up at most `most` events, and adds those who have news to the calls; whether that were all events there are.
+    /// Looks up at most `most` events and queues calls to the concerned sessions. Answers whether these were all events.
     pub(super) fn advance(&mut self, most: usize, calls: &mut Calls) -> bool {
-        // Before the read: every event up to this head is in what the read returns.
+        // Before the read: the read returns every event up to this head.
         let head = self.window.head();
         let Read::Events(events) = self.window.read(self.cursor, most) else {
-            // Nobody can tell any more whom the lost events concerned. Each session reads from where they began and
-            // finds out whether it has missed something.
+            // The events are lost, so it is unknown which sessions they concerned. Each session reads from their beginning and
+            // finds out whether it missed something.
             self.each(|member| note_news(&member.summons, self.cursor, calls));
             self.cursor = head;
             return true;
@@ -83,7 +83,7 @@ impl Audience {
         if let Some(object) = is {
             self.index.find(object, &mut note);
         }
-        // The key stays, so only a changed field can lead to anyone else.
+        // The key stays the same, so only a changed field can match other sessions.
         if let Some(object) = was.filter(|was| is.is_none_or(|is| is.fields != was.fields)) {
             self.index.find(object, &mut note);
         }

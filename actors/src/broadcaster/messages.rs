@@ -1,4 +1,4 @@
-//! What a broadcaster is asked for.
+//! The messages to a broadcaster.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,58 +10,57 @@ use crate::object::{Revision, TypeName};
 use crate::summons::Summons;
 use crate::window::Window;
 
-/// Names a subscription. The session picks it, so that it can unsubscribe even when it ends before it was subscribed.
+/// Identifies a subscription. The session chooses it, so that it can unsubscribe even before its subscription is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubscriptionId(pub(super) u64);
 
 impl SubscriptionId {
-    /// A name that no other subscription of this process has.
+    /// An id that no other subscription of this process has.
     pub fn fresh() -> SubscriptionId {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         SubscriptionId(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// Call me when something of interest happens. Answers nothing; the session is called at once if the type has moved past
-/// its cursor. On Full the sender uses an address of its own, which has a slot of its own; on Closed the watch ends.
+/// Subscribes a session to events. Answers nothing. The session is called at once if the type has moved past its cursor. On Full
+/// the sender uses an address of its own, which has a slot of its own; on Closed the watch ends.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Subscribe {
-    /// The name of the subscription.
+    /// The id of the subscription.
     pub id: SubscriptionId,
-    /// The type to hear of.
+    /// The watched type.
     pub type_name: TypeName,
-    /// Its history.
+    /// The history of the type.
     pub window: Arc<Window>,
-    /// The session knows everything up to here.
+    /// The session has seen everything up to here.
     pub cursor: Revision,
-    /// Where the session stands in the index.
+    /// The place of the session in the index.
     pub interest: Interest,
-    /// How the session is called.
+    /// How to call the session.
     pub summons: Arc<Summons>,
     /// Whether the session wants bookmarks.
     pub bookmarks: bool,
 }
 
-/// Call me no more. Answers nothing; unknown names are ignored. On Full as for [`Subscribe`]; on Closed nothing is left
-/// to end.
+/// Ends a subscription. Answers nothing; unknown ids are ignored. On Full as for [`Subscribe`]; on Closed nothing is left to end.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Unsubscribe {
     /// The type of the subscription.
     pub type_name: TypeName,
-    /// Its name.
+    /// The id of the subscription.
     pub id: SubscriptionId,
 }
 
-/// The server stops: end all watches cleanly, and those that still come. Answers when all have been told. On Full the
-/// sender waits; on Closed there is no watch.
+/// Ends all watches cleanly, including new ones: the server stops. Answers when all have been told. On Full the sender waits; on
+/// Closed there is no watch.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct CloseAll;
 
-/// What a type means has changed: end its watches cleanly, so that whoever still wants one begins anew. Answers nothing. On Full
-/// the sender waits; on Closed there is no watch.
+/// Ends all watches of a type cleanly, because its resource has changed: clients begin anew. Answers nothing. On Full the sender
+/// waits; on Closed there is no watch.
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
 pub struct CloseType(pub TypeName);

@@ -48,7 +48,7 @@ fn pods() -> TypeName {
     TypeName::new("pods")
 }
 
-/// Subscribes someone at revision 1 and returns how it is called.
+/// Subscribes a session at revision 1 and returns its summons.
 fn join(
     broadcaster: &mut Broadcaster,
     window: &Arc<Window>,
@@ -141,7 +141,7 @@ async fn a_crowd_is_called_in_turns_and_nobody_twice() {
     while woken.get() < 3 * CALLS_PER_TURN {
         tokio::task::yield_now().await;
         seen.push(woken.get());
-        // News that come meanwhile wait until the crowd has rested.
+        // Events that come meanwhile wait until the rest is over.
         window.append(replaced("1", "1", 2 + seen.len() as u64));
         bells.ring(&pods());
     }

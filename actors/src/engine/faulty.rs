@@ -1,4 +1,4 @@
-//! An engine that fails on demand: what a broken disk, a full disk and a slow disk look like to the committer.
+//! An engine that fails on demand: it shows the committer a broken, a full or a slow disk.
 
 use std::sync::{Arc, Condvar};
 
@@ -7,18 +7,18 @@ use crate::lock::{Lock, wait};
 
 use super::{Batch, Engine, EngineError, Stats, Visitor};
 
-/// How a commit goes wrong.
+/// How a commit fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The batch is not written.
     Refused,
-    /// The batch is written, but the sync reports an error: the caller cannot know.
+    /// The batch is written, but the sync reports an error: the caller cannot know that.
     Unknown,
     /// The engine panics.
     Panic,
 }
 
-/// The remote control of a [`Faulty`] engine. Cheap to clone.
+/// Controls a [`Faulty`] engine. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Arc<Shared>);
 
@@ -32,31 +32,31 @@ struct Shared {
 struct Plan {
     fault: Option<(usize, Fault)>,
     held: bool,
-    /// Writes of every commit that was asked for.
+    /// The number of writes of every commit so far.
     commits: Vec<usize>,
-    /// The most removals that one commit was asked for.
+    /// The maximum number of removals in one commit.
     most_trims: usize,
 }
 
 impl Faults {
-    /// Lets the commit after `sound` further ones go wrong.
+    /// Lets the commit after `sound` further ones fail.
     pub fn fail_after(&self, sound: usize, fault: Fault) {
         let mut plan = self.0.plan.lock();
         plan.fault = Some((plan.commits.len() + sound, fault));
     }
 
-    /// Commits that are asked for from now on do not end before [`Faults::release`].
+    /// Blocks all commits from now on until [`Faults::release`].
     pub fn hold(&self) {
         self.0.plan.lock().held = true;
     }
 
-    /// Lets held commits go on.
+    /// Lets blocked commits go on.
     pub fn release(&self) {
         self.0.plan.lock().held = false;
         self.0.changed.notify_all();
     }
 
-    /// Waits, blocking this thread, until this many commits were asked for.
+    /// Blocks this thread until this many commits were requested.
     pub fn wait_for_commits(&self, count: usize) {
         let mut plan = self.0.plan.lock();
         while plan.commits.len() < count {
@@ -69,7 +69,7 @@ impl Faults {
         self.0.plan.lock().commits.clone()
     }
 
-    /// The most removals that one commit was asked for.
+    /// The maximum number of removals in one commit.
     pub fn most_trims(&self) -> usize {
         self.0.plan.lock().most_trims
     }
@@ -87,14 +87,14 @@ impl Faults {
     }
 }
 
-/// The engine that goes wrong.
+/// The failing engine.
 pub struct Faulty {
     inner: Box<dyn Engine>,
     faults: Faults,
 }
 
 impl Faulty {
-    /// Puts a remote control on an engine.
+    /// Wraps an engine.
     pub fn new(inner: Box<dyn Engine>, faults: Faults) -> Faulty {
         Faulty { inner, faults }
     }

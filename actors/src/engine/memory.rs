@@ -1,4 +1,4 @@
-//! A log that lives as long as the process: for tests, and for servers that need not remember.
+//! A log in memory: for tests, and for servers without persistence.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use crate::lock::Lock;
 use crate::object::{Revision, TypeName};
 use crate::record::Record;
 
-/// A clone is the same log: what a test "reopens".
+/// A clone is the same log, so that tests can "reopen" it.
 #[derive(Clone, Debug, Default)]
 pub struct Memory(Arc<Lock<Log>>);
 
 #[derive(Debug, Default)]
 struct Log {
     counters: Counters,
-    /// Records share their objects with the stores, so that nothing is held twice.
+    /// Records share their objects with the stores, so nothing is stored twice.
     records: BTreeMap<TypeName, BTreeMap<Revision, Record>>,
 }
 

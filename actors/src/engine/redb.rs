@@ -7,7 +7,7 @@
 //! | `counters` | id | last revision of the type |
 //! | `log` | (id, revision) | the record |
 //!
-//! Everything that a batch changes is one redb transaction with one sync.
+//! All changes of a batch are one redb transaction with one sync.
 
 mod reader;
 
@@ -38,9 +38,9 @@ const LOG: TableDefinition<(u32, u64), &[u8]> = TableDefinition::new("log");
 
 /// The key under which `meta` keeps the format.
 const FORMAT_KEY: &str = "format";
-/// The layout of tables that this code writes. It reads this one only.
+/// The table layout that this code writes, and the only one that it reads.
 const FORMAT: u64 = 1;
-/// The file format of redb itself, which only it can tell from ours.
+/// The file format of redb itself, which only redb can check.
 const REDB_FORMAT: u64 = 3;
 
 /// How long closing waits for a reader of the archive, and in how many steps.
@@ -51,20 +51,20 @@ const CLOSING_TURN: Duration = Duration::from_millis(5);
 pub struct Redb {
     path: PathBuf,
     database: Closing,
-    /// The id of every type that the file knows.
+    /// The ids of all types in the file.
     ids: HashMap<TypeName, u32>,
     counters: Counters,
     records: u64,
-    /// Whether the last transaction left the file such that opening it after a crash means a walk over all of it.
+    /// Whether a crash now would require a walk over the whole file when it is opened.
     unsettled: bool,
     repaired: bool,
-    /// Where records are encoded, kept so that a commit allocates nothing per record.
+    /// A buffer for encoding records, kept so that a commit allocates nothing per record.
     scratch: Vec<u8>,
 }
 
-/// A database whose end is no crash: closing writes to the file, and may meet damage that nobody has read yet.
+/// A database that survives a panic while closing: closing writes to the file, and may find damage that was never read before.
 ///
-/// Readers of the archive hold it too, for the time of one read.
+/// Readers of the archive hold it as well, for the time of one read.
 struct Closing(Option<Arc<Database>>);
 
 impl Deref for Closing {
@@ -79,7 +79,7 @@ impl Deref for Closing {
 impl Drop for Closing {
     fn drop(&mut self) {
         let database = self.0.take();
-        // The file may be opened again when this returns: a read that is under way is waited for.
+        // The file may be reopened when this returns, so a read in progress is waited for.
         for _ in 0..CLOSING_TURNS {
             if database.as_ref().is_none_or(|database| Arc::strong_count(database) == 1) {
                 break;
@@ -96,11 +96,11 @@ impl Drop for Closing {
 }
 
 impl Redb {
-    /// Opens the file, or makes it.
+    /// Opens the file, or creates it.
     pub fn open(path: &Path) -> Result<Redb, EngineError> {
         let is_new = !path.exists();
         if is_new {
-            // Whatever the umask says: secrets are kept in this file.
+            // Regardless of the umask: the file contains Secrets.
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         }
         let repaired = Arc::new(AtomicBool::new(false));
@@ -112,7 +112,7 @@ impl Redb {
             builder.create(path).map_err(|error| fault(path, error))
         })?;
         let database = Closing(Some(Arc::new(database)));
-        // Also of a file that was there: whoever made it may have died before this.
+        // Also for an existing file: the process that created it may have died before this.
         sync_folder(path)?;
         let repaired = repaired.load(Ordering::SeqCst);
         if repaired {
@@ -213,7 +213,7 @@ impl Redb {
         for (_, name) in types {
             visitor.begin_type(name.clone(), self.last(name))?;
         }
-        // A damaged inner page can hide whole leaves without any of the records that are left looking wrong.
+        // A damaged inner page can hide whole leaves, while all remaining records look correct.
         if records != self.records {
             let wanted = self.records;
             return Err(EngineError::Damaged(format!(
@@ -230,6 +230,9 @@ impl Redb {
         let first_free = self.ids.values().max().map_or(1, |id| id + 1);
         let fresh: HashMap<TypeName, u32> = fresh.into_iter().cloned().zip(first_free..).collect();
         let id_of = |name: &TypeName| self.ids.get(name).or_else(|| fresh.get(name)).copied();
+        // Acknowledging a write that was skipped would lose it.
+        let must =
+            |name: &TypeName| id_of(name).ok_or_else(|| EngineError::Damaged(format!("{name} has no id")));
 
         let writing = self.database.begin_write().map_err(|error| fault(path, error))?;
         let mut records = self.records;
@@ -240,18 +243,15 @@ impl Redb {
             }
             let mut counters = writing.open_table(COUNTERS).map_err(|error| fault(path, error))?;
             for (name, last) in &moved {
-                if let Some(id) = id_of(name) {
-                    counters.insert(id, last.0).map_err(|error| fault(path, error))?;
-                }
+                counters.insert(must(name)?, last.0).map_err(|error| fault(path, error))?;
             }
             let mut log = writing.open_table(LOG).map_err(|error| fault(path, error))?;
             for write in &batch.writes {
-                if let Some(id) = id_of(&write.type_name) {
-                    write.record.encode(id, write.revision, &mut self.scratch);
-                    log.insert((id, write.revision.0), self.scratch.as_slice())
-                        .map_err(|error| fault(path, error))?;
-                    records += 1;
-                }
+                let id = must(&write.type_name)?;
+                write.record.encode(id, write.revision, &mut self.scratch);
+                log.insert((id, write.revision.0), self.scratch.as_slice())
+                    .map_err(|error| fault(path, error))?;
+                records += 1;
             }
             for (name, revision) in &batch.trims {
                 if let Some(id) = id_of(name) {
@@ -261,7 +261,7 @@ impl Redb {
             }
         }
         writing.commit().map_err(|error| fault(path, error))?;
-        // Only what is durable is remembered.
+        // Update memory only after the commit.
         self.unsettled = true;
         self.records = records;
         self.counters.advance(moved);
@@ -269,8 +269,8 @@ impl Redb {
         Ok(())
     }
 
-    /// Damages the newest record of an object: the last byte of its body is no longer what it was. For tests of what a
-    /// server does then. Answers whether there was such a record.
+    /// Corrupts the newest record of an object by changing the last byte of its body, for tests of corrupt objects. Answers
+    /// whether there was such a record.
     #[cfg(feature = "testing")]
     pub fn damage(&mut self, type_name: &TypeName, key: &str) -> Result<bool, EngineError> {
         let Some(id) = self.ids.get(type_name).copied() else { return Ok(false) };
@@ -283,7 +283,7 @@ impl Redb {
                 let (place, bytes) = entry.map_err(|error| self.fault(error))?;
                 let (_, revision) = place.value();
                 let record = Record::decode(id, Revision(revision), bytes.value())?;
-                if record.key().as_str() == key {
+                if record.key() == key {
                     found = Some((revision, bytes.value().to_vec()));
                 }
             }
@@ -320,8 +320,8 @@ impl Engine for Redb {
         if !self.unsettled {
             return Ok(());
         }
-        // A plain commit is half the price, but drops redb's note of which pages are free; after a crash it must then
-        // be found out by a walk over the file. So the note is written when nobody waits for it.
+        // A plain commit costs half as much, but drops redb's list of free pages; after a crash that list must be rebuilt by a
+        // walk over the file. So the list is written while the server is idle.
         let mut writing = self.database.begin_write().map_err(|error| self.fault(error))?;
         writing.set_quick_repair(true);
         writing.commit().map_err(|error| self.fault(error))?;
@@ -340,13 +340,13 @@ impl Engine for Redb {
     }
 
     fn close(mut self: Box<Self>) -> Result<(), EngineError> {
-        // Dropping the database writes the same note but tells nobody when that fails.
+        // Dropping the database writes the same list, but reports no errors.
         guarded(|| self.settle())
     }
 }
 
-/// redb trusts its pages where it did not have to repair them and may panic on damaged ones: at start and at the end that
-/// is a message, not a crash.
+/// redb trusts pages that it did not have to repair, and may panic on damaged ones. At start and shutdown that becomes an error,
+/// not a crash.
 fn guarded<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -369,12 +369,12 @@ fn fault(path: &Path, error: impl Into<redb::Error>) -> EngineError {
     }
 }
 
-/// Whether a file that can be read says nonsense: what it says is at a place, or goes on, where it has ended.
+/// Whether an error means corrupt content: an invalid value, or an unexpected end.
 fn is_of_content(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
-/// A new file is only as durable as the entry of the folder that names it.
+/// A new file is durable only after its directory entry is synced.
 fn sync_folder(path: &Path) -> Result<(), EngineError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok(File::open(folder)?.sync_all()?)

@@ -1,12 +1,11 @@
-//! How many seats a level could have used lately: what it lends and borrows by.
+//! The recent seat demand of a level, which decides how many seats it lends and borrows.
 
 use crate::clock::Timestamp;
 
-/// How much of what was known of the demand is left after one look at it: half of it after five minutes. The reference
-/// server's value.
+/// How much of the old smoothed demand remains after one look: half of it after five minutes. The reference's value.
 const KEPT: f64 = 0.977;
 
-/// A number of seats that is followed over time.
+/// A number of seats that is tracked over time.
 #[derive(Debug)]
 pub struct Demand {
     at: Timestamp,
@@ -18,26 +17,26 @@ pub struct Demand {
     squares: f64,
 }
 
-/// What the demand was between two looks.
+/// The demand between two looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Observed {
-    /// The most at once.
+    /// The maximum.
     pub high: f64,
-    /// On average, and how far from that; as of the last look that lasted.
+    /// The average, as of the last look with a nonzero duration.
     pub average: f64,
     /// The standard deviation.
     pub deviation: f64,
-    /// What counts: it rises at once and falls slowly.
+    /// The smoothed demand that decides: it rises at once and falls slowly.
     pub smoothed: f64,
 }
 
 impl Demand {
-    /// Nothing is wanted yet.
+    /// Starts without demand.
     pub fn new(now: Timestamp) -> Demand {
         Demand { at: now, seats: 0.0, high: 0.0, elapsed: 0.0, sum: 0.0, squares: 0.0 }
     }
 
-    /// So many are wanted from now on.
+    /// Sets the demand from now on.
     pub fn set(&mut self, now: Timestamp, seats: f64) {
         self.pass(now);
         self.seats = seats;
@@ -52,14 +51,14 @@ impl Demand {
         self.squares += self.seats * self.seats * elapsed;
     }
 
-    /// What it was since the last look, and begins anew. `before`: what the last look found.
+    /// The demand since the last look; starts a new period. `before`: the result of the last look.
     pub fn look(&mut self, now: Timestamp, before: &Observed) -> Observed {
         self.pass(now);
         let mut found = Observed { high: self.high, ..*before };
         if self.elapsed > 0.0 {
             found.average = self.sum / self.elapsed;
             let variance = self.squares / self.elapsed - found.average * found.average;
-            // What is rounded can be a little less than nothing.
+            // Rounding can make the variance slightly negative.
             found.deviation = variance.max(0.0).sqrt();
             let wanted = found.average + found.deviation;
             found.smoothed = wanted.max(KEPT * before.smoothed + (1.0 - KEPT) * wanted);

@@ -1,21 +1,21 @@
-//! When those who were refused shall come back. The more of them there are, the later.
+//! The Retry-After of rejected requests: the more rejections, the longer.
 
 use std::collections::VecDeque;
 
 use crate::clock::Timestamp;
 
-/// The longest pause, in seconds; the reference server's value.
+/// The maximum pause in seconds; the reference's value.
 const LONGEST: u64 = 32;
-/// How many refusals there are for each second of the pause before it is doubled.
+/// The number of rejections per second of the pause above which the pause is doubled.
 const TOO_MANY: u64 = 3;
 
-/// The refusals of one level.
+/// The rejections of one level.
 #[derive(Debug)]
 pub struct Drops {
-    /// The last seconds in which there were any, and how many; none is older than the longest pause.
+    /// Recent seconds with rejections, and their numbers; none is older than the maximum pause.
     seconds: VecDeque<(u64, u64)>,
     pause: u64,
-    /// When it was doubled last.
+    /// The time of the last doubling.
     raised: u64,
 }
 
@@ -26,13 +26,13 @@ impl Default for Drops {
 }
 
 impl Drops {
-    /// Counts a refusal. Answers after how many seconds to come back.
+    /// Counts a rejection. Answers the Retry-After in seconds.
     pub fn refuse(&mut self, now: Timestamp) -> u64 {
         let now = now.seconds();
         match self.seconds.back_mut() {
             Some((last, count)) if *last >= now => *count += 1,
             _ => {
-                // Once a second, by what the seconds before it were like.
+                // Once a second, based on the previous seconds.
                 self.revise(now);
                 self.seconds.push_back((now, 1));
             }

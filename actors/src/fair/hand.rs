@@ -1,7 +1,7 @@
-//! Which queues a flow may use. Two flows seldom have the same hand, so a flow whose queues are all full seldom leaves
-//! another without one.
+//! Shuffle sharding: the queues that a flow may use. Two flows seldom have the same hand, so a flow that fills all its queues
+//! seldom leaves another flow without one.
 
-/// The largest hand: more would need more bits than the hash of a flow has.
+/// The maximum size of a hand: more would need more bits than the hash of a flow has.
 pub const LARGEST_HAND: usize = 15;
 
 /// Some of the queues of a level, all different.
@@ -12,13 +12,12 @@ pub struct Hand {
 }
 
 impl Hand {
-    /// Deals `size` of `queues` queues to a flow, always the same ones to the same flow. There is at least one, whatever is
-    /// asked for.
+    /// Deals `size` of `queues` queues to a flow, always the same ones. At least one, whatever the arguments.
     pub fn deal(mut flow: u64, queues: u32, size: usize) -> Hand {
         let deck = queues.max(1);
         let size = size.clamp(1, LARGEST_HAND).min(deck as usize);
         let mut cards = [0; LARGEST_HAND];
-        // The cards so far, in order: what is drawn next is one of those that are left.
+        // The cards dealt so far, sorted: the next one is drawn from the rest.
         let mut drawn = [0; LARGEST_HAND];
         let mut left = deck;
         for (at, dealt) in cards.iter_mut().enumerate().take(size) {
@@ -37,7 +36,7 @@ impl Hand {
         Hand { cards, size }
     }
 
-    /// The queues, beginning with another one each turn: flows that share a queue shall not all prefer it.
+    /// The queues, starting at a different one each turn: flows that share a queue must not all prefer it.
     pub fn from(&self, turn: usize) -> impl Iterator<Item = u32> {
         let (cards, size) = (self.cards, self.size);
         (0..size).map(move |at| cards[(at + turn % size) % size])

@@ -1,12 +1,12 @@
-//! All levels of a server: how many seats each has, and when that changes.
+//! All priority levels of a server: the division of seats among them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::alarm::Alarm;
 use super::demand::Observed;
 use super::level::Level;
 use super::queues::Shape;
@@ -14,73 +14,73 @@ use super::shares::{Bounds, Party, Share, divide, lend};
 use crate::clock::{Clock, Timestamp};
 use crate::lock::Lock;
 
-/// How often seats are lent anew; the reference server's value.
+/// How often seats are lent anew; the reference's value.
 const LENT_EVERY: Duration = Duration::from_secs(10);
-/// The most seats of one request, and of those the part of its level that it shall not go beyond; the reference server's values.
+/// The maximum seats of one request, absolutely and as a part of its level; the reference's values.
 const WIDEST: u32 = 10;
 const WIDEST_PART: f64 = 0.15;
 
-/// What a level shall be.
+/// The configuration of a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Its name.
+    /// The name of the PriorityLevelConfiguration.
     pub name: String,
-    /// What it may have.
+    /// Its share of the seats.
     pub share: Share,
-    /// What it does with requests for which it has no seat.
+    /// What happens to requests without a seat.
     pub shape: Shape,
 }
 
 /// A level, and what it has.
-struct Standing {
-    level: Arc<Level>,
+struct Standing<G> {
+    level: Arc<Level<G>>,
     share: Share,
     shape: Shape,
     bounds: Bounds,
     observed: Observed,
     target: f64,
     seats: u32,
-    /// Whether it is still meant to be there; if not, it goes when nobody uses it any more.
+    /// Whether it is still configured; if not, it is dropped once unused.
     is_wanted: bool,
 }
 
-/// What is told of a level.
+/// The state of a level, for metrics.
 #[derive(Clone, Debug)]
 pub struct Told {
-    /// Its name.
+    /// The name of the level.
     pub name: String,
-    /// Its seats.
+    /// Its nominal, lower and upper number of seats.
     pub bounds: Bounds,
-    /// Its seats now.
+    /// Its current number of seats.
     pub seats: u32,
-    /// What it wanted lately.
+    /// Its recent demand.
     pub observed: Observed,
-    /// What it was aimed at.
+    /// The target of the last lending.
     pub target: f64,
 }
 
-/// All levels that share the seats of a server.
-pub struct Levels {
+/// All levels that share the seats of a server. `G`: what is known of those who are in them.
+pub struct Levels<G> {
     total: u32,
     clock: Clock,
-    alarm: Arc<Notify>,
-    known: Lock<Known>,
+    alarm: Arc<Alarm>,
+    known: Lock<Known<G>>,
 }
 
-#[derive(Default)]
-struct Known {
-    standing: BTreeMap<String, Standing>,
+struct Known<G> {
+    standing: BTreeMap<String, Standing<G>>,
     fair: f64,
 }
 
-impl Levels {
+impl<G> Levels<G> {
     /// No levels yet that share so many seats.
-    pub fn new(total: u32, clock: Clock) -> Levels {
-        Levels { total, clock, alarm: Arc::default(), known: Lock::default() }
+    pub fn new(total: u32, clock: Clock) -> Levels<G> {
+        let known = Known { standing: BTreeMap::new(), fair: 0.0 };
+        Levels { total, clock, alarm: Arc::default(), known: Lock::new(known) }
     }
 
     /// Makes the levels these. One that was there stays, with all who are in it.
-    pub fn configure(&self, specs: &[Spec]) -> BTreeMap<String, Arc<Level>> {
+    pub fn configure(&self, specs: &[Spec]) -> BTreeMap<String, Arc<Level<G>>> {
         let mut known = self.known.lock();
         known.standing.values_mut().for_each(|standing| standing.is_wanted = false);
         for spec in specs {
@@ -102,12 +102,12 @@ impl Levels {
         wanted.map(|(name, standing)| (name.clone(), standing.level.clone())).collect()
     }
 
-    /// Lends seats anew, by what was wanted since the last time.
+    /// Lends seats anew, based on the demand since the last time.
     pub fn adjust(&self) {
         self.known.lock().divide(self.total);
     }
 
-    /// What each level has.
+    /// The state of each level.
     pub fn told(&self) -> Vec<Told> {
         let known = self.known.lock();
         let told = known.standing.iter().map(|(name, standing)| Told {
@@ -120,23 +120,33 @@ impl Levels {
         told.collect()
     }
 
+    /// The levels by their names, and whether each is still meant to be there.
+    pub fn named(&self) -> Vec<(String, bool, Arc<Level<G>>)> {
+        let known = self.known.lock();
+        let named = known.standing.iter();
+        named.map(|(name, standing)| (name.clone(), standing.is_wanted, standing.level.clone())).collect()
+    }
+
     /// How much of its target every level has that is not at a bound.
     pub fn fair_part(&self) -> f64 {
         self.known.lock().fair
     }
 
-    fn all(&self) -> Vec<Arc<Level>> {
+    fn all(&self) -> Vec<Arc<Level<G>>> {
         self.known.lock().standing.values().map(|standing| standing.level.clone()).collect()
     }
 
-    /// Frees seats whose time has come. Answers when the next are free that somebody waits for.
+    /// Frees lingering seats whose time is over. Answers when the next ones become free that requests wait for.
     fn release(&self) -> Option<Timestamp> {
+        self.alarm.begin_look();
         let all = self.all();
         all.iter().for_each(|level| level.release());
-        all.iter().filter_map(|level| level.next_release()).min()
+        let next = all.iter().filter_map(|level| level.next_release()).min();
+        self.alarm.end_look(next);
+        next
     }
 
-    /// Lends seats from time to time, and frees those that nobody gives back. Never ends.
+    /// Lends seats periodically, and frees lingering ones. Never ends.
     pub async fn keep(&self) {
         let mut turns = interval(LENT_EVERY);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -150,19 +160,19 @@ impl Levels {
             };
             tokio::select! {
                 _ = turns.tick() => self.adjust(),
-                () = self.alarm.notified() => {}
+                () = self.alarm.rung() => {}
                 () = release => {}
             }
         }
     }
 }
 
-impl Known {
+impl<G> Known<G> {
     /// Gives every level its seats. Those that are not wanted have some until they are empty.
     fn divide(&mut self, total: u32) {
-        // A request that is about to enter holds its level: it must not wait in one that nobody looks after.
+        // A request that is about to enter holds its level: it must not wait in one that was dropped.
         let is_held =
-            |standing: &Standing| !standing.level.is_idle() || Arc::strong_count(&standing.level) > 1;
+            |standing: &Standing<G>| !standing.level.is_idle() || Arc::strong_count(&standing.level) > 1;
         self.standing.retain(|_, standing| standing.is_wanted || is_held(standing));
         let shares: Vec<Share> = self.standing.values().map(|standing| standing.share).collect();
         for (standing, bounds) in self.standing.values_mut().zip(divide(total, &shares)) {
@@ -170,7 +180,7 @@ impl Known {
             standing.level.widen(widest(standing.shape, bounds.nominal));
             standing.observed = standing.level.observe(&standing.observed);
         }
-        let party = |standing: &Standing| Party {
+        let party = |standing: &Standing<G>| Party {
             is_exempt: standing.share.is_exempt,
             bounds: standing.bounds,
             wanted: standing.observed,
@@ -184,7 +194,7 @@ impl Known {
     }
 }
 
-/// The most seats that one request of a level shall ask for.
+/// The maximum number of seats of one request of a level.
 fn widest(shape: Shape, nominal: u32) -> u32 {
     match shape {
         Shape::Queue { hand, .. } => {
@@ -209,7 +219,7 @@ mod tests {
         Spec { name: name.to_owned(), share, shape }
     }
 
-    fn seats(levels: &Levels) -> Vec<(String, u32)> {
+    fn seats(levels: &Levels<()>) -> Vec<(String, u32)> {
         levels.told().into_iter().map(|told| (told.name, told.seats)).collect()
     }
 
@@ -220,7 +230,7 @@ mod tests {
         let both = [spec("a", 1, QUEUE), spec("b", 1, Shape::Reject)];
         let first = levels.configure(&both);
         assert_eq!(seats(&levels), [("a".to_owned(), 5), ("b".to_owned(), 5)]);
-        let Entry::Seated(seat) = first["b"].enter(Timestamp(0), 1, Work::ONE) else { panic!("no seat") };
+        let Entry::Seated(seat) = first["b"].enter(Timestamp(0), 1, Work::ONE, ()) else { panic!("no seat") };
         let left = levels.configure(&both[..1]);
         assert_eq!((left.len(), levels.told().len()), (1, 2), "somebody is in it");
         let again = levels.configure(&both);
@@ -243,7 +253,7 @@ mod tests {
         let made = levels.configure(&[spec("a", 1, QUEUE), lender]);
         let mut here = Vec::new();
         for flow in 0..9 {
-            here.push(made["a"].enter(Timestamp(0), flow, Work::ONE));
+            here.push(made["a"].enter(Timestamp(0), flow, Work::ONE, ()));
         }
         clock.advance(LENT_EVERY);
         levels.adjust();

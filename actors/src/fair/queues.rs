@@ -1,67 +1,67 @@
-//! The queues of one level, and who of those that wait is next.
+//! The queues of one level, and which waiting request is next.
 //!
-//! Fair queueing as of old, with requests for packets. A meter of progress says how much work every queue that has any would
-//! have had done by now, if each had been served at the same speed. A queue notes at which reading of the meter its next request
-//! begins in that ideal world; of the oldest requests of all queues the one is next that would end there first. A request
-//! is charged with a guess when it begins, and with what it really took when it ends.
+//! Classic fair queueing, with requests in the place of packets. A virtual clock tells how much work every non-empty queue would
+//! have completed by now if all were served at the same speed. A queue notes the virtual time at which its next request starts.
+//! Among the oldest requests of all queues, the one with the earliest virtual finish is next. A request is charged an estimate
+//! when it starts, and its real duration when it ends.
 //!
-//! Nothing is kept of queues that are empty, so there may be as many as somebody likes.
+//! Empty queues take no memory, so their number is not limited.
 //!
-//! Laws, each with its test: never more seats in use than allowed, but for one request that is too wide for the level and
-//! has it alone; nobody is lost; who has waited longest in a queue is the next of it; a flow that floods does not keep
-//! another from its share.
+//! Laws, each with its test: seats in use never exceed the limit, except for one request that is wider than the level and has it
+//! alone; no request is lost; each queue is first-in first-out; a flow that floods cannot take another flow's share.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use super::demand::{Demand, Observed};
+use super::guests::QueueTold;
 use super::hand::Hand;
 use crate::clock::Timestamp;
-use crate::limits::REQUESTS_WAITING_PER_LEVEL;
+use crate::limits::{REQUESTS_WAITING_PER_LEVEL, SET_BACK};
 
-/// How long a request is thought to take before anybody knows; the reference server's value.
+/// The estimated duration of a request; the reference's value.
 const GUESS: Duration = Duration::from_millis(3);
 
-/// What a level does with requests for which it has no seat.
+/// What a level does with requests without a seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// It has one for everybody.
+    /// Every request gets a seat.
     Exempt,
-    /// They are refused.
+    /// They are rejected.
     Reject,
-    /// They wait.
+    /// They are queued.
     Queue {
-        /// How many queues there are.
+        /// The number of queues.
         queues: u32,
-        /// How many of them one flow may use.
+        /// The number of queues that one flow may use.
         hand: usize,
-        /// How many requests wait in each.
+        /// The maximum length of each queue.
         length: usize,
     },
 }
 
-/// What a request asks of its level.
+/// The cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Seats while it is worked on.
+    /// Seats while it executes.
     pub seats: u32,
-    /// Seats after that, for what it makes others do.
+    /// Seats after that, for the watch events that it causes.
     pub after: u32,
-    /// How long those.
+    /// How long those are held.
     pub linger: Duration,
 }
 
 impl Work {
-    /// What most requests are: one seat, and nothing after.
+    /// The usual cost: one seat, and nothing afterwards.
     pub const ONE: Work = Work { seats: 1, after: 0, linger: Duration::ZERO };
 
-    /// The seats that it holds: the most that it ever needs.
+    /// The seats that it occupies: the maximum of both.
     pub fn width(&self) -> u32 {
         self.seats.max(self.after)
     }
 
-    /// What it is thought to take, in seats and microseconds.
+    /// The estimated work, in seat-microseconds.
     fn amount(&self) -> u64 {
         u64::from(self.seats) * micros(GUESS) + u64::from(self.after) * micros(self.linger)
     }
@@ -71,35 +71,42 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Why a request is refused.
+/// Why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is no seat, and nothing to wait in.
+    /// No seat is free, and the level has no queues.
     NoSeat,
-    /// Too many wait already.
+    /// The queue is full.
     QueueFull,
-    /// It has waited for too long.
+    /// The request has waited too long.
     TimedOut,
 }
 
-/// What became of a request that came.
+/// The result of an arrival.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is worked on.
+    /// The request executes.
     Seated(Seated),
-    /// It waits.
+    /// The request waits.
     Waits(Ticket),
-    /// It is refused.
+    /// The request is rejected.
     Refused(Refusal),
 }
 
-/// The place of a request that is worked on.
+/// An executing request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seated {
-    /// The queue that it came out of, if there are any.
+    /// The queue that it came from, if the level has queues.
     queue: Option<u32>,
     work: Work,
     began: Timestamp,
+}
+
+impl Seated {
+    /// The queue that it came out of, if there are any.
+    pub fn queue(&self) -> Option<u32> {
+        self.queue
+    }
 }
 
 /// The place of a request that waits.
@@ -108,51 +115,56 @@ pub struct Ticket {
     queue: u32,
     number: u64,
     work: Work,
-    /// How many wait in its queue, itself among them.
+    /// The length of its queue, including itself.
     pub length: usize,
 }
 
 impl Ticket {
+    /// The queue that it waits in.
+    pub fn queue(&self) -> u32 {
+        self.queue
+    }
+
     /// The place of this request once it was called.
     pub fn seated(self, began: Timestamp) -> Seated {
         Seated { queue: Some(self.queue), work: self.work, began }
     }
 }
 
-/// How much there is of everything.
+/// The numbers of a level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Requests that are worked on.
+    /// Executing requests.
     pub executing: u32,
-    /// Seats that are taken.
+    /// Occupied seats.
     pub seats: u32,
-    /// Requests that wait.
+    /// Waiting requests.
     pub waiting: usize,
-    /// Seats that those want.
+    /// Seats that those need.
     pub seats_wanted: u32,
 }
 
 struct Waiting<T> {
     number: u64,
     work: Work,
-    /// The reading of the meter when it came.
+    /// The virtual time of its arrival.
     came: f64,
     token: T,
 }
 
-/// A queue that somebody is in, or has come out of and is not done.
+/// A queue with waiting or executing requests.
 struct Queue<T> {
     waiting: VecDeque<Waiting<T>>,
-    /// What those are thought to take.
+    /// The estimated work of the waiting requests.
     amount: u64,
-    /// The reading of the meter at which the next request begins in the ideal world.
+    /// The virtual time at which its next request starts.
     next: f64,
     executing: u32,
     seats: u32,
 }
 
 impl<T> Queue<T> {
-    /// Nothing begins before it has come, in the ideal world either: a queue that did not need its share does not save it.
+    /// No request starts before its arrival, in virtual time either: a queue cannot save up an unused share.
     fn bound(&mut self) {
         if let Some(oldest) = self.waiting.front() {
             self.next = self.next.max(oldest.came);
@@ -164,24 +176,24 @@ impl<T> Queue<T> {
     }
 }
 
-/// The queues of one level. `T`: what calls those who wait.
+/// The queues of one level. `T`: calls waiting requests.
 pub struct Queues<T> {
     shape: Shape,
     limit: u32,
     queues: BTreeMap<u32, Queue<T>>,
-    /// The meter, in seats and microseconds.
+    /// The virtual clock, in seat-microseconds.
     progress: f64,
     at: Timestamp,
-    /// The queue that was served last: of equals the one after it is next.
+    /// The queue that was served last: among equals the one after it is next.
     served: u32,
     came: u64,
     load: Load,
-    /// Seats that are held for what requests make others do, by when they are free.
+    /// Lingering seats, by when they become free.
     lingering: BinaryHeap<Reverse<(Timestamp, Option<u32>, u32)>>,
     demand: Demand,
 }
 
-/// Those whose turn has come, and when it came.
+/// Requests whose turn has come, and the time of it.
 pub type Called<T> = Vec<(T, Timestamp)>;
 
 impl<T> Queues<T> {
@@ -201,14 +213,45 @@ impl<T> Queues<T> {
         }
     }
 
-    /// How much there is of everything.
+    /// The numbers of the level.
     pub fn load(&self) -> Load {
         self.load
     }
 
-    /// How many seats there are.
+    /// The number of seats.
     pub fn limit(&self) -> u32 {
         self.limit
+    }
+
+    /// How many queues there are.
+    pub fn many(&self) -> u32 {
+        match self.shape {
+            Shape::Queue { queues, .. } => queues,
+            Shape::Exempt | Shape::Reject => 0,
+        }
+    }
+
+    /// The queues that somebody is in, or came out of and is not done.
+    pub fn told(&self) -> impl Iterator<Item = QueueTold> {
+        self.queues.iter().map(|(index, queue)| {
+            let sum = |of: fn(&Work) -> u32| queue.waiting.iter().map(|waiting| of(&waiting.work)).sum();
+            QueueTold {
+                index: *index,
+                waiting: queue.waiting.len(),
+                executing: queue.executing,
+                seats: queue.seats,
+                next: queue.next,
+                wanted: [sum(|work| work.seats), sum(Work::width)],
+                amount: queue.amount,
+            }
+        })
+    }
+
+    /// Those who wait, each with its place in its queue.
+    pub fn waiting(&self) -> impl Iterator<Item = (usize, &T)> {
+        self.queues.values().flat_map(|queue| {
+            queue.waiting.iter().enumerate().map(|(place, waiting)| (place, &waiting.token))
+        })
     }
 
     /// Whether nobody is here.
@@ -216,31 +259,31 @@ impl<T> Queues<T> {
         self.load.executing == 0 && self.load.waiting == 0
     }
 
-    /// What the demand was since the last look.
+    /// The demand since the last look.
     pub fn observe(&mut self, now: Timestamp, before: &Observed) -> Observed {
         self.demand.look(now, before)
     }
 
-    /// When seats will be free that somebody waits for and nobody gives back.
+    /// When lingering seats become free that requests wait for.
     pub fn next_release(&self) -> Option<Timestamp> {
         let first = self.lingering.peek().map(|Reverse((at, ..))| *at);
         first.filter(|_| self.load.waiting > 0)
     }
 
-    /// Takes another shape or another number of seats. Those who wait go on to wait where they are.
+    /// Changes the shape or the number of seats. Waiting requests stay in their queues.
     pub fn reshape(&mut self, shape: Shape, limit: u32, now: Timestamp) -> Called<T> {
         self.pass(now);
         (self.shape, self.limit) = (shape, limit);
         self.call()
     }
 
-    /// Frees seats whose time has come.
+    /// Frees lingering seats whose time is over.
     pub fn release(&mut self, now: Timestamp) -> Called<T> {
         self.pass(now);
         self.call()
     }
 
-    /// A request of this flow comes. `token` is made if it has to wait; it may be among those whose turn has come.
+    /// A request of this flow arrives. `token` is made if it has to wait; it may be among those called at once.
     pub fn arrive(
         &mut self,
         now: Timestamp,
@@ -258,7 +301,7 @@ impl<T> Queues<T> {
         if self.load.waiting == 0 && self.load.seats < self.limit && self.fits(work.width()) {
             let progress = self.progress;
             let into = self.queue(queue);
-            // As for those that wait, see [`Queue::bound`].
+            // As for waiting requests, see [`Queue::bound`].
             into.next = into.next.max(progress);
             return (self.seat(Some(queue), work), Vec::new());
         }
@@ -280,7 +323,7 @@ impl<T> Queues<T> {
         (Arrival::Waits(ticket), self.call())
     }
 
-    /// Whoever waits with this ticket does not want to any more. Answers whether it still did; else its turn has come.
+    /// A waiting request leaves. Answers whether it still waited; if not, its turn has come.
     pub fn leave(&mut self, now: Timestamp, ticket: &Ticket) -> (bool, Called<T>) {
         self.pass(now);
         let Some(queue) = self.queues.get_mut(&ticket.queue) else { return (false, Vec::new()) };
@@ -294,11 +337,11 @@ impl<T> Queues<T> {
         self.load.waiting -= 1;
         self.load.seats_wanted -= ticket.work.width();
         self.note_demand();
-        // It may have been too wide, and kept others that are not.
+        // The request may have been wide and blocked narrower ones.
         (true, self.call())
     }
 
-    /// A request is done.
+    /// A request has ended.
     pub fn finish(&mut self, now: Timestamp, seated: Seated) -> Called<T> {
         self.pass(now);
         let Seated { queue: from, work, began } = seated;
@@ -317,16 +360,27 @@ impl<T> Queues<T> {
         self.call()
     }
 
-    /// Moves the meter on to this moment, by what was there until now.
+    /// Advances the virtual clock by the time since the last call.
     fn pass(&mut self, now: Timestamp) {
         let elapsed = now.0.saturating_sub(self.at.0) as f64;
-        self.at = self.at.max(now);
+        let back = Duration::from_micros(self.at.0.saturating_sub(now.0));
+        if back < SET_BACK {
+            self.at = self.at.max(now);
+        } else {
+            // The clock was set back: whoever lingers shall not do so until it has caught up.
+            let lingering = std::mem::take(&mut self.lingering).into_iter();
+            let earlier = |Reverse((at, from, seats)): Reverse<(Timestamp, _, _)>| {
+                Reverse((at.minus(back), from, seats))
+            };
+            self.lingering = lingering.map(earlier).collect();
+            self.at = now;
+        }
         if self.queues.is_empty() {
-            // Nobody has taken a reading that still counts.
+            // No queue refers to an old reading.
             self.progress = 0.0;
         } else {
-            // Seats that are free because whoever is next needs more of them serve nobody: were they counted, the meter would
-            // run ahead of all queues.
+            // Seats that are free because the next request needs more of them serve nobody. If they were counted, the virtual
+            // clock would run ahead of all queues.
             self.progress += elapsed * f64::from(self.load.seats) / self.queues.len() as f64;
         }
         while let Some(Reverse((at, from, seats))) = self.lingering.peek().copied()
@@ -358,7 +412,7 @@ impl<T> Queues<T> {
         self.demand.set(self.at, f64::from(self.load.seats + self.load.seats_wanted));
     }
 
-    /// Of these queues the one in which the least work waits.
+    /// The queue of the hand with the least waiting work.
     fn emptiest(&mut self, hand: &Hand) -> u32 {
         let turn = usize::try_from(self.came).unwrap_or_default();
         self.came += 1;
@@ -372,7 +426,7 @@ impl<T> Queues<T> {
         self.queues.entry(index).or_insert_with(make)
     }
 
-    /// Whether there are so many seats. What is wider than the level is let in when nobody else is worked on.
+    /// Whether so many seats are free. A request wider than the level is admitted when no other executes.
     fn fits(&self, seats: u32) -> bool {
         match self.shape {
             Shape::Exempt => true,
@@ -395,7 +449,7 @@ impl<T> Queues<T> {
         Arrival::Seated(Seated { queue: from, work, began: self.at })
     }
 
-    /// Calls as many as there are seats for.
+    /// Calls as many requests as there are seats for.
     fn call(&mut self) -> Called<T> {
         let mut called = Vec::new();
         while self.load.waiting > 0
@@ -413,8 +467,8 @@ impl<T> Queues<T> {
         called
     }
 
-    /// The queue whose oldest request would end first in the ideal world; of equals the one after that which was served last.
-    /// `None` if there are not enough seats for it: whoever is wide would else wait for ever.
+    /// The queue whose oldest request has the earliest virtual finish; among equals the one after the last served. `None` if its
+    /// seats are not free: otherwise wide requests would starve.
     fn next(&self) -> Option<u32> {
         let after = self.queues.range(self.served.saturating_add(1)..);
         let before = self.queues.range(..=self.served);
@@ -422,7 +476,7 @@ impl<T> Queues<T> {
             let oldest = queue.waiting.front()?;
             Some((queue.next + oldest.work.amount() as f64, *index, oldest.work.width()))
         });
-        // The first of equals stays.
+        // The first of equals wins.
         let first = ends.reduce(|best, other| if other.0 < best.0 { other } else { best });
         first.filter(|(_, _, seats)| self.fits(*seats)).map(|(_, index, _)| index)
     }

@@ -4,13 +4,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A level whose time a test owns, with all who are in it.
+/// A level whose time the test controls, with all its requests.
 struct World {
     queues: Queues<u64>,
     now: Timestamp,
     seated: BTreeMap<u64, Seated>,
     waiting: BTreeMap<u64, Ticket>,
-    /// Everybody who was called, in order.
+    /// All requests that were called, in order.
     called: Vec<u64>,
     next: u64,
 }
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// Answers who it is, unless it was refused.
+    /// Answers the request's number, unless it was rejected.
     fn arrive(&mut self, flow: u64, work: Work) -> Option<u64> {
         let who = self.next;
         self.next += 1;
@@ -69,7 +69,7 @@ impl World {
         self.hear(called);
     }
 
-    /// What must always be true.
+    /// The invariants.
     fn check(&self) {
         let (load, limit) = (self.queues.load(), self.queues.limit());
         assert_eq!(
@@ -183,7 +183,7 @@ proptest! {
     }
 }
 
-/// Lets some flows ask as fast as they can, each with so many waiting, and says how much seat-time each has got.
+/// Lets flows send as fast as they can, each with a backlog, and answers the seat-time of each.
 fn compete(limit: u32, flows: &[(u64, Work, u64)], backlog: usize, turns: usize) -> Vec<u64> {
     let mut world = World::new(Shape::Queue { queues: 64, hand: 1, length: 1_000 }, limit);
     let mut of = BTreeMap::new();
@@ -213,7 +213,7 @@ fn compete(limit: u32, flows: &[(u64, Work, u64)], backlog: usize, turns: usize)
     got
 }
 
-/// Flows that are dealt queues of their own.
+/// Flows that are dealt different queues.
 const FLOWS: [u64; 3] = [1, 2, 3];
 
 #[test]

@@ -1,35 +1,35 @@
-//! How many seats each level has: its share of all, and what it lends or borrows of that.
+//! The number of seats of each level: its nominal share, and what it lends or borrows.
 
 use super::demand::Observed;
 
-/// What is wanted at least: it is divided by.
+/// The minimum target, because it is a divisor.
 const SMALLEST_TARGET: f64 = 0.001;
 
-/// What a level may have.
+/// The configured share of a level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Whether it has a seat for everybody.
+    /// Whether every request of it gets a seat.
     pub is_exempt: bool,
-    /// Its part of all seats, against those of the others.
+    /// Its concurrency shares, relative to those of the others.
     pub shares: u32,
-    /// How many percent of its seats others may have.
+    /// The percentage of its seats that others may borrow.
     pub lendable: u32,
-    /// How many percent more than its seats it may have of others; `None`: as many as there are.
+    /// The percentage by which it may exceed its seats; `None` for no limit.
     pub borrowing: Option<u32>,
 }
 
-/// The seats of a level.
+/// The seat bounds of a level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// Those of its share.
+    /// The seats of its share.
     pub nominal: u32,
-    /// Those that nobody else can have.
+    /// The seats that others cannot borrow.
     pub lower: u32,
-    /// The most that it can have.
+    /// The maximum that it can have.
     pub upper: u32,
 }
 
-/// Divides all seats. Each share is rounded up, so that nobody who has one gets nothing.
+/// Divides all seats. Each share is rounded up, so that every level with a share gets a seat.
 pub fn divide(total: u32, shares: &[Share]) -> Vec<Bounds> {
     let sum: f64 = shares.iter().map(|share| f64::from(share.shares)).sum();
     let percent = |of: u32, percent: u32| (f64::from(of) * f64::from(percent) / 100.0).round() as u32;
@@ -46,16 +46,16 @@ pub fn divide(total: u32, shares: &[Share]) -> Vec<Bounds> {
 /// A level that lends and borrows.
 #[derive(Clone, Copy, Debug)]
 pub struct Party {
-    /// Whether it has a seat for everybody; what it uses is not there for others.
+    /// Whether every request of it gets a seat; the seats that it uses are not available to others.
     pub is_exempt: bool,
-    /// Its seats.
+    /// Its bounds.
     pub bounds: Bounds,
-    /// What it wanted lately.
+    /// Its recent demand.
     pub wanted: Observed,
 }
 
 impl Party {
-    /// What it keeps in any case: what it used of its own.
+    /// The seats that it keeps in any case: the ones of its own that it used.
     fn kept(&self) -> u32 {
         let high = self.wanted.high.round() as u32;
         let used = if self.is_exempt { high } else { high.min(self.bounds.nominal) };
@@ -67,19 +67,19 @@ impl Party {
     }
 }
 
-/// What came of lending.
+/// The result of lending.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lent {
-    /// The seats of each level now.
+    /// The current seats of each level.
     pub seats: Vec<u32>,
-    /// What each was aimed at.
+    /// The target of each level.
     pub targets: Vec<f64>,
-    /// How much of their target all levels have that are not at a bound.
+    /// The part of its target that every level gets which is not at a bound.
     pub fair: f64,
 }
 
-/// Lends seats to those who could use them. Whoever has a share keeps one seat in any case: who comes next to a level that nobody
-/// has used lately shall not wait until it is looked at again.
+/// Lends seats according to demand. Every level with a share keeps one seat: the next request of an unused level must not wait
+/// for the next adjustment.
 pub fn lend(parties: &[Party]) -> Lent {
     let total: u32 = parties.iter().map(|party| party.bounds.nominal).sum();
     let exempt: u32 = parties.iter().filter(|party| party.is_exempt).map(Party::kept).sum();
@@ -90,7 +90,7 @@ pub fn lend(parties: &[Party]) -> Lent {
     let target = |party: &Party| f64::from(party.kept()).max(party.wanted.smoothed);
     let targets = parties.iter().map(target).collect();
     if left <= kept {
-        // Those who are exempt use so much that the others cannot keep what they used.
+        // Exempt levels use so much that the others cannot keep what they used.
         let part = f64::from(left.saturating_sub(lower)) / f64::from(kept.saturating_sub(lower).max(1));
         let seats = parties.iter().map(|party| {
             let more = f64::from(party.kept() - party.bounds.lower) * part;
@@ -117,7 +117,7 @@ pub fn lend(parties: &[Party]) -> Lent {
     Lent { seats: seats.collect(), targets, fair }
 }
 
-/// What somebody wants of something, and between which bounds.
+/// A target within bounds.
 struct Wish {
     lower: f64,
     upper: f64,
@@ -125,14 +125,14 @@ struct Wish {
 }
 
 impl Wish {
-    /// What it gets if everybody gets this part of their target.
+    /// Its result if everybody gets this part of their target.
     fn at(&self, part: f64) -> f64 {
         (self.target * part).min(self.upper).max(self.lower)
     }
 }
 
-/// The part of their target that everybody can get of `total`, as far as their bounds allow. What all get together grows with
-/// the part, in a straight line between the parts at which somebody meets a bound.
+/// The part of their targets that all can get of `total` within their bounds. The sum grows with the part, linearly between the
+/// points where some wish meets a bound.
 fn fair_part(total: f64, wishes: &[Wish]) -> f64 {
     let all = |part: f64| wishes.iter().map(|wish| wish.at(part)).sum::<f64>();
     let mut turns: Vec<f64> =
@@ -140,7 +140,7 @@ fn fair_part(total: f64, wishes: &[Wish]) -> f64 {
     turns.sort_by(f64::total_cmp);
     let enough = turns.partition_point(|part| all(*part) < total);
     let (Some(before), Some(after)) = (turns.get(enough.wrapping_sub(1)), turns.get(enough)) else {
-        // Too little for the lower bounds, or more than anybody may have.
+        // Less than the lower bounds, or more than the upper ones.
         let end = if enough == 0 { turns.first() } else { turns.last() };
         return end.copied().unwrap_or_default();
     };
@@ -158,7 +158,7 @@ mod tests {
         Share { shares, lendable, ..Share::default() }
     }
 
-    /// Levels of a fresh cluster, with what they wanted lately.
+    /// The levels of a fresh cluster, with their recent demand.
     fn fresh(wanted: [f64; 8]) -> Vec<Party> {
         let shares = [
             Share { is_exempt: true, ..Share::default() },
@@ -253,7 +253,7 @@ mod tests {
             let nominal: u32 = bounds.iter().map(|bounds| bounds.nominal).sum();
             let upper: u32 = bounds.iter().map(|bounds| bounds.upper).sum();
             let given: u32 = lent.seats.iter().sum();
-            // Each is rounded, and each has one in any case.
+            // Each is rounded, and each has at least one seat.
             let rounding = 2 * u32::try_from(parties.len()).unwrap_or_default();
             prop_assert!(given <= nominal + rounding, "no more than there is: {} of {}", given, nominal);
             prop_assert!(given + rounding >= nominal.min(upper), "and all of it: {} of {}", given, nominal);

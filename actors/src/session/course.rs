@@ -131,10 +131,11 @@ impl Course {
     pub(crate) fn turn_of_body(&mut self) {
         match self.turn() {
             Next::Rest => {}
-            next => {
-                self.owed = Some(next);
-                self.summons.call_session();
-            }
+            next => self.owed = Some(next),
+        }
+        // The session itself may owe something and have found the body waiting when it called.
+        if self.owed.is_some() {
+            self.summons.call_session();
         }
     }
 

@@ -1,24 +1,29 @@
-//! The course of a watch without its session: most tests call its turns and read its feed.
+//! Tests of a watch's course without its session actor: most run turns and read the feed.
 
 use std::cell::{Cell, RefCell};
+use std::time::Duration;
 
 use actix::Actor as _;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 
 use super::*;
+use crate::archive::{Archive, ArchiveError, Shelf, Span};
 use crate::bell::Bells;
 use crate::clock::Timestamp;
 use crate::fatal::Fatal;
 use crate::limits::SESSION_BYTES;
 use crate::object::{Draft, Key, Pairs, Variant};
+use crate::session::Session;
 use crate::summons::tests::Counter;
 use crate::window::Change;
 
-/// Writes a word per frame, and pads the frames of events.
+/// Encodes each frame as a word, and pads the frames of events.
 struct Words {
     padding: usize,
     encoded: Cell<usize>,
+    /// How often something has to be done before events can be written.
+    unready: Cell<usize>,
 }
 
 impl Frames for Words {
@@ -42,6 +47,12 @@ impl Frames for Words {
 
     fn expired(&self, _: Revision, floor: Revision) -> Bytes {
         Bytes::from(format!("Expired@{floor} "))
+    }
+
+    fn prepare(&self, _: &[Arc<Event>]) -> Option<Preparation> {
+        let left = self.unready.get().checked_sub(1)?;
+        self.unready.set(left);
+        Some(Box::pin(std::future::ready(Ok(()))))
     }
 
     fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes {
@@ -71,7 +82,7 @@ fn window() -> Arc<Window> {
 }
 
 fn words(padding: usize) -> Rc<Words> {
-    Rc::new(Words { padding, encoded: Cell::new(0) })
+    Rc::new(Words { padding, encoded: Cell::new(0), unready: Cell::new(0) })
 }
 
 fn watch(window: &Arc<Window>, frames: &Rc<Words>) -> Watch {
@@ -91,7 +102,7 @@ fn watch(window: &Arc<Window>, frames: &Rc<Words>) -> Watch {
     }
 }
 
-/// A watch whose body takes no turns.
+/// A watch whose body runs no turns.
 fn session(watch: Watch) -> (Course, Feed) {
     Course::new(watch, Summons::new(Counter(Rc::new(Cell::new(0))).start().recipient()))
 }
@@ -102,7 +113,7 @@ async fn settle() {
     }
 }
 
-/// All that can be read now, without the padding; `END` where the stream has ended.
+/// Everything that can be read now, without the padding; `END` if the stream has ended.
 fn read(feed: &mut Feed) -> String {
     let mut text = String::new();
     loop {
@@ -145,7 +156,7 @@ async fn a_watch_ends_at_what_cannot_be_shown() {
     assert_eq!(first.turn(), Next::Stop);
     assert_eq!(read(&mut feed), "Added:a@1 Unreadable:b END");
 
-    // Whoever is told of the removal cannot have asked for its labels in vain: nobody knows them.
+    // The labels of a corrupt object are unknown, so its removal is told to every label selector.
     let window = window();
     append(&window, "n", 2);
     let gone = Arc::new(damaged("n").at(Revision(3)));
@@ -319,7 +330,7 @@ async fn a_body_that_waits_takes_the_turn_and_the_session_sleeps() {
     tokio::task::yield_now().await;
     assert_eq!(woken.get(), 0);
 
-    // What fills the queue more than once is fetched as it is read.
+    // More than one queue full is fetched while it is read.
     for revision in 5..9 {
         append(&window, "n", revision);
     }
@@ -410,7 +421,7 @@ async fn what_stands_on_the_note_is_read_also_where_something_is_owed() {
     feed.follow(Rc::downgrade(&course));
     summons.resume();
     assert!(feed.next().now_or_never().flatten().is_some(), "a turn of the body that owes the rest");
-    // The body does not come back, and more happens: the session is called.
+    // The body does not return, and there is another event: the session is called.
     summons.announce(Revision(9));
     course.borrow_mut().turn_of_session();
     settle().await;
@@ -434,4 +445,37 @@ async fn a_watch_of_what_has_changed_meanwhile_ends_at_once() {
         settle().await;
         assert_eq!(read(&mut feed), wanted);
     }
+}
+
+/// A log of everything that `append` makes.
+struct Log;
+
+impl Archive for Log {
+    fn read(&self, _: &TypeName, span: Span) -> Result<Vec<Event>, ArchiveError> {
+        let revisions = span.after.next().0..=span.through.0;
+        let event =
+            |revision| Event::new(Change::Created, object("n", "a", revision), None, Timestamp(revision));
+        Ok(revisions.map(event).collect())
+    }
+}
+
+#[actix::test]
+async fn what_the_log_had_is_made_ready_also_where_the_body_waits() {
+    let window =
+        Window::new(Revision(1), 1).with_shelf(Some(Shelf::new(Arc::new(Log), TypeName::new("pods"))));
+    let window = Arc::new(window);
+    for revision in 2..=4 {
+        append(&window, "n", revision);
+    }
+    let frames = words(0);
+    frames.unready.set(2);
+    let mut feed = Session::open(watch(&window, &frames));
+    let mut text = String::new();
+    let all = async {
+        while !text.contains("@4") {
+            text.push_str(std::str::from_utf8(&feed.next().await.unwrap()).unwrap());
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("the watch goes on");
+    assert_eq!(text.trim_end(), "Added:a@2 Added:a@3 Added:a@4");
 }

@@ -1,20 +1,20 @@
-//! Whether a version that somebody else serves can be reached, as its APIService says it.
+//! The Available condition of an APIService.
 
 use super::Service;
 use crate::api::field::quoted;
 use crate::api::value::Value;
 
-/// The condition.
+/// The type of the condition.
 const AVAILABLE: &str = "Available";
 
-/// What is to be said.
+/// Status, reason and message of the condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// `True`, `False`, or `Unknown` where nobody could look.
+    /// `True`, `False`, or `Unknown` if the check was not possible.
     pub status: &'static str,
-    /// In one word.
+    /// A word in CamelCase.
     pub reason: &'static str,
-    /// In a sentence.
+    /// The explanation for people.
     pub message: String,
 }
 
@@ -23,30 +23,30 @@ impl Verdict {
         Verdict { status: "False", reason, message }
     }
 
-    /// This server serves it itself.
+    /// This server serves the group version itself.
     pub fn local() -> Verdict {
         let message = "Local APIServices are always available".to_owned();
         Verdict { status: "True", reason: "Local", message }
     }
 
-    /// It answers.
+    /// The extension server answers.
     pub fn passed() -> Verdict {
         Verdict { status: "True", reason: "Passed", message: "all checks passed".to_owned() }
     }
 
-    /// It was asked, and does not answer as it should.
+    /// The extension server failed the discovery check.
     pub fn failed(why: String) -> Verdict {
         Verdict::no("FailedDiscoveryCheck", why)
     }
 
-    /// The service, or the endpoints of the service, could not be looked at.
+    /// The Service or its endpoints could not be read.
     pub fn unknown(service: &Service, reason: &'static str, why: &str) -> Verdict {
         let Service { namespace, name, .. } = service;
         let message = format!("service/{name} in {} cannot be checked due to: {why}", quoted(namespace));
         Verdict { status: "Unknown", reason, message }
     }
 
-    /// There is no such service.
+    /// The Service does not exist.
     pub fn no_service(service: &Service) -> Verdict {
         let Service { namespace, name, .. } = service;
         Verdict::no("ServiceNotFound", format!("service/{name} in {} is not present", quoted(namespace)))
@@ -98,12 +98,12 @@ fn condition(object: &Value) -> Option<&Value> {
     conditions.iter().find(|condition| condition.str("type") == AVAILABLE)
 }
 
-/// Whether an APIService says that it is available.
+/// Whether the Available condition of an APIService is true.
 pub fn is_available(object: &Value) -> bool {
     condition(object).is_some_and(|condition| condition.str("status") == "True")
 }
 
-/// Writes a verdict into an APIService. Whether that changed anything.
+/// Writes a verdict into the status of an APIService. Returns whether that changed the status.
 pub fn tell(object: &mut Value, verdict: &Verdict, now: &str) -> bool {
     let known = condition(object);
     let says = |condition: &Value| {

@@ -1,4 +1,4 @@
-//! What extension servers keep in namespaces: what can be deleted of it, and what is left after that.
+//! Namespaced objects of extension API servers: which resources can be deleted, and how many objects are left.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,19 +11,19 @@ use super::found::{FoundResource, STALE};
 use crate::api::discovery::Other;
 use crate::api::version::{self, GroupVersion};
 
-/// Objects that a list is asked for: more than their number nobody needs to know.
+/// The page size of a list: beyond it only the count matters.
 pub const LISTED: usize = 500;
 
-/// A resource of an extension server whose objects stand in namespaces and can be deleted.
+/// A namespaced resource of an extension server that supports deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deletable {
-    /// Who serves it.
+    /// The APIService that serves it.
     pub registration: Arc<Registration>,
-    /// Its plural.
+    /// Its plural name.
     pub resource: String,
-    /// Whether all of a namespace can be deleted at once.
+    /// Whether it supports deletecollection.
     pub at_once: bool,
-    /// Whether they can be listed.
+    /// Whether it supports list.
     pub listable: bool,
 }
 
@@ -39,8 +39,8 @@ impl Deletable {
     }
 }
 
-/// What extension servers keep in namespaces: each resource once, in the version that clients should use; and the versions of which
-/// nobody knows what they have. `is_builtin`: what this server serves whoever registers it.
+/// The namespaced resources of extension servers, each once, in the preferred version; and the versions whose resources are
+/// unknown. `is_builtin` tells which versions this server serves, whatever their registration says.
 pub fn deletable(
     others: &[Other],
     is_builtin: impl Fn(&GroupVersion) -> bool,
@@ -80,14 +80,14 @@ fn has(resource: &FoundResource, verb: &str) -> bool {
     resource.verbs.iter().flatten().any(|known| known == verb)
 }
 
-/// What is left of a resource in a namespace.
+/// The remaining objects of a resource in a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     /// The names of some of them.
     pub names: Vec<String>,
     /// How many there are.
     pub count: usize,
-    /// How many wait for each finalizer, as far as they were listed.
+    /// How many of the listed objects have each finalizer.
     pub finalizers: BTreeMap<String, usize>,
 }
 
@@ -120,12 +120,12 @@ struct ItemMetadata {
 }
 
 impl Left {
-    /// Reads the answer of a list. `None`: it is none.
+    /// Parses the response of a list. `None`: the text is not a list.
     pub fn read(text: &[u8]) -> Option<Left> {
         let list: List = serde_json::from_slice(text).ok()?;
         let items = list.items.unwrap_or_default();
         let more = list.metadata.rest.is_some_and(|rest| !rest.is_empty());
-        // Who does not say how many follow has at least one more.
+        // A server that omits `remainingItemCount` has at least one more object.
         let further = if more { list.metadata.remaining_item_count.unwrap_or(1) } else { 0 };
         let mut left = Left { count: items.len().saturating_add(further), ..Left::default() };
         for Item { metadata } in items {

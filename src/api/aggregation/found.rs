@@ -1,5 +1,4 @@
-//! What an extension server says of itself: its documents of discovery, read with care. What it does not say is empty, and what
-//! nobody knows is left out.
+//! Parses the discovery documents of an extension API server defensively. Missing fields are empty, unknown ones are dropped.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +38,7 @@ pub struct FoundResource {
     pub scope: String,
     /// Its singular.
     pub singular_resource: String,
-    /// What can be done with it.
+    /// The verbs it supports.
     pub verbs: Option<Vec<String>>,
     /// Its short names.
     #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
@@ -47,24 +46,24 @@ pub struct FoundResource {
     /// The categories that it is in.
     #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<String>,
-    /// Its parts.
+    /// Its subresources.
     #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
     pub subresources: Vec<FoundPart>,
 }
 
-/// A part of a resource.
+/// A subresource in aggregated discovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FoundPart {
-    /// Its name.
+    /// Its name, without the resource.
     pub subresource: String,
-    /// What it answers with; empty if nobody says.
+    /// The kind of its responses; empty if the server does not say.
     #[serde(deserialize_with = "some")]
     pub response_kind: FoundKind,
-    /// What it takes.
+    /// The kinds of its request bodies.
     #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
     pub accepted_types: Vec<FoundKind>,
-    /// What can be done with it.
+    /// The verbs it supports.
     pub verbs: Option<Vec<String>>,
 }
 
@@ -88,11 +87,11 @@ fn some<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Re
     Option::<T>::deserialize(from).map(Option::unwrap_or_default)
 }
 
-/// The versions that a server tells of, by group and version.
+/// The discovery of an extension server, by group and version.
 pub type Versions = BTreeMap<GroupVersion, FoundVersion>;
 
 impl FoundVersion {
-    /// A version of which nothing else is known.
+    /// A version without known resources.
     pub fn bare(version: &str, freshness: &str) -> FoundVersion {
         FoundVersion { version: version.to_owned(), resources: Vec::new(), freshness: freshness.to_owned() }
     }
@@ -119,13 +118,13 @@ struct Named {
     name: String,
 }
 
-/// Reads a document, unless it would become many times as large in memory.
+/// Parses a document, unless it has so many objects that parsing would multiply its size in memory.
 fn read<'t, T: Deserialize<'t>>(text: &'t [u8]) -> Option<T> {
     let objects = memchr::memchr_iter(b'{', text).count();
     if objects > EXTENSION_DOCUMENT_OBJECTS { None } else { serde_json::from_slice(text).ok() }
 }
 
-/// Reads the document that has everything in one. `None`: it is none.
+/// Parses an aggregated discovery document. `None`: the text is not one.
 pub fn read_all(text: &[u8]) -> Option<Versions> {
     let groups: Groups = read(text)?;
     let mut all = Versions::new();
@@ -178,7 +177,7 @@ impl Listed {
     }
 }
 
-/// Reads the document of one version, which servers have that know no other. `None`: it is none.
+/// Parses an APIResourceList, for servers without aggregated discovery. `None`: the text is not one.
 pub fn read_one(version: &str, text: &[u8]) -> Option<FoundVersion> {
     let listed: Resources = read(text)?;
     let mut found = FoundVersion::bare(version, CURRENT);
@@ -228,7 +227,7 @@ struct OpenApiPlace {
     place: String,
 }
 
-/// Reads the list of OpenAPI documents: where each stands, by its name. `None`: it is no such list.
+/// Parses the index of OpenAPI v3: the URL of each document by its name. `None`: the text is not an index.
 pub fn read_openapi_index(text: &[u8]) -> Option<BTreeMap<String, String>> {
     let index: OpenApiIndex = read(text)?;
     Some(index.paths.into_iter().map(|(name, at)| (name, at.place)).collect())

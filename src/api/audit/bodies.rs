@@ -1,5 +1,5 @@
-//! Bodies as records hold them: JSON on one line, with the escapes of web pages, and without owners where a policy says so.
-//! All of it works on text: the order of fields stays as it came.
+//! Bodies in audit events: JSON on one line, escaped for HTML, and without managedFields if the policy says so. All of it works
+//! on text: the order of fields is kept.
 
 use serde_json::value::RawValue;
 
@@ -7,10 +7,10 @@ use crate::api::codec::json::write_string;
 use crate::api::codec::raw_fields::raw_fields;
 use crate::api::codec::syntax;
 
-/// Where it stands who owns the fields.
+/// The field of metadata that records field ownership.
 const OWNERS: &str = "managedFields";
 
-/// A text of JSON on one line; `None` if it is none.
+/// JSON on one line; `None` if the text is invalid.
 pub fn compact(text: &[u8]) -> Option<Vec<u8>> {
     std::str::from_utf8(text).ok()?;
     syntax::check(text).ok()?;
@@ -47,7 +47,7 @@ pub fn compact(text: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// An object, a list or a table without what says who owns the fields of its objects; `None` if it cannot be read.
+/// An object, list or table without managedFields; `None` if it cannot be parsed.
 pub fn without_owners(text: &[u8]) -> Option<Vec<u8>> {
     if memchr::memmem::find(text, OWNERS.as_bytes()).is_none() {
         return Some(text.to_vec());
@@ -60,15 +60,15 @@ pub fn without_owners(text: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// What becomes of a field that does not stay as it is.
+/// The replacement of a field.
 enum Other {
-    /// It says this.
+    /// This text.
     Says(Vec<u8>),
-    /// It goes.
+    /// The field is removed.
     Gone,
 }
 
-/// An object in which some fields are others.
+/// Rewrites some fields of an object.
 fn rewritten(text: &[u8], other: impl Fn(&str, &RawValue) -> Option<Other>) -> Option<Vec<u8>> {
     let mut out = vec![b'{'];
     for (key, value) in raw_fields(text)? {
@@ -100,14 +100,14 @@ fn object(value: &RawValue) -> Option<Vec<u8>> {
     rewritten(value.get().as_bytes(), inner)
 }
 
-/// A row of a table.
+/// A table row.
 fn row(value: &RawValue) -> Option<Vec<u8>> {
     let inner =
         |key: &str, value: &RawValue| if key == "object" { object(value).map(Other::Says) } else { None };
     rewritten(value.get().as_bytes(), inner)
 }
 
-/// A list of which each item is another; those that cannot be stay.
+/// Rewrites each item of a list; those that cannot be rewritten stay.
 fn each(list: &RawValue, other: impl Fn(&RawValue) -> Option<Vec<u8>>) -> Option<Other> {
     let items: Vec<&RawValue> = serde_json::from_str(list.get()).ok()?;
     let mut out = vec![b'['];

@@ -1,4 +1,4 @@
-//! One record, and the two forms in which it is written: an object, or a line of words.
+//! An audit event, and its two formats: JSON, or the legacy text line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,74 +17,74 @@ use crate::api::field::quoted;
 use crate::api::schema::time;
 use crate::api::status::Status;
 
-/// What says that a record does not hold all that it should.
+/// The annotation of an event that lost parts.
 pub const TRUNCATED: &str = "audit.k8s.io/truncated";
 
-/// What all records of a request have in common.
+/// The parts that all events of a request share.
 #[derive(Debug, Default)]
 pub struct Head {
-    /// How much is written down.
+    /// The audit level.
     pub level: Level,
-    /// What ties the records of a request together.
+    /// The audit ID, which connects the events of a request.
     pub id: String,
-    /// The request as it came.
+    /// The request URI.
     pub uri: String,
-    /// What it wants to do.
+    /// The verb.
     pub verb: &'static str,
-    /// Who asks, if they could be known.
+    /// The user, if authenticated.
     pub user: Option<Arc<Identity>>,
-    /// Where it comes from.
+    /// The source addresses.
     pub sources: Vec<String>,
-    /// What it was sent with.
+    /// The User-Agent header.
     pub agent: String,
-    /// When it came.
+    /// The time of arrival.
     pub received: Timestamp,
 }
 
-/// What a request is about.
+/// The object of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectRef {
     /// The plural of the resource.
     pub resource: String,
     /// The namespace.
     pub namespace: String,
-    /// The name: of the path, or else of the body.
+    /// The name from the path, or else from the body.
     pub name: String,
-    /// The uid that the body names.
+    /// The UID in the body.
     pub uid: String,
-    /// The group.
+    /// The API group.
     pub group: String,
-    /// The version of the group.
+    /// The API version.
     pub version: String,
-    /// The version of the object that the body names.
+    /// The resourceVersion in the body.
     pub resource_version: String,
-    /// The part of the object.
+    /// The subresource.
     pub subresource: String,
 }
 
-/// How a request was answered.
+/// The response status of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answered {
-    /// With this code, and something that is no status.
+    /// A code without a Status.
     Code(u16),
-    /// With a status: the object, and its code.
+    /// A Status as JSON, and its code.
     Status(Vec<u8>, u16),
 }
 
 impl Answered {
-    /// A status as records hold it.
+    /// A Status as audit events contain it.
     pub fn status(status: &Status) -> Answered {
         let json = status.to_json();
         Answered::Status(compact(&json).unwrap_or(json), status.code)
     }
 
-    /// What stands in for an answer of which nothing was sent.
+    /// The status of a request without any response.
     pub fn early() -> Answered {
         let text = r#"{"metadata":{},"status":"Success","message":"Connection closed early","code":200}"#;
         Answered::Status(text.as_bytes().to_vec(), 200)
     }
 
-    /// What is written of a request that broke the server.
+    /// The status of a request that panicked.
     pub fn panicked() -> Answered {
         let text = r#"{"metadata":{},"status":"Failure","message":"APIServer panic'd","reason":"InternalError","code":500}"#;
         Answered::Status(text.as_bytes().to_vec(), 500)
@@ -115,7 +115,7 @@ impl Answered {
                 let rest = text.strip_prefix(b"{").unwrap_or(text);
                 let rest = rest.strip_prefix(KIND).unwrap_or(rest);
                 out.push(b'{');
-                // A plain success says no number of its own.
+                // A plain success has no code of its own.
                 match rest.strip_suffix(b"}") {
                     Some(rest) if *code == 200 && !rest.ends_with(b",\"code\":200") => {
                         out.extend_from_slice(rest);
@@ -128,30 +128,30 @@ impl Answered {
     }
 }
 
-/// One record.
+/// One audit event.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// What all records of the request have in common.
+    /// The shared parts.
     pub head: Arc<Head>,
-    /// When it is written.
+    /// The stage.
     pub stage: Stage,
-    /// Whom they act as, if that is somebody else.
+    /// The impersonated user, if any.
     pub acts_as: Option<Arc<Identity>>,
-    /// What the request is about.
+    /// The object of the request.
     pub object: Option<ObjectRef>,
-    /// How it was answered.
+    /// The response status.
     pub answered: Option<Answered>,
-    /// The body, in JSON on one line.
+    /// The request body, as JSON on one line.
     pub request: Option<Bytes>,
-    /// The answer.
+    /// The response body.
     pub response: Option<Arc<Response>>,
-    /// When that was.
+    /// The time of the stage.
     pub at: Timestamp,
-    /// What else there is to say.
+    /// The annotations.
     pub notes: BTreeMap<String, String>,
 }
 
-/// Writes the fields of an object, commas between them.
+/// Writes the fields of an object, separated by commas.
 struct Fields<'a> {
     out: &'a mut Vec<u8>,
     first: bool,
@@ -241,7 +241,7 @@ fn moment(at: Timestamp) -> String {
     time::format_micros(at.unix_seconds(), at.subsec_micros())
 }
 
-/// A time of some milliseconds or more, as the reference writes it.
+/// A duration of milliseconds or more, in Go's format.
 pub fn span(took: Duration) -> String {
     let (seconds, micros) = (took.as_secs(), took.subsec_micros());
     let digits = |whole: u64, rest: String| {
@@ -260,7 +260,7 @@ pub fn span(took: Duration) -> String {
 }
 
 impl ObjectRef {
-    /// How long its texts are. Those that come from a body may be as long as that.
+    /// The size of its texts. Those from a body may be as long as that.
     fn bytes(&self) -> usize {
         let ObjectRef { resource, namespace, name, uid, group, version, resource_version, subresource } =
             self;
@@ -283,27 +283,27 @@ impl ObjectRef {
 }
 
 impl Event {
-    /// Without bodies, because it is too large; it says so.
+    /// Drops the bodies of a too large event, and annotates that.
     pub fn truncate(&mut self) {
         self.request = None;
         self.response = None;
         self.notes.insert(TRUNCATED.to_owned(), "true".to_owned());
     }
 
-    /// Without bodies and the words of its status, for want of room; it says so.
+    /// Drops bodies and the message of the status for lack of memory, and annotates that.
     pub fn shrink(&mut self) {
         self.truncate();
         self.answered = self.answered.take().map(|answered| Answered::Code(answered.code()));
     }
 
-    /// How many bytes its bodies hold. A status is one of them: it may name a thousand fields.
+    /// The size of its bodies. The status is one of them: it may name a thousand fields.
     pub fn body_bytes(&self) -> usize {
         let request = self.request.as_ref().map_or(0, Bytes::len);
         let response = self.response.as_ref().map_or(0, |response| response.bytes());
         request + response + self.answered.as_ref().map_or(0, Answered::bytes)
     }
 
-    /// About how many bytes it holds besides.
+    /// The approximate size of everything else.
     pub fn head_bytes(&self) -> usize {
         let head = &self.head;
         let notes: usize = self.notes.iter().map(|(key, text)| key.len() + text.len()).sum();
@@ -313,7 +313,7 @@ impl Event {
         1_024 + texts + object + texts_bytes(&head.sources) + users + notes
     }
 
-    /// Appends the record as an object. `named`: whether it says of what kind it is, which one in a list does not.
+    /// Appends the event as JSON. `named`: whether it has kind and apiVersion, which list items do not.
     pub fn write_json(&self, out: &mut Vec<u8>, named: bool) {
         let head = &self.head;
         let mut fields = Fields::begin(out);
@@ -350,7 +350,7 @@ impl Event {
         fields.end();
     }
 
-    /// The record in one line of words, of which it says the most important.
+    /// The event in the legacy text format.
     pub fn line(&self) -> String {
         let head = &self.head;
         let user = head.user.as_ref().filter(|user| !user.name.is_empty());
@@ -361,7 +361,7 @@ impl Event {
         let other_groups = other.filter(|user| !user.groups.is_empty()).map(|user| list(&user.groups));
         let namespace = self.object.as_ref().map(|object| object.namespace.clone()).unwrap_or_default();
         let code = self.answered.as_ref().map(|answered| answered.code().to_string());
-        // The moment without the zeros at its end.
+        // The time without trailing zeros.
         let moment = moment(head.received);
         let moment = moment.trim_end_matches('Z').trim_end_matches('0').trim_end_matches('.');
         let mut line = format!("{moment}Z AUDIT:");

@@ -1,4 +1,4 @@
-//! The policy: rules in order, of which the first that means a request says how much is written down of it.
+//! The audit policy: ordered rules, of which the first match decides the level of a request.
 
 use pilothouse_actors::identity::Identity;
 
@@ -12,14 +12,14 @@ const KIND: &str = "Policy";
 /// The other kinds of the group.
 const OTHER_KINDS: [&str; 3] = ["Event", "EventList", "PolicyList"];
 
-/// What is written down of a request.
+/// The decision about a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// How much.
+    /// The audit level.
     pub level: Level,
-    /// When not.
+    /// The omitted stages.
     pub omitted: Stages,
-    /// Whether bodies lose what says who owns their fields.
+    /// Whether managedFields are dropped from bodies.
     pub drops_owners: bool,
 }
 
@@ -30,7 +30,7 @@ pub struct Policy {
     otherwise: Decision,
 }
 
-/// A rule. An empty list means everything.
+/// A rule. An empty list matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rule {
     users: Vec<String>,
@@ -50,12 +50,12 @@ struct Resources {
     names: Vec<String>,
 }
 
-/// A policy that was read, and what a stricter reader would refuse.
+/// A parsed policy, and the findings of strict parsing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Read {
     /// The policy.
     pub policy: Policy,
-    /// Fields that nobody knows: they mean nothing.
+    /// Unknown fields, which have no effect.
     pub unknown: Vec<String>,
 }
 
@@ -64,10 +64,10 @@ fn has(list: &[String], word: &str) -> bool {
 }
 
 impl Policy {
-    /// Reads a policy. The errors are the reference's.
+    /// Parses a policy. Errors are the reference's.
     pub fn read(file: &Value) -> Result<Read, String> {
         let (kind, version) = (file.str("kind"), file.str("apiVersion"));
-        // What says no kind is taken for one; its version it has to say.
+        // A missing kind is accepted; a missing version is not.
         if version.is_empty() && matches!(kind, "" | KIND) {
             return Err(
                 "unknown group version field audit.k8s.io/__internal, Kind=Policy in policy".to_owned()
@@ -101,7 +101,7 @@ impl Policy {
         }
     }
 
-    /// What is written down of a request. Nobody is known where somebody was refused before they could be.
+    /// Decides about a request. Without a user if authentication failed.
     pub fn decide(&self, user: Option<&Identity>, request: &Request<'_>) -> Decision {
         let rule = self.rules.iter().find(|rule| rule.means(user, request));
         rule.map_or(self.otherwise, |rule| rule.decision)
@@ -157,7 +157,7 @@ fn is_resource(known: &str, found: &ResourcePath<'_>) -> bool {
         return true;
     }
     match known.split_once('/') {
-        // Those of all parts mean the whole too.
+        // `resource/*` matches the resource itself, too.
         Some((resource, "*")) if resource == found.resource => true,
         Some(("*", part)) => !found.subresource.is_empty() && part == found.subresource,
         Some((resource, part)) => {
@@ -171,16 +171,16 @@ fn is_path(known: &str, path: &str) -> bool {
     known == "*" || known == path || (known.ends_with('*') && path.starts_with(known.trim_end_matches('*')))
 }
 
-/// Reads a policy and notes what is wrong with it.
+/// Parses a policy and collects errors.
 #[derive(Default)]
 struct Reader {
     errors: Vec<FieldError>,
-    /// The first value of another type than it should be.
+    /// The first value of the wrong type.
     mistyped: Option<String>,
     unknown: Vec<String>,
 }
 
-/// Where something stands in the file: the type, and the path to its fields.
+/// The position in the file: the type, and the path to its fields.
 #[derive(Clone, Copy)]
 struct At<'a> {
     structure: &'a str,

@@ -1,4 +1,4 @@
-//! The answer of a request as records hold it.
+//! The response body in an audit event.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -10,27 +10,27 @@ use crate::api::codec::transcode::{self, transcode};
 use crate::api::media::Encoding;
 use crate::api::schema::Registry;
 
-/// How much longer than Protobuf or CBOR the JSON of an object is at most, unless somebody made the object for that.
+/// How much longer than Protobuf or CBOR the JSON of an object usually is at most.
 const JSON_TIMES: usize = 3;
 
-/// The answer of a request: as it was sent, and in JSON on one line. That is made where it is written down: a long list takes longer
-/// than other requests shall wait for.
+/// A response body: as it was sent, and as JSON on one line. The JSON is made by the audit backend, because a long list takes
+/// longer than other requests should wait.
 pub struct Response {
     encoding: Encoding,
     sent: Bytes,
-    /// Whether it is written down without what says who owns its fields.
+    /// Whether managedFields are dropped.
     drops_owners: bool,
     registry: Arc<Registry>,
     json: OnceLock<Option<Bytes>>,
 }
 
 impl Response {
-    /// What was sent in an encoding; of YAML the JSON that it was made of.
+    /// A body that was sent in an encoding; for YAML the JSON that it was made from.
     pub fn new(encoding: Encoding, sent: Bytes, drops_owners: bool, registry: Arc<Registry>) -> Response {
         Response { encoding, sent, drops_owners, registry, json: OnceLock::new() }
     }
 
-    /// About how many bytes this holds, with the JSON that will be made of what was sent.
+    /// The approximate size, including the JSON that will be made.
     pub fn bytes(&self) -> usize {
         match self.encoding {
             Encoding::Json | Encoding::Yaml if !self.drops_owners => self.sent.len(),
@@ -39,7 +39,7 @@ impl Response {
         }
     }
 
-    /// The answer in JSON on one line; `None` if it cannot be read.
+    /// The response as JSON on one line; `None` if it cannot be decoded.
     pub fn json(&self) -> Option<&Bytes> {
         self.json.get_or_init(|| self.written()).as_ref()
     }

@@ -1,9 +1,9 @@
-//! Where a request comes from: what proxies say of that, and the other end of the connection last, which nobody can make up.
+//! The source addresses of a request: those that proxies report, and last the peer of the connection, which cannot be forged.
 
 use std::net::IpAddr;
 
-/// The addresses, from the farthest to the nearest. `forwarded`: the addresses between commas that proxies leave; `real`: the
-/// one that some leave; `peer`: the other end.
+/// The addresses, from the farthest to the nearest. `forwarded`: X-Forwarded-For; `real`: X-Real-Ip; `peer`: the connection's
+/// peer.
 pub fn sources(forwarded: &str, real: &str, peer: Option<IpAddr>) -> Vec<String> {
     let address = |text: &str| text.trim().parse::<IpAddr>().ok().map(|address| address.to_canonical());
     let mut all: Vec<IpAddr> = forwarded.split(',').filter_map(address).collect();

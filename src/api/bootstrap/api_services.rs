@@ -1,4 +1,4 @@
-//! One APIService for every group and version that the server itself serves: how clients learn that nobody else does.
+//! One APIService for every group version that this server serves itself.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::words::API_REGISTRATION_GROUP;
 
-/// A version and how early it stands among the versions of its group.
+/// A version and its `versionPriority`.
 type Ranked = (&'static str, i64);
 
-/// The group, how early it stands among the groups, and its versions.
+/// The group, its `groupPriorityMinimum`, and its versions.
 const PRIORITIES: &[(&str, i64, &[Ranked])] = &[
     ("", 18_000, &[("v1", 1)]),
     ("apps", 17_800, &[("v1", 15)]),
@@ -35,17 +35,17 @@ const PRIORITIES: &[(&str, i64, &[Ranked])] = &[
     ("internal.apiserver.k8s.io", 16_000, &[("v1alpha1", 9)]),
 ];
 
-/// The label that says who looks after such an object.
+/// The label on APIServices that the server itself manages.
 pub const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
-/// What it says of versions that somebody has defined.
+/// The value of [`MANAGED`] for versions of custom resources.
 pub const DEFINED: &str = "true";
 
-/// What it says of versions that are built in: what is done to their objects is done once, at the start.
+/// The value of [`MANAGED`] for built-in versions: the server writes their APIServices once, at start.
 pub const ON_START: &str = "onstart";
-/// How early such a version stands among those of its group.
+/// The `versionPriority` of custom resources.
 pub const DEFINED_PRIORITY: i64 = 100;
 
-/// The objects for these versions. A version that is not in the table is published without one.
+/// The APIServices for these versions. A version that is not in the table gets none.
 pub fn all<'a>(versions: impl Iterator<Item = &'a GroupVersion>) -> Vec<Wanted> {
     let versions: BTreeSet<(&str, &str)> =
         versions.map(|gv| (gv.group.as_ref(), gv.version.as_ref())).collect();
@@ -58,13 +58,13 @@ fn wanted(group: &str, version: &str) -> Option<Wanted> {
     Some(service(group, version, ON_START, (*first, *priority)))
 }
 
-/// How early a version that is built in stands among those of its group; `None` for others.
+/// The `versionPriority` of a built-in version; `None` for others.
 pub fn version_priority(group: &str, version: &str) -> Option<i64> {
     let (.., versions) = PRIORITIES.iter().find(|row| row.0 == group)?;
     versions.iter().find(|row| row.0 == version).map(|row| row.1)
 }
 
-/// The object for a version that somebody has defined: behind all that are built in.
+/// The APIService for a version of custom resources: lower in priority than all built-in groups.
 pub fn defined(version: &GroupVersion) -> Wanted {
     service(&version.group, &version.version, DEFINED, (1_000, DEFINED_PRIORITY))
 }
@@ -82,7 +82,7 @@ fn service(group: &str, version: &str, managed: &str, (first, priority): (i64, i
     Wanted { group: API_REGISTRATION_GROUP, resource: "apiservices", object }
 }
 
-/// The status of a service that this server is itself.
+/// The status of an APIService that this server serves itself.
 pub fn available(_: &Value, now: &str) -> Value {
     let mut condition = Value::object();
     condition.set("type", "Available");

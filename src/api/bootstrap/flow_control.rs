@@ -1,7 +1,7 @@
-//! How requests are told apart and how much room each sort gets: the configuration of a fresh cluster.
+//! The flow schemas and priority levels of a fresh cluster.
 //!
-//! The annotation says that a server may bring the spec up to date: it does so for as long as that says `true`, and for `exempt`
-//! and `catch-all` whatever it says.
+//! An annotation tells whether a server may update their spec: it does so as long as the value is `true`, and always for `exempt`
+//! and `catch-all`.
 
 use super::{Wanted, named};
 use crate::api::field::quoted;
@@ -12,14 +12,14 @@ use crate::api::words::{ALL_ACCOUNTS, AUTHENTICATED, MASTERS, NODES, SYSTEM_NAME
 /// The group of both kinds.
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const API_VERSION: &str = "flowcontrol.apiserver.k8s.io/v1";
-/// The name of the schema and the level for those who may do everything.
+/// The name of the FlowSchema and the priority level of system:masters.
 pub const EXEMPT: &str = "exempt";
-/// The name of the schema and the level for all that no other schema means.
+/// The name of the FlowSchema and the priority level for requests that match no other FlowSchema.
 pub const CATCH_ALL: &str = "catch-all";
 const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
-/// Whoever makes these objects, and whoever says in their status what came of them.
+/// The field manager of the objects' spec.
 pub const PRODUCER: &str = "api-priority-and-fairness-config-producer-v1";
-/// See [`PRODUCER`].
+/// The field manager of their status.
 pub const CONSUMER: &str = "api-priority-and-fairness-config-consumer-v1";
 
 /// A level of limited concurrency: its share, the percentage that others may borrow, and its queues (how many, how many of
@@ -36,7 +36,7 @@ const LEVELS: [Level; 7] = [
     Level("workload-low", 100, 90, Some((128, 6, 50))),
 ];
 
-/// Who.
+/// The subject of a FlowSchema.
 #[derive(Clone, Copy)]
 enum Subject {
     User(&'static str),
@@ -46,23 +46,23 @@ enum Subject {
 }
 use Subject::{Account, Group, User};
 
-/// What: verbs, API group, resources, and whether objects without a namespace count too.
+/// A resource rule: verbs, API group, resources, and whether cluster-scoped objects match too.
 struct Rule(&'static [&'static str], &'static str, &'static [&'static str], bool);
 
 const EVERY_RESOURCE: Rule = Rule(&["*"], "*", &["*"], true);
 const LEASES: Rule = Rule(&["get", "create", "update"], "coordination.k8s.io", &["leases"], false);
 const EVERY_PATH: &[&str] = &["*"];
 
-/// A sort of requests.
+/// A FlowSchema of the table.
 struct Schema {
     name: &'static str,
     level: &'static str,
     precedence: i64,
-    /// What makes a flow within it; empty: all is one flow.
+    /// The flow distinguisher; empty: all requests are one flow.
     by: &'static str,
     subjects: &'static [Subject],
     resources: &'static [Rule],
-    /// The paths and what is done with them; none: the schema is about resources alone.
+    /// Non-resource paths and their verbs; none: the FlowSchema matches resource requests only.
     paths: Option<(&'static str, &'static [&'static str])>,
 }
 
@@ -134,7 +134,7 @@ const SCHEMAS: [Schema; 13] = [
     everything(CATCH_ALL, CATCH_ALL, 10_000, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)]),
 ];
 
-/// A schema of all that these subjects do, one flow for each user.
+/// A FlowSchema for all requests of these subjects, with one flow per user.
 const fn everything(
     name: &'static str,
     level: &'static str,
@@ -145,7 +145,7 @@ const fn everything(
     Schema { name, level, precedence, by: "ByUser", subjects, resources: &[EVERY_RESOURCE], paths }
 }
 
-/// The priority levels.
+/// The PriorityLevelConfigurations.
 pub fn levels() -> Vec<Wanted> {
     let mut exempt = base("PriorityLevelConfiguration", EXEMPT);
     let spec = exempt.entry("spec");
@@ -156,30 +156,30 @@ pub fn levels() -> Vec<Wanted> {
     all.map(|object| Wanted { group: GROUP, resource: "prioritylevelconfigurations", object }).collect()
 }
 
-/// The flow schemas.
+/// The FlowSchemas.
 pub fn schemas() -> Vec<Wanted> {
     let schemas = SCHEMAS.iter().map(schema);
     schemas.map(|object| Wanted { group: GROUP, resource: "flowschemas", object }).collect()
 }
 
-/// The name of the level that a schema puts its requests to.
+/// The name of the priority level that a FlowSchema refers to.
 pub fn level_of(schema: &Value) -> &str {
     schema.at(&["spec", "priorityLevelConfiguration", "name"]).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The status of a schema whose level is there.
+/// The status of a FlowSchema whose priority level exists.
 pub fn found(schema: &Value, now: &str) -> Value {
     dangling(level_of(schema), true, now)
 }
 
-/// What a schema is brought to that says no more than its status.
+/// The apply configuration that sets only the status of a FlowSchema.
 pub fn stated(schema: &Value, status: Value) -> Value {
     let mut config = named(API_VERSION, "FlowSchema", meta::name(schema));
     config.set("status", status);
     config
 }
 
-/// The status of a schema whose level is there, or is not.
+/// The `Dangling` condition: whether the priority level exists.
 pub fn dangling(level: &str, is_there: bool, now: &str) -> Value {
     let mut condition = Value::object();
     condition.set("type", "Dangling");
@@ -197,7 +197,7 @@ pub fn dangling(level: &str, is_there: bool, now: &str) -> Value {
     status
 }
 
-/// Whether a text says yes or no, as the reference reads it.
+/// Parses a boolean as Go's `strconv.ParseBool` does.
 fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -206,26 +206,26 @@ fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// What the annotation says.
+/// The value of the auto-update annotation, if it is a boolean.
 fn auto_update(object: &Value) -> Option<bool> {
     let annotations = meta::of(object).get("annotations")?;
     annotations.get(AUTO_UPDATE).and_then(Value::as_str).and_then(truth)
 }
 
-/// Whether an object that a fresh cluster does not have is one that an earlier release made, and nobody has kept.
+/// Whether an object outside the defaults comes from an earlier release, and nobody has opted out of updates.
 pub fn is_left_over(object: &Value) -> bool {
     auto_update(object) == Some(true)
 }
 
-/// What is to be made of an object that a fresh cluster has; `None` if it is as it should be, or as somebody wants it.
+/// The updated form of a default object; `None` if it is up to date, or must not be updated.
 pub fn revised(current: &Value, wanted: &Value) -> Option<Value> {
     let is_mandatory = [EXEMPT, CATCH_ALL].contains(&meta::name(wanted));
     let said = auto_update(current);
-    // Without a word for or against it, whoever never changed the spec did not mean to.
+    // Without the annotation, generation 1 means that nobody has changed the spec.
     let updates = is_mandatory || said.unwrap_or(meta::generation(current) == 1);
     let mut spec = wanted.get("spec").cloned().unwrap_or_default();
     if let Some(theirs) = current.at(&["spec", "exempt"]).filter(|_| spec.get("exempt").is_some()) {
-        // How much those have who may do everything is for others to say.
+        // These two fields of `exempt` belong to the administrator.
         for field in ["nominalConcurrencyShares", "lendablePercent"] {
             let number = theirs.get(field).cloned().unwrap_or_default();
             spec.entry("exempt").set(field, number);

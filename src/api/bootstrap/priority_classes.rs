@@ -1,8 +1,8 @@
-//! The classes of pods that the cluster itself needs.
+//! The PriorityClasses of system pods.
 
 use super::{Wanted, named};
 
-/// Name, value and description of each.
+/// Name, value and description of each class.
 const CLASSES: [(&str, i64, &str); 2] = [
     (
         "system-cluster-critical",

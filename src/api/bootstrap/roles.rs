@@ -1,5 +1,5 @@
-//! The roles and bindings of a fresh cluster, read from the table beside this file, and how those that are there already are
-//! brought up to date: what is missing is added, what somebody added stays, and whoever says so is left alone.
+//! The default roles and bindings, read from the table beside this file, and how existing ones are reconciled: missing rules are
+//! added, additional ones stay, and objects with the opt-out annotation are left alone.
 
 use super::{Wanted, named};
 use crate::api::kinds::same;
@@ -15,12 +15,12 @@ const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
 const AGGREGATE_TO: &str = "rbac.authorization.k8s.io/aggregate-to-";
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const BOOTSTRAPPING: &str = "kubernetes.io/bootstrapping";
-/// What the names of the roles of control loops begin with; the rest is the account that has it.
+/// The prefix of the roles of controllers; the rest of the name is the controller's service account.
 const CONTROLLER: &str = "system:controller:";
 const READ: [&str; 3] = ["get", "list", "watch"];
 const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
 
-/// All of them. `enabled` says which features are on.
+/// All default roles and bindings. `enabled` tells whether a feature gate is on.
 pub fn all(enabled: impl Fn(&str) -> bool) -> Vec<Wanted> {
     let mut all: Vec<Wanted> = Vec::new();
     let mut wanted = true;
@@ -49,7 +49,7 @@ fn gated(line: &str) -> (&str, &str) {
     line.strip_prefix('?').and_then(|rest| rest.split_once(' ')).unwrap_or(("", line))
 }
 
-/// An object without what it gives, or to whom.
+/// An object from its heading, still without rules or subjects.
 fn heading(words: &[&str]) -> Option<Wanted> {
     let (resource, kind, role_kind, words) = match words {
         ["cluster-role", rest @ ..] => ("clusterroles", "ClusterRole", "", rest),
@@ -89,7 +89,7 @@ fn push(object: &mut Value, field: &str, item: Value) {
     }
 }
 
-/// Adds what an indented line says.
+/// Adds the rule or subject of an indented line.
 fn add(object: &mut Value, words: &[&str]) {
     let subject = |kind: &str, name: &str| {
         let mut subject = Value::object();
@@ -145,7 +145,7 @@ fn rule(verbs: &str, groups: &str, what: &[&str]) -> Rule {
     }
 }
 
-/// What gives the role of a control loop to its account.
+/// The binding of a controller's role to its service account.
 fn controller_binding(role: &Value) -> Option<Wanted> {
     if role.str("kind") != "ClusterRole" {
         return None;
@@ -156,18 +156,18 @@ fn controller_binding(role: &Value) -> Option<Wanted> {
     Some(binding)
 }
 
-/// What must be done with an object that is there already.
+/// How to reconcile an existing object.
 #[derive(Debug, PartialEq)]
 pub enum Repair {
-    /// It has all that it should have, or wants to be left alone.
+    /// It is complete, or it has the opt-out annotation.
     Nothing,
-    /// This takes its place.
+    /// Update it to this.
     Replace(Value),
-    /// It gives another role than it should, which cannot be changed: it is made anew.
+    /// Its roleRef differs, which is immutable: delete the binding and create it again.
     Remake,
 }
 
-/// What must be done with `found` so that it has all that `wanted` says.
+/// Compares an existing object with the wanted one.
 pub fn repair(found: &Value, wanted: &Value) -> Repair {
     let autoupdate = meta::of(found).get("annotations").map(|all| all.str(AUTO_UPDATE));
     if autoupdate == Some("false") {
@@ -209,7 +209,7 @@ fn repair_role(role: &mut Value, wanted: &Value) {
     }
 }
 
-/// Adds the items of a list that are not there.
+/// Appends the wanted items that the list lacks.
 fn add_missing(to: &mut Value, wanted: &Value, field: &str) {
     for item in wanted.get(field).map(Value::items).unwrap_or_default() {
         if !to.get(field).map(Value::items).unwrap_or_default().contains(item) {

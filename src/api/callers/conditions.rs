@@ -1,4 +1,4 @@
-//! The conditions under which another server is asked whether a request may be made.
+//! Match conditions of authorization webhooks.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use crate::api::custom::pattern::Patterns;
 use crate::api::policies::expressions::{full_name, list, nested, object_type, plain, texts};
 use crate::api::value::Value;
 
-/// What is asked, as the specification of a SubjectAccessReview.
+/// The CEL variable: the spec of a SubjectAccessReview.
 const REQUEST: &str = "request";
 
 static KNOWN: LazyLock<Environment> = LazyLock::new(|| {
@@ -31,12 +31,12 @@ static KNOWN: LazyLock<Environment> = LazyLock::new(|| {
     ALL.clone().variable(REQUEST, object_type("kubernetes.SubjectAccessReviewSpec", request))
 });
 
-/// Makes programs of the conditions of one file.
+/// Compiles the conditions of one configuration file.
 #[derive(Debug, Default)]
 pub struct Compiler(Patterns);
 
 impl Compiler {
-    /// A condition, or what is wrong with its text.
+    /// Compiles a condition, or explains the error in its text.
     pub fn compile(&mut self, text: &str) -> Result<Expression, String> {
         let expression = Expression::compile(&KNOWN, text, &mut self.0)?;
         match expression.kind() {
@@ -46,21 +46,21 @@ impl Compiler {
     }
 }
 
-/// What conditions say of a request.
+/// The result of evaluating the match conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matched {
-    /// All hold.
+    /// All are true.
     Yes,
-    /// One does not. Whether others failed before does not matter; it only counts.
+    /// One is false, which decides, even if others could not be evaluated.
     No {
-        /// Whether some failed.
+        /// Whether an earlier condition could not be evaluated, which is only counted.
         some_failed: bool,
     },
-    /// None does not hold, but some could not be evaluated.
+    /// None is false, but some could not be evaluated.
     Failed(String),
 }
 
-/// Asks conditions about a request.
+/// Evaluates match conditions for a request.
 pub fn matched(conditions: &[Expression], request: &Value) -> Matched {
     let mut wrong: Vec<String> = Vec::new();
     for condition in conditions {

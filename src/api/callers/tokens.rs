@@ -1,4 +1,4 @@
-//! What expressions make of the claims of a token, and what they say of the user that came of it.
+//! Expressions that map the claims of a token to a user, and rules about that user.
 
 use super::{ALL, Expression};
 use crate::api::cel::types::{Form, Type};
@@ -7,13 +7,13 @@ use crate::api::custom::pattern::Patterns;
 use crate::api::policies::expressions::{list, object_type, plain, texts};
 use crate::api::value::Value;
 
-/// All claims.
+/// The CEL variable with all claims.
 const CLAIMS: &str = "claims";
-/// The user that the claims have made.
+/// The CEL variable with the mapped user.
 const USER: &str = "user";
 const NOT_TEXTS: &str = "expression must return a string or a list of strings";
 
-/// Makes programs of the expressions of one file.
+/// Compiles the expressions of one configuration file.
 #[derive(Debug)]
 pub struct Compiler {
     of_claims: Environment,
@@ -35,17 +35,17 @@ impl Default for Compiler {
 }
 
 impl Compiler {
-    /// An expression over claims that makes something of them. What that is shows only when there are claims.
+    /// A mapping expression over the claims. Its type is known only when it is evaluated.
     pub fn mapping(&mut self, text: &str) -> Result<Expression, String> {
         Expression::compile(&self.of_claims, text, &mut self.patterns)
     }
 
-    /// An expression over claims that must hold.
+    /// A validation rule over the claims.
     pub fn claims_rule(&mut self, text: &str) -> Result<Expression, String> {
         true_or_false(Expression::compile(&self.of_claims, text, &mut self.patterns)?)
     }
 
-    /// An expression over the user that must hold.
+    /// A validation rule over the user.
     pub fn user_rule(&mut self, text: &str) -> Result<Expression, String> {
         true_or_false(Expression::compile(&self.of_user, text, &mut self.patterns)?)
     }
@@ -59,12 +59,12 @@ fn true_or_false(expression: Expression) -> Result<Expression, String> {
 }
 
 impl Expression {
-    /// Whether it looks at this claim.
+    /// Whether the expression reads this claim.
     pub fn uses_claim(&self, claim: &str) -> bool {
         self.program.selects(CLAIMS, claim)
     }
 
-    /// The text that it makes of claims; `None` if it makes something else.
+    /// The string it evaluates to; `None` if the result is of another type.
     pub fn text_of(&self, claims: &Value) -> Result<Option<String>, String> {
         Ok(match self.evaluate(CLAIMS, claims)? {
             Val::String(text) => Some(text.to_string()),
@@ -72,7 +72,7 @@ impl Expression {
         })
     }
 
-    /// The texts that it makes of claims. Empty ones do not count.
+    /// The strings it evaluates to. Empty ones are dropped.
     pub fn texts_of(&self, claims: &Value) -> Result<Vec<String>, Untold> {
         let mut found = match self.evaluate(CLAIMS, claims).map_err(Untold::Failed)? {
             Val::Null => Vec::new(),
@@ -91,35 +91,35 @@ impl Expression {
     }
 }
 
-/// Why an expression makes no texts.
+/// Why an expression yields no strings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Untold {
     /// It could not be evaluated.
     Failed(String),
-    /// It makes something else.
+    /// The result is of another type.
     NoTexts(String),
 }
 
-/// Something that must hold, and what is said when it does not.
+/// A validation rule: an expression, and the message if it is false.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What must hold.
+    /// The expression that must be true.
     pub expression: Expression,
-    /// What is said.
+    /// The message if it is false.
     pub message: String,
 }
 
-/// Why these claims are not good enough.
+/// Checks claims against the validation rules.
 pub fn check_claims(rules: &[Rule], claims: &Value) -> Result<(), String> {
     check(rules, CLAIMS, claims)
 }
 
-/// Why this user is not good enough.
+/// Checks a user against the validation rules.
 pub fn check_user(rules: &[Rule], user: &Value) -> Result<(), String> {
     check(rules, USER, user)
 }
 
-/// All are evaluated before one is judged: one that cannot be is told first.
+/// All rules are evaluated first: an evaluation error is reported before a rule that is false.
 fn check(rules: &[Rule], variable: &str, value: &Value) -> Result<(), String> {
     let evaluated = rules.iter().map(|rule| rule.expression.evaluate(variable, value));
     let evaluated: Vec<Val<'_>> = evaluated.collect::<Result<_, _>>()?;

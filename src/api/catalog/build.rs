@@ -1,4 +1,4 @@
-//! From the facts table to the catalog: what is built in, and which part of it this server serves.
+//! Builds the catalog from the schema table: all built-in resources, and those that this server serves.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,38 +18,38 @@ use crate::api::verb::{Verb, Verbs};
 use crate::api::version::{self, GroupVersion, Level};
 use crate::api::words::{DISCOVERY_GROUP, META_GROUP};
 
-/// Beta versions that came before this release are served without being asked for, later ones are not.
+/// Beta versions from before this release are enabled by default, later ones are not.
 const BETAS_OFF_SINCE: (u32, u32) = (1, 22);
 
-/// Groups of the table that hold what others are made of, and nothing that could be turned on.
+/// Groups that contain only shared types, and nothing to enable.
 const PARTS: [&str; 2] = [DISCOVERY_GROUP, META_GROUP];
 
-/// Every resource of every version that is built in, served or not.
+/// All built-in resources, served or not.
 #[derive(Clone, Debug)]
 pub struct Builtin {
     resources: Vec<Arc<Resource>>,
-    /// Every version that is known, also those that are not served any more: to name one in a flag is no mistake.
+    /// All known versions, including removed ones: naming one in a flag is no error.
     known: Vec<GroupVersion>,
     gated: Vec<GatedResource>,
 }
 
-/// What is served only while a feature gate is open.
+/// A resource that depends on a feature gate.
 #[derive(Clone, Debug)]
 struct GatedResource {
-    /// Which resource it is.
+    /// The ordinal of the resource.
     ordinal: u32,
-    /// Which of its sub-resources; empty for all of it.
+    /// The subresource; empty for the whole resource.
     subresource: String,
     gate: String,
 }
 
 impl Builtin {
-    /// Reads the table that the program carries.
+    /// Reads the embedded table.
     pub fn load() -> Result<Builtin, TableError> {
         let facts: Result<Vec<Facts>, TableError> =
             builtin::FILES.iter().map(|(_, text)| table::parse(text)).collect();
         let mut builtin = Builtin::from_facts(&facts?);
-        // Of the files of earlier releases nothing but the versions matters.
+        // Only the versions of earlier releases' files matter.
         let before = builtin::REMEMBERED.iter().filter_map(|(_, text)| table::group_version(text));
         builtin.known.extend(
             before
@@ -59,7 +59,7 @@ impl Builtin {
         Ok(builtin)
     }
 
-    /// Takes the resources out of facts that are read already.
+    /// Takes the resources from parsed facts.
     pub fn from_facts(facts: &[Facts]) -> Builtin {
         let served: Vec<&Facts> = facts.iter().filter(|facts| facts.served).collect();
         let storage = storage_versions(&served);
@@ -85,12 +85,12 @@ impl Builtin {
         &self.resources
     }
 
-    /// The catalog of what is on by default, changed by what the flag says, with every feature on.
+    /// The catalog of default resources, changed by the flag, with every feature gate on.
     pub fn serve(&self, config: &RuntimeConfig) -> Result<Catalog, RuntimeConfigError> {
         self.serve_where(config, |_| true)
     }
 
-    /// The same for a server whose feature gates are known by their names.
+    /// The catalog for these feature gates.
     pub fn serve_where(
         &self,
         config: &RuntimeConfig,
@@ -103,7 +103,7 @@ impl Builtin {
         Ok(Catalog::new(served.filter_map(|resource| self.opened(resource, &is_open))))
     }
 
-    /// What is left of a resource without that whose gate is closed.
+    /// A resource without the parts whose feature gate is off; `None` if the whole resource is.
     fn opened(&self, resource: &Arc<Resource>, is_open: impl Fn(&str) -> bool) -> Option<Arc<Resource>> {
         let closed = |gated: &&GatedResource| gated.ordinal == resource.ordinal && !is_open(&gated.gate);
         let closed: Vec<&str> =
@@ -132,17 +132,15 @@ fn on_by_default(version: &str, introduced: Option<(u32, u32)>) -> bool {
     }
 }
 
-/// The store of a resource: its plural and the group its objects are stored in. Versions of one kind meet here, and so
-/// do the events of two groups.
+/// The store of a resource: its plural and storage group. Versions of one kind share it, and so do the events of two groups.
 pub fn store_name(plural: &str, storage_group: &str) -> String {
     if storage_group.is_empty() { plural.to_owned() } else { format!("{plural}.{storage_group}") }
 }
 
-/// In which version the bytes of each store are.
+/// The storage version of each store.
 ///
-/// The version that discovery names wins where it is served by default. Elsewhere it is one that is, because bytes that
-/// are answered as they lie cost nothing; and only the table decides, never a flag, so that a store written under one
-/// configuration can be read under another.
+/// The version that discovery names, if it is enabled by default. Otherwise one that is enabled, because bytes in the requested
+/// version need no conversion. Only the table decides, never a flag, so that a store can be read under another configuration.
 fn storage_versions(served: &[&Facts]) -> HashMap<String, GroupVersion> {
     let mut versions: HashMap<String, Vec<(bool, bool, GroupVersion)>> = HashMap::new();
     for facts in served {
@@ -197,7 +195,7 @@ fn resource(
         columns: fact.columns.iter().map(column).collect(),
         stored,
         introduced: fact.introduced,
-        // What is yet to come is told by those who come then.
+        // Later deprecations are not announced yet.
         deprecated: fact.deprecated.filter(|release| *release <= RELEASE),
         removed: fact.removed,
         replacement: fact.replacement.as_deref().map(Into::into),
@@ -234,7 +232,7 @@ fn verbs(names: &[String]) -> Verbs {
     names.iter().filter_map(|name| Verb::of_resource(name)).collect()
 }
 
-/// What discovery says of a storage version.
+/// The storage version hash of discovery.
 pub fn storage_hash(group: &str, version: &str, kind: &str) -> String {
     let digest = sha256(format!("{group}/{version}/{kind}").as_bytes());
     STANDARD.encode(&digest[..8])
@@ -319,7 +317,7 @@ mod tests {
                 pair("resourceclaims.resource.k8s.io", "resource.k8s.io/v1beta1")
             );
         }
-        // Discovery names v1beta1 for both, but that is off here or does not exist: the bytes are those of v1.
+        // Discovery names v1beta1 for both, but that is disabled here or does not exist: the storage version is v1.
         for version in ["v1", "v1beta1"] {
             assert_eq!(
                 store("networking.k8s.io", version, "ipaddresses"),

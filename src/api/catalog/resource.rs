@@ -1,4 +1,4 @@
-//! One served resource: everything a handler needs to know of it.
+//! One served resource, with all its properties.
 
 use std::sync::Arc;
 
@@ -12,73 +12,73 @@ use crate::api::version::GroupVersion;
 /// A release, as (major, minor).
 pub type Release = (u32, u32);
 
-/// The release that this server is one of.
+/// The release that this server emulates.
 pub const RELEASE: Release = (1, 33);
 
 /// One resource in one served version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resource {
-    /// A number that no other resource has: tells apart what is made from one stored object.
+    /// A unique number: identifies cached forms of stored objects.
     pub ordinal: u32,
     /// The group and version it is served in.
     pub gv: GroupVersion,
-    /// The same as objects say it: `v1`, `apps/v1`.
+    /// The apiVersion of its objects: `v1`, `apps/v1`.
     pub api_version: Arc<str>,
     /// The name in paths.
     pub plural: Arc<str>,
-    /// The name of one.
+    /// The singular name.
     pub singular: Arc<str>,
     /// The kind of its objects.
     pub kind: Arc<str>,
     /// The kind of its lists.
     pub list_kind: Arc<str>,
-    /// Whether its objects stand in namespaces.
+    /// Whether it is namespaced.
     pub namespaced: bool,
-    /// What can be done with it.
+    /// The supported verbs.
     pub verbs: Verbs,
-    /// Names that are quicker to type.
+    /// Abbreviations for command lines.
     pub short_names: Vec<Arc<str>>,
-    /// The sets it belongs to, such as `all`.
+    /// The categories it belongs to, such as `all`.
     pub categories: Vec<Arc<str>>,
-    /// What stands below its objects, by name.
+    /// Its subresources, sorted by name.
     pub subresources: Vec<Subresource>,
-    /// The columns of its tables; none means name and age.
+    /// The columns of its tables; empty means name and age.
     pub columns: Vec<Column>,
-    /// Where its objects are; `None` for those that nothing stores, such as reviews and bindings.
+    /// Where its objects are stored; `None` for unstored ones, such as reviews and bindings.
     pub stored: Option<Stored>,
-    /// The release that brought it.
+    /// The release that introduced it.
     pub introduced: Option<Release>,
-    /// The release that advises against it.
+    /// The release that deprecated it.
     pub deprecated: Option<Release>,
-    /// The release that no longer has it.
+    /// The release that removes it.
     pub removed: Option<Release>,
-    /// What to use instead, as `group/version.Kind`.
+    /// Its replacement, as `group/version.Kind`.
     pub replacement: Option<Arc<str>>,
-    /// What is known of it besides, if it is not built in.
+    /// Its definition, if it is a custom resource.
     pub custom: Option<Arc<Custom>>,
 }
 
-/// Where the objects of a resource are.
+/// Where the objects of a resource are stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
-    /// The store. Served versions of one kind share it.
+    /// The store. All versions of a kind share it.
     pub store: TypeName,
-    /// The version that the stored bytes are in.
+    /// The storage version.
     pub version: GroupVersion,
-    /// What discovery says of the storage version: clients only compare it.
+    /// The storage version hash in discovery, which clients only compare.
     pub hash: Arc<str>,
 }
 
-/// Something below the objects of a resource.
+/// A subresource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subresource {
     /// The name in paths.
     pub name: Arc<str>,
-    /// The group and version of its kind.
+    /// The group version of its kind.
     pub gv: GroupVersion,
     /// The kind of its bodies.
     pub kind: Arc<str>,
-    /// What can be done with it.
+    /// The supported verbs.
     pub verbs: Verbs,
 }
 
@@ -89,25 +89,25 @@ pub struct Column {
     pub name: Arc<str>,
     /// The type of the cells.
     pub kind: Arc<str>,
-    /// What the cells mean, such as `name`.
+    /// The format of the cells, such as `name`.
     pub format: Arc<str>,
-    /// Zero for what is always shown.
+    /// Zero for columns that are always shown.
     pub priority: u32,
-    /// Where it is said what the cells mean.
+    /// The source of its description.
     pub about: About,
 }
 
-/// Where it is said what the cells of a column mean.
+/// The source of a column's description.
 #[derive(Clone, Debug, PartialEq)]
 pub enum About {
-    /// In the documentation of a field: its type as `package/version.Name`, and its JSON name.
+    /// The description of a field: its type as `package/version.Name`, and its JSON name.
     Field(Arc<str>, Arc<str>),
-    /// Here.
+    /// A text of its own.
     Text(Arc<str>),
 }
 
 impl Resource {
-    /// What clients of a resource that is on its way out are told.
+    /// The deprecation warning for clients.
     pub fn deprecation(&self) -> Option<String> {
         if let Some(custom) = &self.custom {
             return custom.deprecation.as_deref().map(str::to_owned);
@@ -124,25 +124,24 @@ impl Resource {
         Some(text)
     }
 
-    /// How errors name it.
+    /// The resource as errors name it.
     pub fn name(&self) -> GroupResource<'_> {
         GroupResource { group: &self.gv.group, resource: &self.plural }
     }
 
-    /// The sub-resource of this name.
+    /// The subresource of this name.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|sub| *sub.name == *name)
     }
 
-    /// Whether nothing stores its objects: they are answers to questions.
+    /// Whether its objects are not stored: they are answers to requests.
     pub fn is_virtual(&self) -> bool {
         self.stored.is_none()
     }
 
-    /// Whether the version it is served in is the one its objects are stored in: then stored bytes can be answered as
-    /// they are.
+    /// Whether it is served in its storage version: then stored bytes can be sent unchanged.
     pub fn is_storage_version(&self) -> bool {
-        // What is stored of custom kinds may have come from any version and any schema that they had once.
+        // Stored custom objects may be of any version and any schema that the definition ever had.
         self.custom.is_none() && self.stored.as_ref().is_some_and(|stored| stored.version == self.gv)
     }
 }

@@ -1,4 +1,4 @@
-//! `--runtime-config`: which built-in versions and resources are turned on or off.
+//! `--runtime-config`: enables and disables built-in versions and resources.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,7 +6,7 @@ use super::resource::Resource;
 use crate::api::field::quoted;
 use crate::api::version::{self, GroupVersion, Level};
 
-/// The keys that name many versions, in the order in which they count: later ones win.
+/// The keys for many versions, in order of precedence: later ones win.
 const LEVELS: [(&str, Option<Level>); 4] = [
     ("api/all", None),
     ("api/ga", Some(Level::Stable)),
@@ -14,43 +14,43 @@ const LEVELS: [(&str, Option<Level>); 4] = [
     ("api/alpha", Some(Level::Alpha)),
 ];
 
-/// Why the flag makes no sense.
+/// Why the flag is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuntimeConfigError {
-    /// Nothing would be left to serve.
+    /// Nothing would be served.
     #[error("invalid key with only api/all=false")]
     NothingLeft,
     /// The key is neither a level, a version nor a resource.
     #[error("runtime-config invalid key {0}")]
     Key(String),
-    /// A level is turned neither on nor off.
+    /// The value of a level is no boolean.
     #[error("invalid value {0}={1}")]
     LevelValue(String, String),
-    /// A version or resource is turned neither on nor off.
+    /// The value of a version or resource is no boolean.
     #[error("invalid value of {0}: {1}, err: strconv.ParseBool: parsing {text}: invalid syntax", text = quoted(.1))]
     Value(String, String),
     /// No such group is built in.
     #[error("unknown api groups {0}")]
     Groups(String),
-    /// The group is built in, but not this version of it.
+    /// The group exists, but not this version of it.
     #[error("group version {0} that has not been registered")]
     Version(String),
-    /// Resources are named by their plural in small letters.
+    /// A resource must be a lower-case plural.
     #[error("invalid key {0}: group/version/resource and resource is always lowercase plural, not {text}", text = quoted(.1))]
     Resource(String, String),
 }
 
-/// What the flag says: keys and values as given, the last value of a key winning.
+/// The parsed flag: keys and values, the last value of a key wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeConfig(BTreeMap<String, String>);
 
-/// What a key other than a level names.
+/// The version or resource that a key names.
 struct Named {
     gv: GroupVersion,
     resource: Option<String>,
 }
 
-/// Which versions and resources the flag turns on or off.
+/// The versions and resources that the flag enables or disables.
 #[derive(Debug, Default)]
 pub struct Switches {
     levels: Vec<(Option<Level>, bool)>,
@@ -59,7 +59,7 @@ pub struct Switches {
 }
 
 impl RuntimeConfig {
-    /// Reads comma-separated `key[=value]` pairs; a missing value means true.
+    /// Parses comma-separated `key[=value]` pairs; a missing value means true.
     pub fn parse(text: &str) -> Result<RuntimeConfig, RuntimeConfigError> {
         let pairs = text.split(',').filter(|pair| !pair.is_empty()).map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -75,8 +75,7 @@ impl RuntimeConfig {
         Ok(config)
     }
 
-    /// Checks the keys against the versions that are known. One of them may be served no more: then its key has no effect,
-    /// as in the reference.
+    /// Checks the keys against the known versions. A removed version has no effect, as in the reference.
     pub fn resolve(&self, known: &[GroupVersion]) -> Result<Switches, RuntimeConfigError> {
         let mut switches = Switches::default();
         for (key, level) in LEVELS {
@@ -113,7 +112,7 @@ impl RuntimeConfig {
 }
 
 impl Switches {
-    /// What the flag says of a resource; `None` if nothing. The more exact key wins.
+    /// The setting for a resource; `None` if there is none. The most specific key wins.
     pub fn of(&self, resource: &Resource) -> Option<bool> {
         let level = version::level(&resource.gv.version);
         let by_level = || {
@@ -132,7 +131,7 @@ fn is_level(key: &str) -> bool {
     LEVELS.iter().any(|(level, _)| *level == key)
 }
 
-/// Takes a key apart. The core group has no name, so it is written `v1` or `api/v1`.
+/// Parses a key. The core group is written `v1` or `api/v1`.
 fn named(key: &str) -> Result<Named, RuntimeConfigError> {
     let tokens: Vec<&str> = key.split('/').collect();
     let (group, version, resource) = match tokens.as_slice() {

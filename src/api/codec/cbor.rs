@@ -1,7 +1,7 @@
 //! CBOR: the same objects as in JSON, as one binary item.
 //!
-//! Text and names are byte strings, bytes carry the tag that asks for base64, and a whole answer carries the tag that
-//! says that it is CBOR. Bodies are bounded before anything is read of them: see [`crate::api::limits`].
+//! Text and names are byte strings, binary data has the base64 tag, and a whole response has the self-described tag. Bodies are
+//! checked against bounds before they are parsed: see [`crate::api::limits`].
 
 mod form;
 mod half;
@@ -19,11 +19,10 @@ use crate::api::value::Value;
 use read::Walk;
 use write::Writer;
 
-/// The tag that says that what follows is CBOR: before every answer, and before every object in a watch event.
+/// The self-described tag: before every response, and before every object in a watch event.
 pub const PREFIX: [u8; 3] = [0xd9, 0xd9, 0xf7];
 
-/// Reads a body that must hold an object of kind `expected`. What it does not say of its kind and apiVersion is filled
-/// in.
+/// Decodes a body as kind `expected`. Missing kind and apiVersion are set.
 pub fn decode_object(
     body: &[u8],
     expected: &GroupVersionKind,
@@ -45,7 +44,7 @@ pub fn decode_object(
     faults.judged(faults.completed(actual), |ty| decode_as(body, ty, registry))
 }
 
-/// Reads a body of a kind that every group has, such as DeleteOptions: its apiVersion may name any of them.
+/// Decodes a body of a kind that every group version has, such as DeleteOptions: its apiVersion may name any of them.
 pub fn decode_any_version(
     body: &[u8],
     expected: &GroupVersionKind,
@@ -55,32 +54,32 @@ pub fn decode_any_version(
     or_any_version(own, expected, registry, |ty| decode_as(body, ty, registry).ok())
 }
 
-/// Reads a body as a type, whatever kind it says it is. The error is the message.
+/// Decodes a body as a type, whatever kind it states. The error is the message.
 pub fn decode_as(body: &[u8], ty: TypeId, registry: &Registry) -> Result<Decoded, String> {
     form::check(body)?;
     typed::decode(registry, ty, body).map_err(|fault| fault.to_string())
 }
 
-/// Reads any item without a schema. Bytes that ask for base64 become base64. The error is the message.
+/// Decodes any item without a schema. Tagged bytes become base64. The error is the message.
 pub fn read(body: &[u8]) -> Result<Value, String> {
     form::check(body)?;
     Walk::new(body).any().map_err(|fault| fault.to_string())
 }
 
-/// What a body says of its kind; empty where it says nothing. The error is the message.
+/// The kind that a body states; empty if it states none. The error is the message.
 pub fn peek(body: &[u8], registry: &Registry) -> Result<GroupVersionKind, String> {
     let found = decode_as(body, registry.type_meta(), registry)?;
     let api_version = found.value.str("apiVersion");
     let (group, version) = match api_version.matches('/').count() {
         0 => ("", api_version),
         1 => api_version.split_once('/').unwrap_or_default(),
-        // An apiVersion that is none counts as none here, unlike in JSON.
+        // Unlike in JSON, an invalid apiVersion counts as absent here.
         _ => ("", ""),
     };
     Ok(GroupVersionKind::new(group, version, found.value.str("kind")))
 }
 
-/// Any value as an answer, without a schema: for what has no bytes in it, such as a Status.
+/// Encodes any value as a response without a schema: for values without binary data, such as a Status.
 pub fn encode(value: &Value) -> Vec<u8> {
     let mut writer = Writer::new();
     writer.append(&PREFIX);
@@ -88,12 +87,12 @@ pub fn encode(value: &Value) -> Vec<u8> {
     writer.into_bytes()
 }
 
-/// The same as [`encode`], from JSON text. The error is that of the text.
+/// [`encode`] from JSON text. The error is about the text.
 pub fn from_json(text: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
     Ok(encode(&json::read(text)?))
 }
 
-/// An object of a type as an answer.
+/// Encodes a typed object as a response.
 pub fn encode_object(registry: &Registry, ty: TypeId, value: &Value, form: Form) -> Vec<u8> {
     let mut writer = Writer::new();
     writer.append(&PREFIX);
@@ -101,7 +100,7 @@ pub fn encode_object(registry: &Registry, ty: TypeId, value: &Value, form: Form)
     writer.into_bytes()
 }
 
-/// An object as an item of a list: without the tag, and without kind and apiVersion.
+/// Encodes an object as a list item: without the tag, kind and apiVersion.
 pub fn encode_item(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
     let mut writer = Writer::new();
     match registry.structure(ty) {
@@ -113,7 +112,7 @@ pub fn encode_item(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
     writer.into_bytes()
 }
 
-/// What stands before and after the items of a list, which themselves follow each other with nothing in between.
+/// The bytes before and after the items of a list, which follow each other without separators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListFrame {
     /// From the tag to the number of items.
@@ -124,7 +123,7 @@ pub struct ListFrame {
 
 /// The frame of a list of `count` items.
 pub fn list_frame(kind: &str, api_version: &str, metadata: &Value, count: usize) -> ListFrame {
-    // The keys stand by length: items come before the metadata, though in JSON they come last.
+    // Keys are sorted by length: items come before metadata, unlike in JSON.
     let mut head = Writer::new();
     head.append(&PREFIX);
     head.map(4);
@@ -143,7 +142,7 @@ pub fn list_frame(kind: &str, api_version: &str, metadata: &Value, count: usize)
     ListFrame { head: head.into_bytes(), tail: tail.into_bytes() }
 }
 
-/// One event of a watch, for a sequence of items: `object` is an encoded object with or without its tag.
+/// One watch event, for a CBOR sequence: `object` is an encoded object with or without its tag.
 pub fn watch_event(kind: &str, object: &[u8]) -> Vec<u8> {
     let mut writer = Writer::new();
     writer.append(&PREFIX);

@@ -1,4 +1,4 @@
-//! JSON without a schema: reading any text into a [`Value`], and writing text, numbers and values as the API does.
+//! JSON without a schema: parses any text into a [`Value`], and writes text, numbers and values as the API does.
 
 use std::fmt;
 use std::io::Write as _;
@@ -7,7 +7,7 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::api::value::{Fields, Value};
 
-/// Reads a whole text. Keys that stand twice count once, the last time.
+/// Parses a whole text. The last of duplicate keys counts.
 pub fn read(text: &[u8]) -> Result<Value, serde_json::Error> {
     let mut tokens = serde_json::Deserializer::from_slice(text);
     let value = Any(&mut Silent).deserialize(&mut tokens)?;
@@ -15,26 +15,26 @@ pub fn read(text: &[u8]) -> Result<Value, serde_json::Error> {
     Ok(value)
 }
 
-/// Hears of every step of [`Any`], so that it can say what was wrong where. What it hears of a field that stands twice decides
-/// nothing: the last one counts.
+/// Observes every step of [`Any`], to report errors with their position. For duplicate fields the last one counts, whatever is
+/// observed.
 pub trait Listen {
-    /// What it remembers of a step down until that is left.
+    /// The state to restore after a step down.
     type Mark;
 
-    /// A field begins. `again` looks whether its object has had one of this name.
+    /// A field begins. `again` tells whether its object had one of this name.
     fn enter_field(&mut self, name: &str, again: impl FnOnce() -> bool) -> Self::Mark;
 
-    /// It was read, or could not be.
+    /// The field ended, successfully or not.
     fn leave_field(&mut self, mark: Self::Mark, name: &str);
 
     /// An item of a list begins, or the list ends instead.
     fn enter_item(&mut self, index: usize) -> Self::Mark;
 
-    /// It was read, or could not be, or there was none.
+    /// The item ended, successfully or not, or there was none.
     fn leave_item(&mut self, mark: Self::Mark, index: usize);
 }
 
-/// Hears nothing, and costs nothing.
+/// Observes nothing, at no cost.
 pub struct Silent;
 
 impl Listen for Silent {
@@ -49,7 +49,7 @@ impl Listen for Silent {
     fn leave_item(&mut self, (): (), _: usize) {}
 }
 
-/// Reads any value, one token after the other. How deep it may be is the tokenizer's to say.
+/// Parses any value. The tokenizer limits the depth.
 pub struct Any<'l, L>(pub &'l mut L);
 
 impl<'de, L: Listen> DeserializeSeed<'de> for Any<'_, L> {
@@ -80,7 +80,7 @@ impl<'de, L: Listen> Visitor<'de> for Any<'_, L> {
     }
 
     fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
-        // The tokenizer reads -0 as a double; the API reads it as the integer it is.
+        // The tokenizer parses -0 as a double; the API treats it as the integer 0.
         Ok(if number == 0.0 { Value::Int(0) } else { Value::Float(number) })
     }
 
@@ -129,14 +129,14 @@ impl<'de, L: Listen> Visitor<'de> for Any<'_, L> {
     }
 }
 
-/// The JSON of a value, keys sorted.
+/// The JSON of a value, with sorted keys.
 pub fn to_json(value: &Value) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     write_value(&mut out, value);
     out
 }
 
-/// Appends the JSON of a value, keys sorted.
+/// Appends the JSON of a value, with sorted keys.
 pub fn write_value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Null => out.extend_from_slice(b"null"),
@@ -170,15 +170,14 @@ pub fn write_value(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// Appends a double: plain digits where a person would write them, an exponent for the very small and very large.
-/// What is no number is written as null, because JSON has no word for it.
+/// Appends a double like Go: plain digits, or an exponent for very small and very large numbers. NaN and infinity become null.
 pub fn write_float(out: &mut Vec<u8>, number: f64) {
     if !number.is_finite() {
         out.extend_from_slice(b"null");
         return;
     }
     let size = number.abs();
-    // Writing to a vector does not fail.
+    // Writing to a vector cannot fail.
     let _ = if size != 0.0 && !(1e-6..1e21).contains(&size) {
         let text = format!("{number:e}");
         match text.split_once('e') {
@@ -190,8 +189,7 @@ pub fn write_float(out: &mut Vec<u8>, number: f64) {
     };
 }
 
-/// Bytes that cannot stand in a JSON string as they are, or not inside a web page; and the first byte of the two line
-/// separators that scripts choke on.
+/// Bytes that must be escaped in JSON or HTML, and the first byte of the two line separators that JavaScript does not accept.
 const fn is_special(byte: u8) -> bool {
     byte < 0x20 || matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&' | 0xe2)
 }
@@ -206,7 +204,7 @@ const SPECIAL: [bool; 256] = {
     table
 };
 
-/// Appends text in quotes.
+/// Appends quoted text.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     out.reserve(text.len() + 2);
@@ -247,7 +245,7 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// The same JSON over many lines, two spaces for each level.
+/// Indents JSON, by two spaces per level.
 pub fn pretty(json: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(json.len() * 2);
     let mut level = 0usize;
@@ -323,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Writes down what it hears.
+    /// Records the observed steps.
     #[derive(Default)]
     struct Diary(Vec<String>);
 

@@ -1,9 +1,8 @@
-//! What earlier releases served and this one only remembers, so that a body in such a version is told that the version
-//! is wrong, not that nobody ever heard of it.
+//! Kinds of earlier releases, so that a body of such a version gets the error "wrong version" and not "unknown kind".
 
 use crate::api::schema::GroupVersionKind;
 
-/// Group, version and the kinds they had.
+/// Group, version and their kinds.
 const REMEMBERED: [(&str, &str, &[&str]); 25] = [
     ("admission.k8s.io", "v1beta1", &["AdmissionReview"]),
     ("apiextensions.k8s.io", "v1beta1", &["ConversionReview", "CustomResourceDefinition"]),
@@ -49,7 +48,7 @@ const REMEMBERED: [(&str, &str, &[&str]); 25] = [
     ("scheduling.k8s.io", "v1beta1", &["PriorityClass"]),
 ];
 
-/// Groups between which kinds moved: an object of one is an object of the other in another version.
+/// Groups between which kinds moved: an object of one is another version of the other.
 const MOVED: [(&str, &str); 4] = [
     ("extensions", "apps"),
     ("extensions", "networking.k8s.io"),
@@ -64,12 +63,12 @@ pub fn is_known(kind: &GroupVersionKind) -> bool {
     })
 }
 
-/// Whether a kind of the same name in the two groups is the same kind.
+/// Whether kinds of the same name in the two groups are the same kind.
 pub fn is_same_family(one: &str, other: &str) -> bool {
     one == other || MOVED.contains(&(one, other)) || MOVED.contains(&(other, one))
 }
 
-/// The name that messages give to the set of kinds that a group belongs to.
+/// The name of a group's scheme in messages.
 pub fn scheme(group: &str) -> &'static str {
     match group {
         "apiextensions.k8s.io" => "k8s.io/apiextensions-apiserver/pkg/apiserver/apiserver.go:55",

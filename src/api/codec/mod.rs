@@ -1,4 +1,4 @@
-//! From bytes to values and back: JSON, YAML, Protobuf and CBOR.
+//! Encodings: JSON, YAML, Protobuf and CBOR.
 
 pub mod cbor;
 pub mod json;
@@ -24,20 +24,20 @@ pub use super::schema::decode::Decoded;
 pub use super::schema::encode::{Encoded, encode, encode_draft};
 pub use json::{pretty, to_json};
 
-/// Why objects of custom kinds cannot come as Protobuf.
+/// The error for custom resources in Protobuf.
 pub const NO_PROTOBUF: &str = "object *unstructured.Unstructured does not implement the protobuf marshalling interface and \
                                cannot be encoded to a protobuf message";
 
-/// How much of a body a message shows.
+/// The number of body bytes that a message shows.
 const SUMMARY_BYTES: usize = 30;
 
-/// A body that was refused. The message is complete.
+/// A decoding error with a complete message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct DecodeError {
-    /// What the client is told.
+    /// The message for the client.
     pub message: String,
-    /// The same without the words around it, for messages that put others there.
+    /// The message without its surroundings, for other messages.
     pub why: String,
 }
 
@@ -51,8 +51,7 @@ impl DecodeError {
     }
 }
 
-/// Reads a body that must hold an object of kind `expected`. What it does not say of its kind and apiVersion is filled
-/// in.
+/// Decodes a body as kind `expected`. Missing kind and apiVersion are set.
 pub fn decode_object(
     body: &[u8],
     expected: &GroupVersionKind,
@@ -73,7 +72,7 @@ pub fn decode_object(
     body.examined()
 }
 
-/// Reads a body of a kind that every group has, such as DeleteOptions: its apiVersion may name any of them.
+/// Decodes a body of a kind that every group version has, such as DeleteOptions: its apiVersion may name any of them.
 pub fn decode_any_version(
     body: &[u8],
     expected: &GroupVersionKind,
@@ -83,7 +82,7 @@ pub fn decode_any_version(
     or_any_version(own, expected, registry, |ty| decode::decode(registry, ty, body).ok())
 }
 
-/// What was decoded, or if that failed, what is decoded of the body whatever its apiVersion says: its kind must agree.
+/// The decoded object, or a second attempt that ignores the apiVersion: the kind must match.
 fn or_any_version(
     own: Result<Decoded, DecodeError>,
     expected: &GroupVersionKind,
@@ -96,7 +95,7 @@ fn or_any_version(
     })
 }
 
-/// Reads a body that the caller has converted to JSON. Messages show the beginning of the body as it came.
+/// Decodes a body that was converted to JSON. Messages show the original body.
 pub fn decode_converted(
     json: &[u8],
     shown: &[u8],
@@ -107,7 +106,7 @@ pub fn decode_converted(
         .or_else(|_| Body { text: json, shown, expected, registry }.examined())
 }
 
-/// The refusal of a body for what a lenient reader would drop: its unknown and duplicate fields.
+/// The error for unknown and duplicate fields in strict mode.
 pub fn strict_refusal(expected: &GroupVersionKind, strict: &[String]) -> DecodeError {
     let GroupVersionKind { kind, version, .. } = expected;
     let list = strict.join(", ");
@@ -116,13 +115,13 @@ pub fn strict_refusal(expected: &GroupVersionKind, strict: &[String]) -> DecodeE
     ))
 }
 
-/// The refusal of a body of a kind for this reason.
+/// The error for a body that cannot be decoded as a kind.
 pub fn not_handled(expected: &GroupVersionKind, why: &str) -> String {
     let GroupVersionKind { kind, version, .. } = expected;
     format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {why}")
 }
 
-/// Writes a document that is there as JSON in another encoding. In Protobuf only kinds of the API can be written.
+/// Encodes a JSON document in another encoding. Protobuf only supports kinds of the API.
 pub fn encode_document(registry: &Registry, encoding: Encoding, json: &[u8]) -> Result<Vec<u8>, DecodeError> {
     let broken = |error: String| DecodeError::new(error);
     match encoding {
@@ -137,7 +136,7 @@ pub fn encode_document(registry: &Registry, encoding: Encoding, json: &[u8]) -> 
             let (group, version) =
                 found.str("apiVersion").split_once('/').unwrap_or(("", found.str("apiVersion")));
             let kind = GroupVersionKind::new(group, version, found.str("kind"));
-            // Documents about the API are of kinds that belong to no version.
+            // Discovery documents have kinds without a version.
             let ty = registry.lookup(&kind).or_else(|| registry.meta(&kind.kind));
             let ty = ty.ok_or_else(|| broken(format!("no kind {kind}")))?;
             let read = decode::decode(registry, ty, json);
@@ -148,12 +147,12 @@ pub fn encode_document(registry: &Registry, encoding: Encoding, json: &[u8]) -> 
     }
 }
 
-/// Reads the canonical bytes of a stored object. Damage shows as `None`.
+/// Decodes a stored object. `None` if it is corrupt.
 pub fn decode_stored(bytes: &[u8], ty: TypeId, registry: &Registry) -> Option<Value> {
     decode::decode(registry, ty, bytes).ok().map(|decoded| decoded.value)
 }
 
-/// Fills in kind and apiVersion; false if the body names another kind.
+/// Sets kind and apiVersion; false if the body states another kind.
 fn named(value: &mut Value, expected: &GroupVersionKind) -> bool {
     let api_version = expected.api_version();
     let agrees = |said: &str, wanted: &str| said.is_empty() || said == wanted;
@@ -165,8 +164,8 @@ fn named(value: &mut Value, expected: &GroupVersionKind) -> bool {
     true
 }
 
-/// Whether a body has a field that is its kind or apiVersion but for upper and lower case. As a field it is unknown, but whoever
-/// looks for the kind of a body takes it.
+/// Whether a body has a field that equals kind or apiVersion except for case. As a field it is unknown, but the reference's
+/// detection of the kind accepts it.
 fn misspells_kind(strict: &[String]) -> bool {
     strict.iter().any(|finding| {
         let name = finding.strip_prefix("unknown field \"").and_then(|name| name.strip_suffix('"'));
@@ -174,7 +173,7 @@ fn misspells_kind(strict: &[String]) -> bool {
     })
 }
 
-/// The text of a field, in whatever case it is written.
+/// The text of a field, ignoring case.
 fn folded<'v>(object: &'v Value, name: &str) -> &'v str {
     let mut fields = object.fields().into_iter().flatten();
     let found = fields.rfind(|(key, value)| key.eq_ignore_ascii_case(name) && value.as_str().is_some());
@@ -186,13 +185,12 @@ fn name(value: &mut Value, kind: &GroupVersionKind) {
     value.set("apiVersion", kind.api_version());
 }
 
-/// Options of a request are the same in every group version, also in one that this server does not know: clients name
-/// that of the object the request is about.
+/// Request options are the same in every group version, also in an unknown one: clients use that of the request's object.
 fn is_unversioned(expected: &GroupVersionKind) -> bool {
     expected.group == words::META_GROUP
 }
 
-/// A body that could not be read at once: looked at step by step, in the order in which the API finds fault.
+/// A body that could not be decoded at once: examined step by step, in the reference's order of errors.
 struct Body<'a> {
     text: &'a [u8],
     shown: &'a [u8],
@@ -205,7 +203,7 @@ impl Body<'_> {
         if let Err(message) = syntax::check(self.text) {
             return Err(self.unrecognized(&format!("couldn't get version/kind; json parse error: {message}")));
         }
-        // The text is good JSON, so what the tokenizer does not take of it is repaired for it.
+        // The text is valid JSON, so parts that the tokenizer rejects are repaired.
         let repaired = syntax::repair(self.text);
         let actual = self.interpreted(&repaired)?;
         if self.is_free() {
@@ -223,14 +221,14 @@ impl Body<'_> {
         })
     }
 
-    /// Whether the kind is read as it is, because it is not built in.
+    /// Whether the kind is a custom resource and decoded without a type.
     fn is_free(&self) -> bool {
         self.registry.lookup(self.expected) == Some(self.registry.free_object())
     }
 
     fn misread(&self, actual: &GroupVersionKind, refused: Refused) -> DecodeError {
         match refused {
-            // The metadata of such objects are read by themselves.
+            // The metadata of custom objects is decoded separately.
             Refused::Type(message) => {
                 let message = message.replace("ObjectMeta.metadata.", "ObjectMeta.");
                 self.not_handled(actual, &message.replace("struct field .metadata of", "value of"))
@@ -239,7 +237,7 @@ impl Body<'_> {
         }
     }
 
-    /// Whether a body says nothing of its kind, whatever else is wrong with it.
+    /// Whether a body states no kind, whatever else is wrong with it.
     fn is_kindless(&self, text: &[u8]) -> bool {
         let read = decode::decode(self.registry, self.registry.type_meta(), text);
         read.is_ok_and(|read| read.value.str("kind").is_empty())
@@ -250,8 +248,7 @@ impl Body<'_> {
         self.unrecognized(&format!("Object 'Kind' is missing in '{body}'"))
     }
 
-    /// Judges an object that was read as it is. It must say its kind and version itself; whether the kind is the right one
-    /// is for its rules.
+    /// Checks a custom object. It must state kind and apiVersion; validation checks whether they are right.
     fn freed(&self, mut decoded: Decoded) -> Result<Decoded, DecodeError> {
         if decoded.value.str("kind").is_empty() {
             return Err(self.kindless());
@@ -265,7 +262,7 @@ impl Body<'_> {
         Ok(decoded)
     }
 
-    /// Reads a body that says it is of kind `actual` and holds that against what is expected.
+    /// Decodes a body as kind `actual` and compares that with the expected one.
     fn judged(
         &self,
         mut actual: GroupVersionKind,
@@ -287,7 +284,7 @@ impl Body<'_> {
         };
         let mut decoded = read(ty).map_err(|message| self.not_handled(&actual, &message))?;
         if actual == *self.expected {
-            // It may have said so in other words (`/v1`).
+            // It may be written differently (`/v1`).
             name(&mut decoded.value, self.expected);
             return Ok(decoded);
         }
@@ -303,7 +300,7 @@ impl Body<'_> {
         self.not_handled(actual, &format!("converting ({from}) to ({to}): unknown conversion"))
     }
 
-    /// The kind that the body says it is, completed by what is expected.
+    /// The kind that the body states, completed by the expected one.
     fn interpreted(&self, text: &[u8]) -> Result<GroupVersionKind, DecodeError> {
         let found = decode::decode(self.registry, self.registry.type_meta(), text).map_err(|refused| {
             let message = match refused {
@@ -329,7 +326,7 @@ impl Body<'_> {
         Ok(self.completed(GroupVersionKind::new(group, version, said("kind"))))
     }
 
-    /// What a body says of its kind, completed by what is expected.
+    /// The stated kind, completed by the expected one.
     fn completed(&self, mut actual: GroupVersionKind) -> GroupVersionKind {
         if actual.kind.is_empty() {
             actual.kind.clone_from(&self.expected.kind);
@@ -373,7 +370,7 @@ impl Body<'_> {
     }
 }
 
-/// The beginning of a body: as it is if it looks like JSON, else in hexadecimal.
+/// The beginning of a body: as text if it looks like JSON, else in hexadecimal.
 fn summary(body: &[u8]) -> String {
     let head = body.get(..SUMMARY_BYTES).unwrap_or(body);
     let mut summary = match body.first() {

@@ -1,6 +1,6 @@
-//! Laws of all decoders: no bytes panic, and what one encoding says another can say.
+//! Properties of all decoders: no input panics, and encodings are equivalent.
 //!
-//! A few hundred cases run with every test run; `PILOTHOUSE_FUZZ_CASES` asks for as many as there is time for.
+//! A few hundred cases run with every test run; `PILOTHOUSE_FUZZ_CASES` sets another number.
 
 use std::sync::LazyLock;
 
@@ -26,7 +26,7 @@ fn written(encoding: Encoding, ty: TypeId, value: &Value) -> Vec<u8> {
     transcode(&REGISTRY, Encoding::Json, encoding, &json).unwrap()
 }
 
-/// Gives a body to every decoder, whatever it was meant for.
+/// Passes a body to every decoder, whatever it was meant for.
 fn swallow(body: &[u8]) {
     for name in ["Pod", "Secret", "Status", "DeleteOptions"] {
         let expected = GroupVersionKind::new("", "v1", name);
@@ -49,8 +49,7 @@ fn swallow(body: &[u8]) {
     }
 }
 
-/// The value without the two characters that end a line of YAML for its writer, as they did in YAML 1.1, and not for
-/// its reader.
+/// The value without the two characters that are line breaks for the YAML writer, as in YAML 1.1, but not for the reader.
 fn without_separators(value: Value) -> Value {
     let replaced = |text: String| text.replace(['\u{2028}', '\u{2029}'], "?");
     match value {
@@ -63,13 +62,13 @@ fn without_separators(value: Value) -> Value {
     }
 }
 
-/// A change that a broken client or a bad line makes.
+/// A mutation, as by a broken client or connection.
 #[derive(Clone, Debug)]
 enum Damage {
     Flip(Index, u8),
     Cut(Index),
     Insert(Index, Vec<u8>),
-    /// A part of the body once more, somewhere else.
+    /// A part of the body is repeated elsewhere.
     Repeat(Index, Index, Index),
     Drop(Index, Index),
 }
@@ -129,7 +128,7 @@ proptest! {
         damages in proptest::collection::vec(damage(), 1..6),
     ) {
         let mut body = written(encoding, ty, &value);
-        // Small bodies are hit more often where it matters, and are enough of a grammar.
+        // Small bodies are mutated at interesting places more often, and cover the grammar.
         prop_assume!(body.len() < 20_000);
         for damage in &damages {
             damaged(&mut body, damage);

@@ -1,7 +1,7 @@
-//! Protobuf: built-in kinds as messages, driven by the same types as everything else.
+//! Protobuf: built-in kinds as messages, driven by the same types as the other encodings.
 //!
-//! A message says nothing about itself, so an object stands in an envelope that begins with four fixed bytes and names
-//! its kind. Values that come out of here are what the JSON of the same object gives.
+//! A message does not name its type, so an object is wrapped into an envelope that begins with four magic bytes and names its
+//! kind. Decoded values equal those of the object's JSON.
 
 mod decode;
 mod encode;
@@ -18,11 +18,11 @@ use crate::api::value::Value;
 
 pub use envelope::{Header, list_envelope, list_item_header, watch_frame};
 
-/// What every body begins with.
+/// The magic bytes of every body.
 pub const MAGIC: [u8; 4] = [0x6b, 0x38, 0x73, 0x00];
 
-/// Reads a body that must hold an object of kind `expected`. What its envelope does not say of its kind and apiVersion
-/// is filled in. Fields that nobody knows are dropped without a word: on this wire nothing is strict.
+/// Decodes a body as kind `expected`. Missing kind and apiVersion are set. Unknown fields are dropped silently: Protobuf has no
+/// strict mode.
 pub fn decode_object(
     body: &[u8],
     expected: &GroupVersionKind,
@@ -41,7 +41,7 @@ pub fn decode_object(
     refusal.judged(actual, |ty| message_value(opened.raw, ty, registry))
 }
 
-/// Reads a body of a kind that every group has, such as DeleteOptions: its apiVersion may name any of them.
+/// Decodes a body of a kind that every group version has, such as DeleteOptions: its apiVersion may name any of them.
 pub fn decode_any_version(
     body: &[u8],
     expected: &GroupVersionKind,
@@ -57,17 +57,17 @@ pub fn decode_any_version(
     })
 }
 
-/// The kind that an envelope names; empty where it names none. `None` if there is no envelope.
+/// The kind that an envelope names; empty if it names none. `None` if there is no envelope.
 pub fn peek(body: &[u8]) -> Option<GroupVersionKind> {
     envelope::open(body).ok().map(|opened| named(&opened.api_version, &opened.kind))
 }
 
-/// The object in its envelope, which names the kind and apiVersion that the value has.
+/// Encodes an object in its envelope, which names the value's kind and apiVersion.
 pub fn encode_object(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
     envelope::enveloped(registry, ty, value)
 }
 
-/// A message in the envelope of this kind.
+/// Wraps a message into an envelope of this kind.
 pub fn envelope(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
     let mut out = envelope::head(api_version, kind, message.len());
     out.reserve(message.len() + 4);
@@ -76,15 +76,14 @@ pub fn envelope(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The message alone: what an item of a list is.
+/// The message alone: a list item.
 pub fn message(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
     let mut out = encode::writer();
     encode::write(&mut out, registry, ty, value);
     out.finish()
 }
 
-/// The message of an object whose canonical JSON was stored, several times faster than by way of a value. Damage shows
-/// as `None`.
+/// The message of a stored object, several times faster than through a value. `None` if it is corrupt.
 pub fn transcode(registry: &Registry, ty: TypeId, json: &[u8]) -> Option<Vec<u8>> {
     let tape = tape::Tape::read(json)?;
     let mut out = encode::writer();
@@ -97,7 +96,7 @@ fn message_value(raw: &[u8], ty: TypeId, registry: &Registry) -> Result<Decoded,
     Ok(Decoded { value, strict: Vec::new() })
 }
 
-/// The kind that an envelope names. An apiVersion that is none counts as not said.
+/// The kind of an envelope. An invalid apiVersion counts as absent.
 fn named(api_version: &str, kind: &str) -> GroupVersionKind {
     match api_version.split_once('/') {
         None => GroupVersionKind::new("", api_version, kind),

@@ -1,4 +1,4 @@
-//! The fields of an object in JSON, in their order and each as text: for those who pass most of it on unread.
+//! The fields of a JSON object, in order and unparsed: for callers that pass most of it on.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use serde::Deserializer as _;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The fields of one object, not yet read.
+/// The unparsed fields of one object.
 pub type RawFields<'t> = Vec<(String, &'t RawValue)>;
 
-/// The fields of the object that a text is; `None` if it is none.
+/// The fields of an object; `None` if the text is none.
 pub fn raw_fields(text: &[u8]) -> Option<RawFields<'_>> {
     struct Ordered;
     impl<'de> Visitor<'de> for Ordered {

@@ -1,12 +1,11 @@
-//! What is wrong with a JSON text, in the words that clients of the API know.
+//! JSON syntax errors in Go's words.
 //!
-//! The tokenizer has words of its own, so this scanner looks at a text once more after it was refused, or where only
-//! its depth is in doubt.
+//! The tokenizer has other messages, so this scanner runs after a failure, or if the depth is in doubt.
 
 use crate::api::field::quoted;
 use crate::api::limits;
 
-/// What may come next.
+/// The next expected token.
 #[derive(Clone, Copy, PartialEq)]
 enum Next {
     Value,
@@ -22,7 +21,7 @@ pub fn check(text: &[u8]) -> Result<(), String> {
     Scanner { text, at: 0 }.run()
 }
 
-/// Whether a text opens more brackets than may be nested, so that its depth must be looked at.
+/// Whether a text has more brackets than may be nested, so that its depth must be checked.
 pub fn may_be_deep(text: &[u8]) -> bool {
     text.len() > limits::JSON_DEPTH
         && memchr::memchr2_iter(b'{', b'[', text).take(limits::JSON_DEPTH + 1).count() > limits::JSON_DEPTH
@@ -35,7 +34,7 @@ struct Scanner<'a> {
 
 impl Scanner<'_> {
     fn run(mut self) -> Result<(), String> {
-        // One entry for each open bracket: whether it is an object.
+        // One entry per open bracket: whether it is an object.
         let mut open: Vec<bool> = Vec::new();
         let mut next = Next::Value;
         loop {
@@ -86,7 +85,7 @@ impl Scanner<'_> {
         Ok(Next::After)
     }
 
-    /// The byte at the position; past the end stands a space, which is what the messages of the API show there.
+    /// The byte at the position; a space past the end, which is what Go's messages show there.
     fn peek(&self) -> u8 {
         self.text.get(self.at).copied().unwrap_or(b' ')
     }
@@ -207,8 +206,7 @@ fn wrong(byte: u8, context: &str) -> String {
     format!("invalid character '{shown}' {context}")
 }
 
-/// The same text with every byte that is no UTF-8, and every half of a surrogate pair, replaced by U+FFFD: the API
-/// takes such texts, the tokenizer does not.
+/// Replaces invalid UTF-8 and lone surrogates by U+FFFD: the API accepts such texts, the tokenizer does not.
 pub fn repair(text: &[u8]) -> Vec<u8> {
     let mut whole = String::with_capacity(text.len());
     for chunk in text.utf8_chunks() {
@@ -238,7 +236,7 @@ pub fn repair(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The code unit that an escape of `\u` and four digits stands for.
+/// The code unit of a `\u` escape.
 fn unit(text: &[u8]) -> Option<u32> {
     let digits = text.strip_prefix(b"\\u")?.get(..4)?;
     u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()

@@ -1,14 +1,14 @@
-//! One object from one encoding to another, by its type alone: nothing is defaulted and nothing is validated.
+//! Converts one object between encodings, by its type alone: without defaults and validation.
 //!
-//! What comes out is what decoding into the types of the API and encoding again gives. So fields that the type does
-//! not have are gone, an empty list is told from none only where the field shows both, and the text is canonical.
+//! The result equals decoding into the types of the API and encoding again. So unknown fields are dropped, an empty list differs
+//! from an absent one only where the field shows both, and the text is canonical.
 
 use super::{Decoded, cbor, decode_object, json, protobuf, syntax, yaml};
 use crate::api::schema::encode::{Form, encode_as};
 use crate::api::schema::{GroupVersionKind, Registry};
 use crate::api::value::Value;
 
-/// How an object is written.
+/// The encoding of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// JSON.
@@ -21,8 +21,8 @@ pub enum Encoding {
     Cbor,
 }
 
-/// Converts one object. Its own kind and apiVersion say what it is; one of a kind that nobody knows is converted as it
-/// is, which Protobuf cannot. The error is the message.
+/// Converts one object of the kind that it states. An unknown kind is converted without a type, which Protobuf does not support.
+/// The error is the message.
 pub fn transcode(registry: &Registry, from: Encoding, to: Encoding, input: &[u8]) -> Result<Vec<u8>, String> {
     let kind = kind_of(from, input)?;
     let Some(ty) = registry.lookup(&kind) else {
@@ -53,7 +53,7 @@ pub fn transcode(registry: &Registry, from: Encoding, to: Encoding, input: &[u8]
     }
 }
 
-/// The kind that an object says it is. An event of a watch says none, and is known by its two fields.
+/// The kind that an object states. A watch event states none, and is recognized by its two fields.
 fn kind_of(from: Encoding, input: &[u8]) -> Result<GroupVersionKind, String> {
     let kind = if from == Encoding::Protobuf {
         let kind = protobuf::peek(input).ok_or("the input is no object in a Protobuf envelope")?;
@@ -88,7 +88,7 @@ fn watch_event() -> GroupVersionKind {
     GroupVersionKind::new("", "v1", "WatchEvent")
 }
 
-/// Reads without a schema.
+/// Decodes without a schema.
 fn read(from: Encoding, input: &[u8]) -> Result<Value, String> {
     match from {
         Encoding::Json => {
@@ -97,12 +97,12 @@ fn read(from: Encoding, input: &[u8]) -> Result<Value, String> {
         }
         Encoding::Yaml => yaml::read(input).map_err(|why| yaml::attributed(&why)),
         Encoding::Cbor => cbor::read(input),
-        // Nobody asks: a message without its type is a row of numbers.
+        // Never called: Protobuf needs a type.
         Encoding::Protobuf => Err("Protobuf cannot be read without a type".to_owned()),
     }
 }
 
-/// Writes without a schema.
+/// Encodes without a schema.
 fn written(to: Encoding, value: &Value) -> Vec<u8> {
     match to {
         Encoding::Yaml => yaml::to_yaml(value),

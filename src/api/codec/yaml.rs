@@ -1,4 +1,4 @@
-//! YAML bodies, read with the habits of YAML 1.1 that the ecosystem has, and turned into JSON for the one decoder.
+//! YAML bodies, read with the YAML 1.1 habits of the ecosystem, and converted to JSON for decoding.
 
 use serde::de::DeserializeSeed;
 
@@ -10,7 +10,7 @@ use crate::api::limits;
 use crate::api::schema::{GroupVersionKind, Registry};
 use crate::api::value::Value;
 
-/// Reads a YAML body that must hold an object of kind `expected`.
+/// Decodes a YAML body as kind `expected`.
 pub fn decode_object(
     body: &[u8],
     expected: &GroupVersionKind,
@@ -29,23 +29,23 @@ pub fn decode_object(
     Ok(decoded)
 }
 
-/// What is wrong about keys that stand twice.
+/// The message about duplicate keys.
 fn repeated(twice: &[(usize, String)]) -> Option<String> {
     let lines = twice.iter().map(|(line, key)| format!("\n  line {line}: key {key} already set in map"));
     (!twice.is_empty()).then(|| format!("yaml: unmarshal errors:{}", lines.collect::<String>()))
 }
 
-/// Reads a YAML document into a value, and says what is wrong if a key stands twice in it.
+/// Parses a YAML document, with a message if it has duplicate keys.
 pub fn read_strict(body: &[u8]) -> Result<(Value, Option<String>), String> {
     parse(body).map(|Meaning { value, twice }| (value, repeated(&twice)))
 }
 
-/// Reads a YAML document into a value.
+/// Parses a YAML document.
 pub fn read(body: &[u8]) -> Result<Value, String> {
     parse(body).map(|meaning| meaning.value)
 }
 
-/// What is wrong, with who says so: what YAML can say and JSON cannot is told by another.
+/// The message with its prefix: errors about values that JSON cannot express come from another library.
 pub fn attributed(why: &str) -> String {
     let of_json = [UNSUPPORTED_KEY, UNSUPPORTED_VALUE].iter().any(|words| why.starts_with(words));
     if of_json { why.to_owned() } else { format!("yaml: {why}") }
@@ -66,13 +66,13 @@ fn parse(body: &[u8]) -> Result<Meaning, String> {
     if text.lines().all(is_blank) { Ok(nothing) } else { meaning(text) }
 }
 
-/// A document that is JSON, as most programs send it, means the same as JSON, which is read in a tenth of the time. `None` if it
-/// is none, or not without faults: those are told in the words of YAML.
+/// Parses a document that is JSON, as most programs send it, ten times faster than YAML. `None` if it is no valid JSON: then YAML
+/// reports the error.
 fn read_json(text: &str) -> Option<Value> {
     if !text.trim_start().starts_with('{') {
         return None;
     }
-    // Some escapes mean something in one of the two alone.
+    // Some escapes are valid in only one of the two.
     let is_strange = |next: Option<&u8>| matches!(next, Some(b'/' | b'u'));
     if memchr::memchr_iter(b'\\', text.as_bytes()).any(|at| is_strange(text.as_bytes().get(at + 1))) {
         return None;
@@ -81,7 +81,7 @@ fn read_json(text: &str) -> Option<Value> {
     let mut tokens = serde_json::Deserializer::from_str(text);
     let value = json::Any(&mut repeats).deserialize(&mut tokens).ok()?;
     if tokens.end().is_err() {
-        // What follows a document is not read, unless the document turns out to be a key.
+        // Text after the document is ignored, unless the document turns out to be a key.
         let mut documents =
             serde_json::Deserializer::from_str(text).into_iter::<&serde_json::value::RawValue>();
         documents.next()?.ok()?;
@@ -90,7 +90,7 @@ fn read_json(text: &str) -> Option<Value> {
     (!repeats.0).then_some(value)
 }
 
-/// Hears whether a key stands twice.
+/// Notes whether there is a duplicate key.
 struct Repeats(bool);
 
 impl json::Listen for Repeats {
@@ -107,7 +107,7 @@ impl json::Listen for Repeats {
     fn leave_item(&mut self, (): (), _: usize) {}
 }
 
-/// Whether a line says nothing: a document of such lines reads as null.
+/// Whether a line is empty: a document of such lines is null.
 fn is_blank(line: &str) -> bool {
     let line = line.trim();
     line.is_empty() || line.starts_with('#') || line == "---"

@@ -1,7 +1,7 @@
-//! Finds the first fault of a YAML document and tells it in the words that clients of the ecosystem know.
+//! Finds the first error of a YAML document, with the message of the reference's parser.
 //!
-//! Two parsers that agree on what is right need not agree on what is wrong. This one makes nothing of a document: it walks
-//! through tokens and grammar in the order in which the reference does, so that it stumbles where that does.
+//! Two parsers that agree on valid input may disagree on errors. This one builds nothing: it walks through tokens and grammar in
+//! the reference's order, so that it fails at the same place.
 
 mod cursor;
 mod scalars;
@@ -11,21 +11,21 @@ use std::collections::HashSet;
 
 use self::scan::{Kind, Scanner, Token};
 
-/// What is wrong, and where.
+/// An error and its line.
 #[derive(Debug, PartialEq, Eq)]
 struct Fault {
     what: String,
-    /// The line as it is told; none where it is not.
+    /// The reported line; 0 if it is not reported.
     line: usize,
 }
 
 impl Fault {
-    /// Found among the characters of a line, counted from 0. The first line is not named.
+    /// An error of the scanner, on a line counted from 0. The first line is not reported.
     fn of_scanner(what: &str, line: usize) -> Fault {
         Fault { what: what.to_owned(), line: if line == 0 { 0 } else { line + 1 } }
     }
 
-    /// Found among tokens. Those are told with the line before theirs.
+    /// An error of the parser. It is reported with the line before its token's.
     fn of_grammar(what: &str, token: &Token<'_>) -> Fault {
         Fault { what: what.to_owned(), line: token.line }
     }
@@ -35,7 +35,7 @@ impl Fault {
     }
 }
 
-/// The first fault of the first document of a text.
+/// The first error of the first document of a text.
 pub(super) fn find(text: &str) -> Option<String> {
     let mut grammar = Grammar {
         tokens: Scanner::new(text),
@@ -47,37 +47,37 @@ pub(super) fn find(text: &str) -> Option<String> {
     Some(if line > 0 { format!("line {line}: {what}") } else { what })
 }
 
-/// What is to be read next.
+/// The next thing to parse.
 #[derive(Clone, Copy)]
 enum Step {
-    /// A node: whether one in block style may stand there, and whether a list may without being indented.
+    /// A node: whether block style is allowed, and whether a list needs no indentation.
     Node { block: bool, indentless: bool },
-    /// The next item of a list in block style, or its end.
+    /// The next item of a block list, or its end.
     Entry,
-    /// The same for one that is not indented: nothing marks its end.
+    /// The next item of a list without indentation: nothing marks its end.
     IndentlessEntry,
-    /// The next key of a map in block style, or its end.
+    /// The next key of a block map, or its end.
     Key,
-    /// The value to a key.
+    /// The value of a key.
     Value,
-    /// The next item of a list in brackets, or its end.
+    /// The next item of a flow list, or its end.
     Item { first: bool },
-    /// The key of a pair that stands in a list in brackets.
+    /// The key of a pair in a flow list.
     PairKey,
-    /// The value to that.
+    /// The value of such a pair.
     PairValue,
-    /// The next key of a map in braces, or its end.
+    /// The next key of a flow map, or its end.
     FlowKey { first: bool },
-    /// The value to that.
+    /// The value of such a key.
     FlowValue,
 }
 
 struct Grammar<'t> {
     tokens: Scanner<'t>,
     anchors: HashSet<&'t str>,
-    /// The handles of tags that the document says something about.
+    /// The tag handles that the document declares.
     handles: HashSet<&'t str>,
-    /// What is to be read, the next last.
+    /// The things to parse, the next one last.
     steps: Vec<Step>,
 }
 
@@ -109,7 +109,7 @@ impl<'t> Grammar<'t> {
         while let Some(step) = self.steps.pop() {
             self.walk(step)?;
         }
-        // What ends the document is looked at, too.
+        // The token that ends the document is checked, too.
         self.tokens.peek().map(drop)
     }
 
@@ -154,7 +154,7 @@ impl<'t> Grammar<'t> {
                 self.steps.push(Step::PairValue);
                 let ends = |kind: &Kind<'_>| matches!(kind, Kind::Value | Kind::FlowEntry | Kind::ListEnd);
                 if ends(&self.tokens.peek()?.kind) {
-                    // As the reference does: the token is lost.
+                    // As in the reference: the token is lost.
                     self.tokens.take();
                     return Ok(());
                 }
@@ -167,7 +167,7 @@ impl<'t> Grammar<'t> {
         }
     }
 
-    /// Reads a node next, unless the token says that there is none.
+    /// Parses a node next, unless the token says that there is none.
     fn unless(&mut self, none: impl Fn(&Kind<'t>) -> bool, indentless: bool) -> Found<()> {
         if !none(&self.tokens.peek()?.kind) {
             self.steps.push(Step::Node { block: true, indentless });
@@ -259,7 +259,7 @@ impl<'t> Grammar<'t> {
         Ok(())
     }
 
-    /// The token that begins the next part between brackets, past the comma.
+    /// The token that begins the next part of a flow collection, after the comma.
     fn next_in_flow(&mut self, first: bool, end: &Kind<'_>, otherwise: &str) -> Found<Token<'t>> {
         let token = self.tokens.peek()?;
         if first || token.kind == *end {

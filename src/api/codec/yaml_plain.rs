@@ -1,23 +1,23 @@
-//! What YAML takes text without quotes for.
+//! The meaning of plain YAML scalars.
 
 use crate::api::schema::time;
 
-/// What plain text means.
+/// The meaning of a plain scalar.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Plain {
     Text,
-    /// A date, or a date with a time: read as text, but other readers make more of it.
+    /// A date or a timestamp: decoded as text, but other readers treat it specially.
     Instant,
     Null,
     Truth(bool),
     Int(i64),
-    /// An integer beyond the signed ones.
+    /// An integer beyond the signed range.
     Large(u64),
     Float(f64),
 }
 
 impl Plain {
-    /// The name of its type.
+    /// The tag of its type.
     pub(super) fn tag(self) -> &'static str {
         match self {
             Plain::Text => "!!str",
@@ -30,7 +30,7 @@ impl Plain {
     }
 }
 
-/// What plain text means, by the rules of YAML 1.1 as the ecosystem has them: words in three spellings each, no more.
+/// Resolves a plain scalar by the YAML 1.1 rules of the ecosystem: three spellings of each word, no more.
 pub(super) fn resolve(text: &str) -> Plain {
     match text {
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
@@ -51,12 +51,12 @@ pub(super) fn resolve(text: &str) -> Plain {
     }
 }
 
-/// Whether plain text is read back as text, by older readers as well, which know numbers of base sixty.
+/// Whether a plain scalar is read back as text, also by older readers, which know base-60 numbers.
 pub(super) fn reads_as_text(text: &str) -> bool {
     resolve(text) == Plain::Text && !is_base_sixty(text)
 }
 
-/// What text means that begins like a number.
+/// The meaning of text that begins like a number.
 fn number(text: &str) -> Plain {
     if is_instant(text) {
         return Plain::Instant;
@@ -73,7 +73,7 @@ fn finite(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// An integer in any of the bases that a prefix can name.
+/// An integer in any base.
 fn integer(text: &str) -> Option<Plain> {
     let (sign, digits) = match text.as_bytes().first()? {
         b'-' => ("-", text.get(1..)?),
@@ -87,7 +87,7 @@ fn integer(text: &str) -> Option<Plain> {
         [b'0', _, ..] => (digits.get(1..)?, 8),
         _ => (digits, 10),
     };
-    // The number parser would take another sign.
+    // The number parser would accept another sign.
     if !digits.starts_with(|c: char| c.is_ascii_hexdigit()) {
         return None;
     }
@@ -102,7 +102,7 @@ fn float(text: &str) -> Option<f64> {
     finite(text).filter(|_| unsigned.bytes().all(known))
 }
 
-/// Whether text looks like minutes and seconds, `1:30`, which older readers take for a number.
+/// Whether text looks like `1:30`, which older readers take for a number.
 fn is_base_sixty(text: &str) -> bool {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     let mut parts = unsigned.split(':');
@@ -122,7 +122,7 @@ fn is_base_sixty(text: &str) -> bool {
     between.iter().all(|part| sixty(part)) && sixty(last) && number(fraction)
 }
 
-/// Whether text is a date, or a date with a time.
+/// Whether text is a date or a timestamp.
 fn is_instant(text: &str) -> bool {
     let date_end = text.find(['T', 't', ' ']).unwrap_or(text.len());
     let (date, time) = text.split_at(date_end);

@@ -1,4 +1,4 @@
-//! What a YAML document means: aliases and merges replaced, plain text taken for what it looks like, keys made text.
+//! Evaluates a YAML document: expands aliases and merges, resolves plain scalars, and converts keys to text.
 
 use std::collections::btree_map::Entry;
 
@@ -12,14 +12,14 @@ use crate::api::field::quoted;
 use crate::api::limits;
 use crate::api::value::{Fields, Value};
 
-/// What a document means, and what stands in it twice.
+/// The value of a document, and its duplicate keys.
 pub(super) struct Meaning {
     pub value: Value,
-    /// The repeated keys as a person would write them, each with the line of what it says the second time.
+    /// The duplicate keys as written, each with the line of its second value.
     pub twice: Vec<(usize, String)>,
 }
 
-/// Reads the first document of a text.
+/// Parses the first document of a text.
 pub(super) fn meaning(text: &str) -> Result<Meaning, String> {
     let tree = Tree::read(text)?;
     let mut reader =
@@ -34,12 +34,12 @@ pub(super) fn meaning(text: &str) -> Result<Meaning, String> {
 struct Reader<'d, 't> {
     tree: &'d Tree<'t>,
     twice: Vec<(usize, String)>,
-    /// The nodes whose aliases are being read, to find one that holds itself.
+    /// The nodes whose aliases are being expanded, to detect cycles.
     open: Vec<usize>,
-    /// Nodes read, and how many of them because of an alias.
+    /// The number of nodes, and how many of them come from aliases.
     steps: usize,
     alias_steps: usize,
-    /// Bytes of text that were read because of an alias.
+    /// Bytes of text that come from aliases.
     alias_bytes: usize,
 }
 
@@ -68,7 +68,7 @@ impl<'d, 't> Reader<'d, 't> {
         }
     }
 
-    /// Adds the fields of a map to those that are there.
+    /// Adds the fields of a map.
     fn fields(&mut self, map: &'d Node<'t>, into: &mut Fields, depth: usize) -> Result<(), String> {
         let Content::Map(entries) = &map.content else { return Err(NO_MAP.to_owned()) };
         let nodes = |pair: &[usize]| Some((self.tree.node(*pair.first()?)?, self.tree.node(*pair.get(1)?)?));
@@ -98,7 +98,7 @@ impl<'d, 't> Reader<'d, 't> {
         Ok(())
     }
 
-    /// A key as JSON has it, and as it is told; none where JSON has no such key.
+    /// A key as JSON has it, and as messages print it; `None` if JSON has no such key.
     fn key(&mut self, node: &'d Node<'t>, depth: usize) -> Result<Option<(String, String)>, String> {
         if let Content::Scalar(Scalar { text, plain: true, tag: None }) = &node.content
             && let Plain::Float(number) = resolve(text)
@@ -119,7 +119,7 @@ impl<'d, 't> Reader<'d, 't> {
         Ok(Some((text.clone(), text)))
     }
 
-    /// Adds the fields of what stands behind `<<`: of a map, or of several, of which the first counts most.
+    /// Adds the fields of a merge key: of one map, or of several, of which the first takes precedence.
     fn merge(&mut self, from: &'d Node<'t>, into: &mut Fields, depth: usize) -> Result<(), String> {
         if let Content::List(maps) = &from.content {
             for map in maps.iter().rev().filter_map(|map| self.tree.node(*map)) {
@@ -138,7 +138,7 @@ impl<'d, 't> Reader<'d, 't> {
         self.fields(from, into, depth)
     }
 
-    /// Reads what an alias stands for.
+    /// Evaluates the node of an alias.
     fn through_alias<T>(
         &mut self,
         alias: &'d Node<'t>,
@@ -153,7 +153,7 @@ impl<'d, 't> Reader<'d, 't> {
         result
     }
 
-    /// Counts one more node. A small document may be nearly all aliases, but not unfold without end.
+    /// Counts one more node. A small document may consist of aliases, but must not expand without bound.
     fn step(&mut self, depth: usize) -> Result<(), String> {
         self.steps += 1;
         self.alias_steps += usize::from(!self.open.is_empty());
@@ -167,7 +167,7 @@ impl<'d, 't> Reader<'d, 't> {
         Ok(())
     }
 
-    /// Counts text that an alias repeats: one long text and many aliases make a small document large with few nodes.
+    /// Counts text that an alias repeats: a long text and many aliases make a small document large with few nodes.
     fn copy(&mut self, scalar: &Scalar<'_>) -> Result<(), String> {
         if !self.open.is_empty() {
             self.alias_bytes += scalar.text.len();
@@ -176,12 +176,12 @@ impl<'d, 't> Reader<'d, 't> {
     }
 }
 
-/// How it begins that is said of keys that JSON cannot have.
+/// The prefix of errors about keys that JSON cannot express.
 pub(super) const UNSUPPORTED_KEY: &str = "unsupported map key of type: ";
-/// The same for values.
+/// The prefix of errors about values that JSON cannot express.
 pub(super) const UNSUPPORTED_VALUE: &str = "json: unsupported value: ";
 
-/// A value as it stands in messages about what cannot be a key.
+/// A value in messages about unsupported keys.
 fn dumped(value: &Value) -> String {
     let joined = |parts: Vec<String>| parts.join(", ");
     match value {
@@ -240,7 +240,7 @@ fn valued(plain: Plain, text: impl FnOnce() -> Value) -> Result<Value, String> {
             };
             return Err(format!("{UNSUPPORTED_VALUE}{name}"));
         }
-        // JSON is read so as well: a zero with a sign is the integer.
+        // As in JSON, a zero with a sign is the integer 0.
         Plain::Float(0.0) => Value::Int(0),
         Plain::Float(number) => Value::Float(number),
     })

@@ -1,4 +1,4 @@
-//! A YAML document as it stands: nodes with their lines, aliases not yet replaced by what they mean.
+//! The nodes of a YAML document with their lines, before aliases are expanded.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use crate::api::limits;
 
-/// The nodes of a document. One that holds others comes before them, the first one holds all.
+/// The nodes of a document. A container comes before its contents, and the first node is the root.
 pub(super) struct Tree<'t> {
     nodes: Vec<Node<'t>>,
 }
@@ -21,7 +21,7 @@ pub(super) struct Node<'t> {
 pub(super) enum Content<'t> {
     Scalar(Scalar<'t>),
     List(Vec<usize>),
-    /// Keys and values in turn.
+    /// Keys and values, alternating.
     Map(Vec<usize>),
     Alias {
         of: usize,
@@ -31,21 +31,21 @@ pub(super) enum Content<'t> {
 
 pub(super) struct Scalar<'t> {
     pub text: Cow<'t, str>,
-    /// Whether it stands there without quotes.
+    /// Whether it is written without quotes.
     pub plain: bool,
-    /// The type it is said to have, `!!` for the well-known ones.
+    /// Its tag, with `!!` for the well-known ones.
     pub tag: Option<String>,
 }
 
 impl Scalar<'_> {
-    /// Whether this key says that the fields of its value belong to the object it stands in.
+    /// Whether this is a merge key.
     pub(super) fn is_merge(&self) -> bool {
         self.text == "<<" && self.tag.as_deref().map_or(self.plain, |tag| matches!(tag, "!" | "!!merge"))
     }
 }
 
 impl<'t> Tree<'t> {
-    /// Reads the first document of a text; nobody reads what follows. `Err` says what is wrong in the words that clients know.
+    /// Parses the first document of a text; the rest is ignored. Errors are in the reference's words.
     pub(super) fn read(text: &'t str) -> Result<Self, String> {
         let options = granit_parser::options! {
             flow_nesting_limit: limits::YAML_DEPTH,
@@ -76,7 +76,7 @@ impl<'t> Tree<'t> {
                 Event::Alias(anchor) => {
                     aliases += 1;
                     let name = span.slice(text).unwrap_or_default().trim_start_matches('*');
-                    // The parser tells of no alias before its anchor.
+                    // The parser reports no alias before its anchor.
                     let of = anchors.get(&anchor).copied().unwrap_or_default();
                     (Content::Alias { of, name }, 0)
                 }
@@ -113,20 +113,20 @@ impl<'t> Tree<'t> {
         Ok(tree)
     }
 
-    /// A node by its place, `None` where the document is empty.
+    /// A node by index, `None` if the document is empty.
     pub(super) fn node(&self, at: usize) -> Option<&Node<'t>> {
         self.nodes.get(at)
     }
 }
 
-/// A tag with the long prefix of the well-known ones shortened.
+/// A tag with the well-known prefix shortened.
 fn short(tag: &Tag) -> String {
     let (handle, suffix) = tag.parts();
     let tag = format!("{handle}{suffix}");
     tag.strip_prefix("tag:yaml.org,2002:").map_or(tag.clone(), |known| format!("!!{known}"))
 }
 
-/// The line on which a node begins. What is told of text in a block is where its lines begin, not the mark before them.
+/// The line on which a node begins. Block scalars are reported where their text begins, not at their indicator.
 fn first_line(text: &str, event: &Event<'_>, span: &Span) -> usize {
     let line = span.start.line();
     let is_block = matches!(event, Event::Scalar(_, ScalarStyle::Literal | ScalarStyle::Folded, ..));
@@ -136,7 +136,7 @@ fn first_line(text: &str, event: &Event<'_>, span: &Span) -> usize {
     line.saturating_sub(before.rsplit('\n').skip(1).take_while(blank).count() + 1)
 }
 
-/// The parser takes more names than the ecosystem does.
+/// The parser accepts more names than the reference.
 fn check_name(name: &str, line: usize) -> Result<(), String> {
     if !name.is_empty()
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
@@ -146,13 +146,13 @@ fn check_name(name: &str, line: usize) -> Result<(), String> {
     Err(at_line(line, "did not find expected alphabetic or numeric character"))
 }
 
-/// What this parser does not take of what is right elsewhere, in its own words.
+/// Errors of this parser for documents that the reference accepts, in its own words.
 fn fault(error: &ScanError) -> String {
     let report = error.info();
     at_line(error.marker().line(), report.lines().next().unwrap_or_default())
 }
 
-/// What is wrong on a line: the first one is not named.
+/// A message with its line: the first one is not named.
 fn at_line(line: usize, what: &str) -> String {
     if line > 1 { format!("line {line}: {what}") } else { what.to_owned() }
 }

@@ -1,13 +1,13 @@
-//! YAML answers: block style, keys in natural order, text quoted only where a reader would take it for something else.
+//! Writes YAML: block style, keys in natural order, text quoted only if necessary.
 
 use std::cmp::Ordering;
 
 use super::yaml_plain::reads_as_text;
 use crate::api::value::{Object, Value};
 
-/// The column past which text is broken at its next single space.
+/// The column after which text is folded at the next single space.
 const WIDTH: usize = 80;
-/// The longest key that stands on one line with its value.
+/// The longest key on one line with its value.
 const SIMPLE_KEY_BYTES: usize = 128;
 const INDENT: usize = 2;
 
@@ -20,27 +20,27 @@ pub fn to_yaml(value: &Value) -> Vec<u8> {
     writer.out.into_bytes()
 }
 
-/// Where a node stands.
+/// The position of a node.
 #[derive(Clone, Copy, PartialEq)]
 enum Context {
     /// The document itself, or an item of a list.
     Item,
     /// After a key on the same line.
     Value,
-    /// After a key too long for one line.
+    /// After a key that is too long for one line.
     LongValue,
 }
 
 struct Writer {
     out: String,
     column: usize,
-    /// Whether a space or line break was written last, so that none is needed.
+    /// Whether a space or line break was written last.
     whitespace: bool,
-    /// Whether only indentation and list marks stand on this line so far.
+    /// Whether the line contains only indentation and list markers so far.
     indention: bool,
 }
 
-/// How text is written.
+/// The style of text.
 #[derive(Clone, Copy, PartialEq)]
 enum Style {
     Plain,
@@ -58,7 +58,7 @@ impl Writer {
             Value::Array(items) if items.is_empty() => self.word("[]"),
             Value::Object(fields) => self.mapping(fields, inner),
             Value::Array(items) => {
-                // Items of a list that belongs to a key stand under the key, not further in.
+                // Items of a list below a key are not indented further than the key.
                 let at = if context == Context::Value { indent.unwrap_or(0) } else { inner };
                 for item in items {
                     self.line(at);
@@ -105,7 +105,7 @@ impl Writer {
         self.column = 0;
     }
 
-    /// Goes to `indent` of a line that holds nothing else yet.
+    /// Moves to `indent` on an otherwise empty line.
     fn line(&mut self, indent: usize) {
         if !self.indention || self.column > indent || (self.column == indent && !self.whitespace) {
             self.newline();
@@ -117,7 +117,7 @@ impl Writer {
         self.indention = true;
     }
 
-    /// Writes a mark that other nodes may follow on the same line.
+    /// Writes an indicator that other nodes may follow on the same line.
     fn mark(&mut self, mark: char) {
         self.space();
         self.push(mark);
@@ -268,10 +268,10 @@ fn is_printable(c: char) -> bool {
     matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}') && c != '\u{feff}'
 }
 
-/// The key that a reader takes for an order to merge a map into this one, unless it stands in quotes.
+/// The merge key, which must be quoted as an ordinary key.
 const MERGE: &str = "<<";
 
-/// The style that text needs: plain if a reader takes it for text, quoted if not.
+/// The style that text needs: plain if it is read back as text, quoted if not.
 fn style(text: &str, key: bool) -> Style {
     let features = Features::of(text);
     let literal = text.contains('\n') && !key && !features.trailing_space && !features.unusual;
@@ -287,11 +287,11 @@ fn style(text: &str, key: bool) -> Style {
     if wanted == Style::Single && features.unusual { Style::Double } else { wanted }
 }
 
-/// What decides the style of a text.
+/// The properties of a text that decide its style.
 struct Features {
     plain: bool,
     trailing_space: bool,
-    /// Characters, or spaces beside breaks, that only double quotes can carry.
+    /// Characters, or spaces beside breaks, that need double quotes.
     unusual: bool,
 }
 
@@ -313,7 +313,7 @@ impl Features {
             };
             unusual |= !is_printable(c);
             breaks |= is_break(c);
-            // A space before a break would be lost in every style but the double-quoted one.
+            // A space before a break survives only in double quotes.
             unusual |= before == Some(' ') && is_break(c);
             before = Some(c);
         }
@@ -328,7 +328,7 @@ fn float(number: f64) -> String {
     scientific_if_long(&format!("{number:e}"), number)
 }
 
-/// A double as keys have it: with the digits of a single one.
+/// A double as a key: with single precision.
 pub(super) fn short_float(number: f64) -> String {
     let single = number as f32;
     match single {
@@ -349,7 +349,7 @@ fn scientific_if_long(scientific: &str, number: impl std::fmt::Display) -> Strin
     format!("{digits}e{sign}{:02}", power.unsigned_abs())
 }
 
-/// The order of keys: letters after everything else, digits by the number they make.
+/// The natural order of keys: letters after everything else, digits by their numbers.
 fn natural(one: &str, other: &str) -> Ordering {
     let (a, b): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let Some(at) = a.iter().zip(&b).position(|(x, y)| x != y) else { return a.len().cmp(&b.len()) };
@@ -360,7 +360,7 @@ fn natural(one: &str, other: &str) -> Ordering {
         (false, true) => return Ordering::Less,
         (false, false) => {}
     }
-    // A zero inside a longer number counts as one of its digits, not as a leading zero.
+    // A zero inside a longer number is one of its digits, not a leading zero.
     let before = a.get(..at).unwrap_or_default();
     let inside = before.iter().rev().take_while(|c| c.is_ascii_digit()).any(|c| *c != '0');
     let start = u64::from((x == '0' || y == '0') && inside);

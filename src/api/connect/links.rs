@@ -1,37 +1,37 @@
-//! Links in what comes back through a proxy: those that lead to the root of the other end shall lead back through the
-//! proxy, in the `Location` of an answer and in the pages themselves.
+//! Rewrites links in proxied responses: absolute paths of the backend must lead through the proxy, in the `Location` header and
+//! in HTML pages.
 
 use std::collections::VecDeque;
 
 use super::url;
 
-/// What is needed to lead links back.
+/// The inputs of link rewriting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Links {
-    /// What stands before the path of the other end in paths of this server, with escapes and without the last slash.
+    /// The path of the proxy on this server, escaped and without a final slash.
     pub prefix: String,
-    /// Host and port of the other end.
+    /// Host and port of the backend.
     pub there: String,
-    /// Host and port as the client named this server.
+    /// Host and port of this server as the client named it.
     pub here: String,
 }
 
 impl Links {
-    /// Made for a request: `path` is its path, and `rest` what of it stands behind the name of the proxy.
+    /// For a request: `path` is its path, and `rest` the part after the proxy's name.
     pub fn new(path: &str, rest: &str, there: String, here: &str) -> Links {
         let path = path.trim_end_matches('/');
         let prefix = path.strip_suffix(rest).unwrap_or(path).trim_end_matches('/');
-        // Without the slashes that a client may put before it: the prefix is written once per link.
+        // Without duplicate leading slashes, because the prefix is written once per link.
         Links { prefix: url::clean(&url::escape_path(prefix)), there, here: here.to_owned() }
     }
 
-    /// The path of this server that a path of the other end, with escapes, is reached under.
+    /// The path on this server for an escaped path of the backend.
     pub fn here(&self, path: &str) -> String {
         let joined = format!("{}/{path}", self.prefix);
         url::clean(&joined)
     }
 
-    /// A link as the client shall see it; `None` if it is right as it is.
+    /// The rewritten link; `None` if it needs no change.
     pub fn rewrite(&self, link: &str) -> Option<String> {
         let (host, path, tail) = split(link)?;
         let elsewhere = !host.is_empty() && host != self.there && host != self.here;
@@ -39,7 +39,7 @@ impl Links {
             return None;
         }
         let path = if path.starts_with(&self.prefix) { path.to_owned() } else { self.here(path) };
-        // A link that already names this server keeps the name: the scheme may matter.
+        // A link that already names this server keeps the host: the scheme may matter.
         let kept = if host == self.here && !host.is_empty() {
             link.split_once(host).map(|(before, _)| format!("{before}{host}")).unwrap_or_default()
         } else {
@@ -49,8 +49,7 @@ impl Links {
         (new != link).then_some(new)
     }
 
-    /// A page with its links as the client shall see them. A page of nothing but links that would grow beyond `most` stays as
-    /// it is.
+    /// Rewrites the links of a page. A page that would grow beyond `most` stays unchanged.
     pub fn rewrite_page(&self, page: &[u8], most: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(page.len() + page.len() / 16);
         let mut copied = 0;
@@ -71,7 +70,7 @@ impl Links {
     }
 }
 
-/// Host, path, and what follows the path. `None`: no link of this kind, such as `mailto:somebody`.
+/// Host, path, and the rest. `None` for other links, such as `mailto:`.
 fn split(link: &str) -> Option<(&str, &str, &str)> {
     let end = link.find(['?', '#']).unwrap_or(link.len());
     let (before, tail) = link.split_at(end);
@@ -89,7 +88,7 @@ fn is_scheme(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
-/// The attributes of elements that hold links.
+/// The link attributes of elements.
 fn holds_link(element: &str, attribute: &str) -> bool {
     let attributes: &[&str] = match element {
         "a" | "area" | "base" | "link" => &["href"],
@@ -112,21 +111,21 @@ fn holds_link(element: &str, attribute: &str) -> bool {
     attributes.contains(&attribute)
 }
 
-/// Elements whose content is text and nothing else, whatever it looks like.
+/// Elements whose content is raw text.
 fn is_raw(element: &str) -> bool {
     matches!(element, "script" | "style" | "textarea" | "title" | "iframe" | "noembed" | "noframes" | "xmp")
 }
 
-/// Walks over a page. Every step moves forward, so a page costs its length.
+/// Scans a page. Every step moves forward, so the cost is linear.
 struct Reader<'a> {
     page: &'a [u8],
     at: usize,
-    /// The links of the tag that was read last.
+    /// The links of the last tag.
     found: VecDeque<(usize, usize)>,
 }
 
 impl Reader<'_> {
-    /// Where the next link begins and ends.
+    /// The next link's start and end.
     fn next_link(&mut self) -> Option<(usize, usize)> {
         while self.found.is_empty() {
             let open = self.find(b"<", self.at)?;
@@ -148,7 +147,7 @@ impl Reader<'_> {
         self.found.pop_front()
     }
 
-    /// Reads the attributes of a tag up to its end and keeps those that hold links.
+    /// Scans the attributes of a tag and keeps those with links.
     fn attributes(&mut self, element: &str) {
         while let Some(byte) = self.page.get(self.at) {
             match byte {
@@ -170,7 +169,7 @@ impl Reader<'_> {
         let start = self.at;
         let ends = |byte: &u8| byte.is_ascii_whitespace() || b"/>=".contains(byte);
         let length = self.page[start..].iter().position(ends).unwrap_or(self.page.len() - start);
-        // One byte at least: what begins an attribute is part of it.
+        // At least one byte, which begins an attribute.
         self.at = start + length.max(1);
         String::from_utf8_lossy(&self.page[start..self.at]).to_ascii_lowercase()
     }

@@ -7,6 +7,10 @@ use crate::api::status::{Result, Status};
 
 use super::url;
 
+/// The streams of a log, all of them first.
+const STREAMS: [&str; 3] = [ALL_STREAMS, "Stderr", "Stdout"];
+const ALL_STREAMS: &str = "All";
+
 /// What of a log is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
@@ -28,13 +32,13 @@ pub struct LogOptions {
     pub limit_bytes: Option<i64>,
     /// Whether to talk to a kubelet that cannot prove who it is.
     pub skip_verification: bool,
-    /// One of several streams, which is not to be had yet.
+    /// One of the streams, or all, where they can be told apart.
     pub stream: Option<String>,
 }
 
 impl LogOptions {
-    /// Reads the parameters. What cannot be read is a 400.
-    pub fn parse(query: &Query<'_>) -> Result<LogOptions> {
+    /// Reads the parameters. What cannot be read is a 400. `splits`: whether streams can be told apart.
+    pub fn parse(query: &Query<'_>, splits: bool) -> Result<LogOptions> {
         let flag = |key| query.flag(key).unwrap_or_default();
         Ok(LogOptions {
             container: query.text("container"),
@@ -46,12 +50,12 @@ impl LogOptions {
             tail_lines: query.integer("tailLines")?,
             limit_bytes: query.integer("limitBytes")?,
             skip_verification: flag("insecureSkipTLSVerifyBackend"),
-            stream: query.get("stream").map(str::to_owned),
+            stream: query.get("stream").or(splits.then_some(ALL_STREAMS)).map(str::to_owned),
         })
     }
 
     /// Whether they make sense together; `name` is the pod's.
-    pub fn validate(&self, name: &str) -> Result<()> {
+    pub fn validate(&self, name: &str, splits: bool) -> Result<()> {
         let mut errors = Vec::new();
         let mut invalid = |field: &str, value: i64, why: &str| {
             errors.push(FieldError::invalid(&Path::new(field), &value.to_string(), why));
@@ -72,10 +76,22 @@ impl LogOptions {
             }
             _ => {}
         }
-        if self.stream.is_some() {
-            errors.push(FieldError::forbidden(&Path::new("stream"), "may not be specified"));
+        match self.stream.as_deref() {
+            Some(stream) if splits => self.check_stream(stream, &mut errors),
+            Some(_) => errors.push(FieldError::forbidden(&Path::new("stream"), "may not be specified")),
+            None => {}
         }
         if errors.is_empty() { Ok(()) } else { Err(Status::invalid("", "PodLogOptions", name, &errors)) }
+    }
+
+    fn check_stream(&self, stream: &str, errors: &mut Vec<FieldError>) {
+        if !STREAMS.contains(&stream) {
+            errors.push(FieldError::not_supported(&Path::new("stream"), &quoted(stream), &STREAMS));
+        }
+        if stream != ALL_STREAMS && self.tail_lines.is_some() {
+            let why = "`tailLines` and specific `stream` are mutually exclusive for now";
+            errors.push(FieldError::forbidden(&Path::nameless(), why));
+        }
     }
 
     /// The parameters as a kubelet reads them.
@@ -90,6 +106,7 @@ impl LogOptions {
         ];
         pairs.extend(numbers.into_iter().filter_map(|(name, set)| Some((name, set?.to_string()))));
         pairs.extend(self.since_time.map(|since| ("sinceTime", time::format_seconds(since))));
+        pairs.extend(self.stream.clone().map(|stream| ("stream", stream)));
         url::encode_query(pairs)
     }
 }
@@ -186,9 +203,38 @@ fn port(text: &str) -> Result<u16> {
 mod tests {
     use super::*;
 
+    fn log_of(query: &str, splits: bool) -> Result<LogOptions> {
+        let options = LogOptions::parse(&Query::parse(query), splits)?;
+        options.validate("p", splits).map(|()| options)
+    }
+
     fn log(query: &str) -> Result<LogOptions> {
-        let options = LogOptions::parse(&Query::parse(query))?;
-        options.validate("p").map(|()| options)
+        log_of(query, false)
+    }
+
+    #[test]
+    fn streams_are_told_apart_where_they_can_be() {
+        for (query, wanted) in [
+            ("", "stream=All"),
+            ("stream=Stdout", "stream=Stdout"),
+            ("stream=All&tailLines=2", "stream=All&tailLines=2"),
+        ] {
+            assert_eq!(log_of(query, true).unwrap().to_query(), wanted, "{query}");
+        }
+        for (query, wanted) in [
+            (
+                "stream=x",
+                "stream: Unsupported value: \"x\": supported values: \"All\", \"Stderr\", \"Stdout\"",
+            ),
+            (
+                "stream=Stderr&tailLines=2",
+                "[]: Forbidden: `tailLines` and specific `stream` are mutually exclusive for now",
+            ),
+        ] {
+            let status = log_of(query, true).unwrap_err();
+            let wanted = format!("PodLogOptions \"p\" is invalid: {wanted}");
+            assert_eq!((status.code, status.message), (422, wanted));
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Where a way leads: from what pods, nodes, services and their endpoints say of themselves to a [`Location`].
+//! Resolves the destination of a connecting subresource: from pods, nodes, services and endpoints to a [`Location`].
 
 use std::net::IpAddr;
 
@@ -9,14 +9,14 @@ use crate::api::value::Value;
 
 use super::Location;
 
-/// The lists of a pod that have containers, in the order in which they are named to clients.
+/// The container lists of a pod, in the order in which messages name them.
 const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 fn containers<'a>(pod: &'a Value, list: &str) -> &'a [Value] {
     pod.at(&["spec", list]).map(Value::items).unwrap_or_default()
 }
 
-/// The container that is meant: the one that is named, or the only one.
+/// The requested container, or the only one.
 pub fn container(pod: &Value, asked: &str) -> Result<String> {
     let name = pod.at(&["metadata"]).map(|meta| meta.str("name")).unwrap_or_default();
     let mut all = CONTAINERS.iter().flat_map(|list| containers(pod, list)).map(|one| one.str("name"));
@@ -39,21 +39,21 @@ pub fn container(pod: &Value, asked: &str) -> Result<String> {
     }
 }
 
-/// The node that a pod runs on, if it has one.
+/// The node of a pod, if it has one.
 pub fn node_name(pod: &Value) -> Option<&str> {
     pod.at(&["spec"]).map(|spec| spec.str("nodeName")).filter(|name| !name.is_empty())
 }
 
-/// How kubelets are found.
+/// How the address of a kubelet is chosen.
 #[derive(Clone, Debug)]
 pub struct KubeletRules {
-    /// The kinds of addresses, the best first.
+    /// The address types in order of preference.
     pub address_types: Vec<String>,
-    /// The port of kubelets that name none.
+    /// The default port of kubelets.
     pub port: u16,
 }
 
-/// Where the kubelet of a node listens.
+/// The address of a node's kubelet.
 pub fn kubelet(node: &Value, rules: &KubeletRules) -> Result<Location> {
     let addresses = node.at(&["status", "addresses"]).map(Value::items).unwrap_or_default();
     let of_type = |wanted: &String| addresses.iter().find(|one| one.str("type") == wanted);
@@ -69,19 +69,19 @@ pub fn kubelet(node: &Value, rules: &KubeletRules) -> Result<Location> {
     Ok(Location { secure: true, host, port: told.unwrap_or(rules.port), ..Location::default() })
 }
 
-/// What the name in the path of a proxy says: `name`, `name:port` or `scheme:name:port`.
+/// The name in a proxy path: `name`, `name:port` or `scheme:name:port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target<'a> {
-    /// Whether TLS is spoken.
+    /// Whether TLS is used.
     pub secure: bool,
     /// The name of the object.
     pub name: &'a str,
-    /// A number or a name; empty if it is left open.
+    /// A number or a name; empty if not stated.
     pub port: &'a str,
 }
 
 impl<'a> Target<'a> {
-    /// Reads a name; `kind` says of what, for the message.
+    /// Parses a name; `kind` is for the message.
     pub fn parse(kind: &str, text: &'a str) -> Result<Target<'a>> {
         let wrong = || Status::bad_request(format!("invalid {kind} request {}", quoted(text)));
         let parts: Vec<&str> = text.splitn(4, ':').collect();
@@ -97,7 +97,7 @@ impl<'a> Target<'a> {
         Ok(Target { secure: scheme == "https", name, port })
     }
 
-    /// The port as a number. One that is none is the client's mistake.
+    /// The port as a number. An invalid one is a bad request.
     pub fn port_number(&self, kind: &str) -> Result<Option<u16>> {
         match self.port {
             "" => Ok(None),
@@ -118,7 +118,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Whether an address belongs to one other machine: neither this one, nor many, nor whoever is next on the wire.
+/// Whether an address is global unicast: neither loopback, multicast nor link-local.
 pub fn is_global_unicast(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(four) => {
@@ -140,7 +140,7 @@ pub fn is_global_unicast(address: IpAddr) -> bool {
     }
 }
 
-/// 400: nobody is led to this address.
+/// 400 for addresses that proxies must not reach.
 pub fn not_allowed() -> Box<Status> {
     Status::bad_request("address not allowed")
 }
@@ -150,7 +150,7 @@ fn allowed(address: &str) -> Result<String> {
     parsed.map(|address| address.to_string()).ok_or_else(not_allowed)
 }
 
-/// Where a pod listens: at the port of the request, or the first that it names.
+/// The address of a pod: at the requested port, or its first one.
 pub fn pod(target: &Target<'_>, pod: &Value) -> Result<Location> {
     let first = || {
         let all = containers(pod, "containers");
@@ -166,7 +166,7 @@ fn first_address(pod: &Value) -> &str {
     addresses.first().map(|one| one.str("ip")).unwrap_or_default()
 }
 
-/// Where a node listens: its kubelet, unless the request names another port. The flag says whether it is the kubelet.
+/// The address of a node: its kubelet, unless the request names another port. The flag tells whether it is the kubelet.
 pub fn node(target: &Target<'_>, kubelet: Location) -> Result<(Location, bool)> {
     match target.port_number("node")? {
         None => Ok((kubelet, true)),
@@ -175,7 +175,7 @@ pub fn node(target: &Target<'_>, kubelet: Location) -> Result<(Location, bool)> 
     }
 }
 
-/// The name of the port that has this number in a service.
+/// The name of a service's port with this number.
 pub fn service_port(service: &Value, name: &str, number: i64) -> Result<String> {
     let ports = service.at(&["spec", "ports"]).map(Value::items).unwrap_or_default();
     let found = ports.iter().find(|port| port.get("port").and_then(Value::as_int) == Some(number));
@@ -184,10 +184,10 @@ pub fn service_port(service: &Value, name: &str, number: i64) -> Result<String> 
     })
 }
 
-/// Somebody who may answer for a service.
+/// An endpoint of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The pod it says it is.
+    /// The pod that it refers to.
     pub pod: String,
     /// Its address.
     pub address: String,
@@ -195,8 +195,8 @@ pub struct Candidate {
     pub port: u16,
 }
 
-/// Who is ready to answer for a service at the port of this name, in an order that `seed` decides. Only pods of the same
-/// namespace count: an address that anybody could have written must not lead anywhere.
+/// The ready endpoints of a service port, in an order that `seed` decides. Only pods of the same namespace count: an endpoint
+/// with an arbitrary address must not lead anywhere.
 pub fn candidates(endpoints: &Value, namespace: &str, port_name: &str, seed: usize) -> Vec<Candidate> {
     let subsets = endpoints.get("subsets").map(Value::items).unwrap_or_default();
     let mut found = Vec::new();
@@ -222,7 +222,7 @@ fn turned(items: &[Value], seed: usize) -> impl Iterator<Item = &Value> {
     items[start..].iter().chain(&items[..start])
 }
 
-/// Where a candidate listens, if it is the pod that it says it is.
+/// The address of an endpoint, if its pod really has that address.
 pub fn candidate(target: &Target<'_>, candidate: &Candidate, pod: &Value) -> Option<Location> {
     let addresses = pod.at(&["status", "podIPs"]).map(Value::items).unwrap_or_default();
     let same = addresses.iter().any(|one| one.str("ip") == candidate.address);
@@ -230,7 +230,7 @@ pub fn candidate(target: &Target<'_>, candidate: &Candidate, pod: &Value) -> Opt
     Some(target.at(&address, Some(candidate.port)))
 }
 
-/// 503: nobody answers for this service.
+/// 503: the service has no endpoints.
 pub fn no_endpoints(name: &str) -> Box<Status> {
     Status::unavailable(format!("no endpoints available for service {}", quoted(name)))
 }

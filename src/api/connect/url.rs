@@ -1,11 +1,11 @@
-//! URLs as they are written towards others: escapes, joined paths, parameters.
+//! Writes URLs: escapes, joined paths, parameters.
 
-/// What a path holds without an escape.
+/// The characters of a path that need no escape.
 fn plain_in_path(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&byte)
 }
 
-/// What a parameter holds without an escape.
+/// The characters of a parameter that need no escape.
 fn plain_in_query(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte)
 }
@@ -25,14 +25,14 @@ fn escape(text: &str, plain: fn(u8) -> bool, space: &str, out: &mut String) {
     }
 }
 
-/// A path with the escapes it needs.
+/// Escapes a path.
 pub fn escape_path(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     escape(path, plain_in_path, "%20", &mut out);
     out
 }
 
-/// Parameters, sorted by their names; those of one name stay in order.
+/// Encodes parameters, sorted by name; those of one name keep their order.
 pub fn encode_query(mut pairs: Vec<(&str, String)>) -> String {
     pairs.sort_by(|one, other| one.0.cmp(other.0));
     let mut out = String::new();
@@ -47,8 +47,7 @@ pub fn encode_query(mut pairs: Vec<(&str, String)>) -> String {
     out
 }
 
-/// A path without empty segments, `.` and `..`; one that begins with a slash cannot lead above it. The slash at its end
-/// stays.
+/// A path without empty segments, `.` and `..`; an absolute one cannot lead above its root. A final slash stays.
 pub fn clean(path: &str) -> String {
     if path.is_empty() {
         return String::new();
@@ -76,8 +75,7 @@ pub fn clean(path: &str) -> String {
     out
 }
 
-/// What stands behind the name of a proxy in the path of a request, as the other end shall see it: `rest` is what was
-/// found there without the slashes around it.
+/// The path after a proxy's name, as the backend gets it: `rest` is that path without the slashes around it.
 pub fn sub_path(rest: &str, whole: &str) -> String {
     let mut path = String::with_capacity(rest.len() + 2);
     if !rest.is_empty() && !rest.starts_with('/') {

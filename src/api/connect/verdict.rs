@@ -1,16 +1,16 @@
-//! How a command ended: what a kubelet says about it, and what the client is told.
+//! The exit status of a command: the kubelet's message, and the Status for the client.
 
 use serde_json::{Value, json};
 
 use crate::api::field::quoted;
 use crate::api::status::Status;
 
-/// The protocols in which the last word is a Status. Older ones say it in prose, and only if something went wrong.
+/// The protocols whose final message is a Status. Older ones send text, and only after an error.
 pub fn says_status(protocol: &str) -> bool {
     matches!(protocol, "v4.channel.k8s.io" | "v5.channel.k8s.io")
 }
 
-/// The Status that a client gets for the last word of a kubelet.
+/// The Status for a kubelet's final message.
 pub fn of_last_word(protocol: &str, said: &[u8]) -> Vec<u8> {
     if said.is_empty() {
         return success();
@@ -55,7 +55,7 @@ fn success() -> Vec<u8> {
     written(&json!({"metadata": {}, "status": "Success"}))
 }
 
-/// The Status for a command of which nobody knows how it ended.
+/// The Status of a command whose result is unknown.
 pub fn failure(why: &str) -> Vec<u8> {
     Status::internal(why).to_json()
 }

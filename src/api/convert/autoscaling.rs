@@ -1,5 +1,5 @@
-//! Autoscalers: v1 has one percentage where v2 has metrics, behaviour and conditions. What v1 cannot say it carries in
-//! annotations, as text in its own older spelling.
+//! HorizontalPodAutoscaler: v1 has one percentage where v2 has metrics, behavior and conditions. v1 carries those in annotations,
+//! as text in an older spelling.
 
 use super::{ordered, rename};
 use crate::api::value::{Object, Value};
@@ -8,7 +8,7 @@ const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
-/// Every annotation that only carries fields. Stored objects have none of them.
+/// All annotations that only carry fields. Stored objects have none of them.
 const CARRIERS: [&str; 6] = [
     METRICS,
     CURRENT_METRICS,
@@ -18,23 +18,23 @@ const CARRIERS: [&str; 6] = [
     "autoscaling.alpha.kubernetes.io/scale-up-tolerance",
 ];
 
-/// The percentage of processor time that an autoscaler aims for when v1 does not say.
+/// The target CPU utilization in percent when v1 does not set one.
 const DEFAULT_UTILIZATION: i64 = 80;
 
-/// Where a metric comes from, and how v1 spells it: flat, where v2 has groups.
+/// The source of a metric, and its spelling in v1: flat, where v2 has nested objects.
 struct Source {
     key: &'static str,
-    /// What v1 calls the selector of the metric; `None` for sources that name no metric.
+    /// The v1 name of the metric's selector; `None` for sources without a named metric.
     selector: Option<&'static str>,
     /// Whether the metric describes an object, which v1 calls the target.
     object: bool,
-    /// The numbers of a specification, in v2 below `target`.
+    /// The numbers of a spec, in v2 below `target`.
     target: &'static [Number],
     /// The numbers of a status, in v2 below `current`.
     current: &'static [Number],
 }
 
-/// A number: what v1 calls it, what v2 calls it, and whether v1 always has it.
+/// The v1 name of a number, its v2 name, and whether v1 always has it.
 type Number = (&'static str, &'static str, bool);
 
 const OF_RESOURCE: Source = Source {
@@ -77,7 +77,7 @@ const SOURCES: [Source; 5] = [
     },
 ];
 
-/// Which half of a metric is meant.
+/// Whether a metric is of the spec or of the status.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Half {
     Target,
@@ -165,7 +165,7 @@ pub(super) fn v2_to_v1(scaler: &mut Value) {
         if let Some(percent) = metrics.iter().rev().find_map(|metric| utilization(metric, Half::Current)) {
             status.set("currentCPUUtilizationPercentage", percent);
         }
-        // The percentage alone would lose the absolute value, so the text has every metric.
+        // The percentage alone would lose the absolute value, so the annotation has every metric.
         metrics.iter_mut().for_each(|metric| metric_to_v1(metric, Half::Current));
         if !metrics.is_empty() {
             carry(CURRENT_METRICS, &metrics.into());
@@ -183,7 +183,7 @@ pub(super) fn v2_to_v1(scaler: &mut Value) {
     }
 }
 
-/// Takes the carrying annotations off an autoscaler.
+/// Removes the carrying annotations and returns them.
 fn take_carriers(scaler: &mut Value) -> Value {
     let mut carried = Value::object();
     let Some(metadata) = scaler.get_mut("metadata") else {
@@ -209,13 +209,13 @@ fn list(value: Option<Value>) -> Vec<Value> {
     }
 }
 
-/// The percentage of processor time in a metric, if it is one of that: the only metric v1 has a field for.
+/// The CPU utilization in percent, if the metric is of that kind: the only one with a v1 field.
 fn utilization(metric: &Value, half: Half) -> Option<i64> {
     let resource = metric.get("resource").filter(|_| metric.str("type") == "Resource")?;
     resource.at(&[half.key(), "averageUtilization"])?.as_int().filter(|_| resource.str("name") == "cpu")
 }
 
-/// A metric of processor time.
+/// A CPU utilization metric.
 fn processor(percent: i64, half: Half) -> Value {
     let mut metric = Value::object();
     metric.set("type", "Resource");
@@ -284,7 +284,7 @@ fn metric_to_v2(metric: &mut Value, half: Half) {
     }
 }
 
-/// What v1 leaves to be guessed from the numbers that are there.
+/// The target type, which v1 does not have: it follows from the numbers that are set.
 fn target_type(source: &Source, numbers: &Value) -> &'static str {
     let has = |name: &str| numbers.get(name).is_some();
     match source.key {
@@ -295,7 +295,7 @@ fn target_type(source: &Source, numbers: &Value) -> &'static str {
     }
 }
 
-/// The text of a behaviour has capital letters, and says null where nothing is set.
+/// The annotation spells the fields of a behavior with capital letters, and unset ones as null.
 fn behavior_to_v1(behavior: &Value) -> Value {
     let or_null = |value: Option<&Value>, make: &dyn Fn(&Value) -> Value| value.map_or(Value::Null, make);
     let policy = |policy: &Value| {
@@ -326,7 +326,7 @@ fn behavior_to_v1(behavior: &Value) -> Value {
     out
 }
 
-/// Small letters again, and nothing where the text says null.
+/// Reverses [`behavior_to_v1`]: small letters, and no nulls.
 fn behavior_to_v2(text: Value) -> Value {
     match text {
         Value::Object(fields) => {

@@ -1,14 +1,14 @@
-//! Devices, and claims to them. v1beta1 is the version in the middle: v1alpha3 writes capacities as bare quantities,
-//! v1beta2 has no level for basic devices and has one for exact requests.
+//! Devices and ResourceClaims. v1beta1 is the hub: v1alpha3 writes capacities as bare quantities, v1beta2 has no level for basic
+//! devices and one more for exact requests.
 
 use super::items_mut;
 use crate::api::value::Value;
 
-/// What describes a device, in v1beta1 below `basic`.
+/// The fields of a device that v1beta1 has below `basic`.
 const DEVICE: [&str; 7] =
     ["attributes", "capacity", "consumesCounters", "nodeName", "nodeSelector", "allNodes", "taints"];
 
-/// What a request for exactly one class of devices says, in v1beta2 below `exactly`.
+/// The fields of a request that v1beta2 has below `exactly`.
 const REQUEST: [&str; 6] =
     ["deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations"];
 
@@ -25,7 +25,7 @@ fn basic_capacities(slice: &mut Value, change: fn(&mut Value)) {
     }
 }
 
-/// Bare quantities get a level of their own.
+/// Wraps each bare quantity in an object with `value`.
 pub(super) fn slice_from_v1alpha3(slice: &mut Value) {
     basic_capacities(slice, |capacity| {
         let value = std::mem::take(capacity);
@@ -33,14 +33,14 @@ pub(super) fn slice_from_v1alpha3(slice: &mut Value) {
     });
 }
 
-/// And lose it again.
+/// Unwraps the quantities again.
 pub(super) fn slice_to_v1alpha3(slice: &mut Value) {
     basic_capacities(slice, |capacity| {
         *capacity = capacity.remove("value").unwrap_or_else(|| Value::from("0"));
     });
 }
 
-/// Devices lose the level `basic`.
+/// Moves the fields of `basic` up into the device.
 pub(super) fn slice_to_v1beta2(slice: &mut Value) {
     for device in devices(slice) {
         if let Some(Value::Object(basic)) = device.remove("basic") {
@@ -58,7 +58,7 @@ pub(super) fn slice_to_v1beta2(slice: &mut Value) {
     }
 }
 
-/// And get it back.
+/// Moves them back below `basic`.
 pub(super) fn slice_from_v1beta2(slice: &mut Value) {
     for device in devices(slice) {
         let basic = pick(device, &DEVICE);
@@ -66,7 +66,7 @@ pub(super) fn slice_from_v1beta2(slice: &mut Value) {
     }
 }
 
-/// Takes the named fields out of an object into one of their own.
+/// Moves the named fields of an object into a new object.
 fn pick(from: &mut Value, names: &[&str]) -> Value {
     let mut picked = Value::object();
     for name in names {
@@ -82,7 +82,7 @@ fn requests(spec: Option<&mut Value>) -> &mut [Value] {
     items_mut(devices.and_then(|devices| devices.get_mut("requests")))
 }
 
-/// A request that says anything of its own is an exact one.
+/// Moves the fields of an exact request below `exactly`, if there are any.
 fn request_to_v1beta2(request: &mut Value) {
     let exactly = pick(request, &REQUEST);
     let says = |field: &Value| !matches!(field, Value::Null | Value::Int(0)) && *field != Value::from("");
@@ -95,30 +95,30 @@ fn request_from_v1beta2(request: &mut Value) {
     if let Some(Value::Object(exactly)) = request.remove("exactly") {
         request.fields_mut().extend(exactly);
     }
-    // The class is always printed, also for a request that lists alternatives instead.
+    // The class is always encoded, also for a request that lists alternatives instead.
     if request.get("deviceClassName").is_none() {
         request.set("deviceClassName", "");
     }
 }
 
-/// Claims get a level for exact requests.
+/// Moves the fields of exact requests below `exactly`.
 pub(super) fn claim_to_v1beta2(claim: &mut Value) {
     requests(claim.get_mut("spec")).iter_mut().for_each(request_to_v1beta2);
 }
 
-/// And lose it.
+/// Moves them back up.
 pub(super) fn claim_from_v1beta2(claim: &mut Value) {
     requests(claim.get_mut("spec")).iter_mut().for_each(request_from_v1beta2);
 }
 
-/// The claim inside a template.
+/// Converts the claim inside a template.
 pub(super) fn template_to_v1beta2(template: &mut Value) {
     if let Some(claim) = template.get_mut("spec") {
         claim_to_v1beta2(claim);
     }
 }
 
-/// The claim inside a template.
+/// Converts the claim inside a template back.
 pub(super) fn template_from_v1beta2(template: &mut Value) {
     if let Some(claim) = template.get_mut("spec") {
         claim_from_v1beta2(claim);

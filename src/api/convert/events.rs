@@ -1,9 +1,9 @@
-//! Events in their own group: the same facts under newer names.
+//! Events of events.k8s.io: the same fields under newer names.
 
 use super::rename;
 use crate::api::value::Value;
 
-/// The name in the core, and the name in the group of events.
+/// The name of a field in the core group, and its name in events.k8s.io.
 const NAMES: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),
     ("source", "deprecatedSource"),
@@ -14,10 +14,10 @@ const NAMES: [(&str, &str); 7] = [
     ("reportingComponent", "reportingController"),
 ];
 
-/// Texts that the core prints even when they are empty.
+/// Fields that the core group encodes even when they are empty.
 const PRINTED_EMPTY: [&str; 2] = ["reportingComponent", "reportingInstance"];
 
-/// From the group of events to the core.
+/// From events.k8s.io to the core group.
 pub(super) fn to_core(event: &mut Value) {
     for (core, new) in NAMES {
         rename(event, new, core);
@@ -29,7 +29,7 @@ pub(super) fn to_core(event: &mut Value) {
     }
 }
 
-/// From the core to the group of events.
+/// From the core group to events.k8s.io.
 pub(super) fn from_core(event: &mut Value) {
     for field in PRINTED_EMPTY {
         if event.str(field).is_empty() {

@@ -1,9 +1,8 @@
-//! JSON inside an annotation: what an older version has no fields for is kept there as text.
+//! JSON inside an annotation, for fields that an older version lacks.
 
 use crate::api::value::{Object, Value};
 
-/// The keys in the order in which the text has them: clients compare annotations as text. Keys that are not here follow
-/// by their letters.
+/// The order of the keys in the text: clients compare annotations as text. Other keys follow alphabetically.
 const ORDER: [&str; 39] = [
     "type",
     "status",
@@ -95,11 +94,11 @@ fn put_fields(fields: &Object, by_letters: bool, out: &mut String) {
 
 fn put_text(text: &str, out: &mut String) {
     let quoted = serde_json::Value::from(text).to_string();
-    // What could end a script in a page is escaped, as everywhere in the API.
+    // As Go's JSON encoder does: these characters could end a script in an HTML page.
     out.push_str(&quoted.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026"));
 }
 
-/// Reads such a text; `None` if it is no JSON.
+/// Parses such a text; `None` if it is not JSON.
 pub(super) fn read(text: &str) -> Option<Value> {
     serde_json::from_str::<serde_json::Value>(text).ok().map(of_json)
 }

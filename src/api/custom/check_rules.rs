@@ -1,4 +1,4 @@
-//! The rules of a definition that are written as expressions: whether they make sense, and what they can cost.
+//! Checks the CEL validation rules of a definition: whether they compile, and their estimated cost.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::api::findings::Errors;
 use crate::api::limits::{RULE_ESTIMATE, RULES_ESTIMATE};
 use crate::api::value::Value;
 
-/// How many of the dearest rules are named if all together are too dear.
+/// How many of the most expensive rules are named if the total is exceeded.
 const DEAREST: usize = 4;
 
-/// Checks the rules of a schema that has been checked in all other ways; what was found wrong with it so far stands in
-/// `errors`, and rules about that are left alone.
+/// Checks the rules of a schema that has passed all other checks. `errors` has the problems so far; rules at those fields are
+/// skipped.
 pub fn check(schema: &Value, path: &Path, errors: &mut Errors) {
     let wrong: Vec<String> = errors.iter().map(|error| error.path.to_string()).collect();
     let mut check =
@@ -42,7 +42,7 @@ pub fn check(schema: &Value, path: &Path, errors: &mut Errors) {
 }
 
 struct Check {
-    /// The fields in which something else is wrong.
+    /// The fields with other errors.
     wrong: Vec<String>,
     found: Vec<FieldError>,
     total: u64,
@@ -50,17 +50,17 @@ struct Check {
     patterns: Patterns,
 }
 
-/// Where a schema stands.
+/// The position of a schema.
 struct Place {
     path: Path,
-    /// What its values are, if that is known already.
+    /// The shape of its values, if known already.
     shape: Option<Arc<Shape>>,
-    /// How often values of it can stand in one object, if all around it is bounded.
+    /// The maximum number of its values in one object, if everything around it is bounded.
     count: Option<u64>,
     is_root: bool,
-    /// The list within which nobody can tell what a value was.
+    /// The enclosing list in which old values cannot be correlated.
     unknown: Option<Path>,
-    /// Whether rules around it speak of it.
+    /// Whether rules around it can refer to it.
     in_rules: bool,
 }
 
@@ -111,7 +111,7 @@ impl Check {
         }
     }
 
-    /// Whether something else is wrong in a field, or in one within it.
+    /// Whether a field, or one inside of it, has another error.
     fn is_wrong(&self, path: &Path) -> bool {
         let path = path.to_string();
         let within = |wrong: &String| {
@@ -166,7 +166,7 @@ impl Check {
     }
 }
 
-/// How many values stand in one of this schema for each of the next one; `None` if nobody bounds them.
+/// The maximum number of direct parts of a value; `None` if unbounded.
 fn most_inside(schema: &Value) -> Option<u64> {
     let most =
         |field: &str| schema.get(field).and_then(Value::as_int).map(|most| u64::try_from(most).unwrap_or(0));
@@ -191,7 +191,7 @@ fn too_dear(what: &str, cost: u64, limit: u64) -> String {
     )
 }
 
-/// A rule as messages print it: the way the reference's own language prints a structure.
+/// A rule in Go's `%#v` format, as messages print it.
 fn shown(rule: &Value) -> String {
     let text = |field: &str| quoted(rule.str(field));
     let reason = match rule.get("reason") {

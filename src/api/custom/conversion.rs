@@ -1,5 +1,5 @@
-//! Webhooks that turn custom objects into other versions: what a definition says of them, what is asked and what an answer means.
-//! Who asks is `verbs/conversion.rs`.
+//! Conversion webhooks of custom resources: configuration, ConversionReview requests and responses. `verbs/conversion.rs` makes
+//! the calls.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,34 +16,34 @@ use crate::api::version::GroupVersion;
 const GROUP: &str = "apiextensions.k8s.io";
 const KIND: &str = "ConversionReview";
 
-/// Who turns the objects of one definition into other versions.
+/// The conversion webhook of one definition.
 #[derive(Debug)]
 pub struct Conversion {
     /// The name of the definition.
     pub definition: String,
-    /// Where the webhook is asked.
+    /// The address of the webhook.
     pub way: Way,
-    /// Whom it must be known to, in PEM; empty: to whom the system believes.
+    /// The CA bundle as PEM; empty for the CAs of the system.
     pub authority_pem: Vec<u8>,
-    /// The version of the question; `None`: it understands none of ours.
+    /// The version of ConversionReview; `None` if it supports none of ours.
     pub version: Option<ReviewVersion>,
 }
 
-/// What went wrong, as metrics call it.
+/// The type of failure, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The webhook could not be asked.
+    /// The call failed.
     Call,
-    /// What it said is no answer, or says that it could not do it.
+    /// The response is malformed, or reports a failure.
     Malformed,
-    /// It answered with fewer or more objects.
+    /// The number of objects differs.
     Partial,
-    /// One of them is not what it should be.
+    /// An object is invalid.
     Invalid,
 }
 
 impl Failure {
-    /// As metrics call it.
+    /// The label in metrics.
     pub fn word(self) -> &'static str {
         match self {
             Failure::Call => "conversion_webhook_call_failure",
@@ -57,14 +57,14 @@ impl Failure {
 /// Why objects could not be converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// What clients are told.
+    /// The message for clients.
     pub why: String,
-    /// What it counts as.
+    /// The type of failure.
     pub failure: Failure,
 }
 
 impl Conversion {
-    /// What a definition says of it; `None` if its versions differ in their `apiVersion` alone.
+    /// The conversion of a definition; `None` if its versions differ only in `apiVersion`.
     pub fn read(definition: &Value) -> Option<Conversion> {
         let said = definition.at(&["spec", "conversion"])?;
         let webhook = said.get("webhook").filter(|_| said.str("strategy") == "Webhook")?;
@@ -84,7 +84,7 @@ impl Conversion {
     }
 }
 
-/// The question in words.
+/// The ConversionReview request.
 pub fn question(version: ReviewVersion, uid: &str, wanted: &str, objects: &[Value]) -> Vec<u8> {
     let mut request = Value::object();
     request.set("uid", uid);
@@ -97,13 +97,13 @@ pub fn question(version: ReviewVersion, uid: &str, wanted: &str, objects: &[Valu
     json::to_json(&review)
 }
 
-/// What a kind is called in messages.
+/// A kind as messages print it.
 pub fn called(object: &Value) -> String {
     let (group, version) = object.str("apiVersion").split_once('/').unwrap_or(("", object.str("apiVersion")));
     format!("{group}/{version}, Kind={}", object.str("kind"))
 }
 
-/// What the answer makes of the objects that were sent.
+/// The converted objects of a response.
 pub fn converted(
     body: &[u8],
     (version, uid): (ReviewVersion, &str),
@@ -142,7 +142,7 @@ pub fn converted(
     Ok(all)
 }
 
-/// The objects of an answer, unless it is none.
+/// The objects of a valid response.
 fn answered<'a>(review: &'a Value, version: ReviewVersion, uid: &str) -> Result<&'a [Value], String> {
     if version == ReviewVersion::V1 {
         let wanted = format!("{GROUP}/v1, Kind={KIND}");
@@ -166,14 +166,14 @@ fn answered<'a>(review: &'a Value, version: ReviewVersion, uid: &str) -> Result<
     Ok(response.get("convertedObjects").map(Value::items).unwrap_or_default())
 }
 
-/// What is wrong with an object that came back.
+/// What is wrong with a converted object.
 enum Unfit {
     Head(String),
     Object(String),
     Metadata(String),
 }
 
-/// An object that came back, with the metadata that it was sent with: of those only labels and annotations may change.
+/// A converted object with its original metadata: only labels and annotations may change.
 fn checked(original: &Value, object: &Value, wanted: &GroupVersion) -> Result<Value, Unfit> {
     if object.fields().is_none() || object.str("kind").is_empty() {
         return Err(Unfit::Head("Object 'Kind' is missing".to_owned()));

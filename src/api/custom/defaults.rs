@@ -1,7 +1,6 @@
-//! The defaults that schemas state: each must be a good value of its field.
+//! Validates the defaults of schemas.
 //!
-//! A default within the metadata of an object is part of something that every object has: it must make good metadata of an
-//! object that has nothing else.
+//! A default within metadata is part of every object: it must give valid metadata to an otherwise empty object.
 
 use std::cell::OnceCell;
 use std::sync::LazyLock;
@@ -25,7 +24,7 @@ pub fn check(said: &Value, path: &Path, errors: &mut Errors) {
     walk.schema(said, path, true, around);
 }
 
-/// The schema of the innermost object around a default that has a kind and metadata of its own.
+/// The schema of the innermost object with kind and metadata around a default.
 struct Root<'a> {
     said: &'a Value,
     schema: OnceCell<Schema>,
@@ -37,32 +36,32 @@ impl Root<'_> {
     }
 }
 
-/// A schema as one of objects that have a kind and metadata.
+/// A schema of objects with kind and metadata.
 fn embedding(said: &Value) -> Schema {
     let mut schema = Schema::read(said);
     schema.embedded = true;
     schema
 }
 
-/// One step from an object to what is within it.
+/// One path element.
 #[derive(Clone, Copy)]
 enum Step<'a> {
     Field(&'a str),
     Item,
 }
 
-/// Where a default stands.
+/// The position of a default.
 #[derive(Clone)]
 struct Around<'a> {
     root: &'a Root<'a>,
-    /// How one gets there from the root.
+    /// The path from the root.
     steps: Vec<Step<'a>>,
-    /// Whether that is in what every object has.
+    /// Whether it is inside of metadata.
     in_meta: bool,
 }
 
 impl Around<'_> {
-    /// An object that has nothing but this value, and what it is.
+    /// An object that contains only this value.
     fn object_with(&self, value: &Value) -> Value {
         let within = |inner: Value, step: &Step<'_>| match step {
             Step::Field(name) => Value::from(Object::from([((*name).to_owned(), inner)])),
@@ -110,7 +109,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Checks the default that a schema states for its own values.
+    /// Checks the default of a schema.
     fn default(&mut self, said: &Value, is_root: bool, path: &Path, around: &Around<'_>) {
         let mut schema = Schema::read(said);
         schema.embedded |= is_root;

@@ -1,4 +1,4 @@
-//! From a definition to the resources that it means.
+//! Makes the resources of a definition.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -25,19 +25,19 @@ use crate::api::value::Value;
 use crate::api::verb::{Verb, Verbs};
 use crate::api::version::{self, GroupVersion};
 
-/// Where the time stands that rows show if a definition names no columns.
+/// The path of the default age column.
 const AGE_PATH: &str = ".metadata.creationTimestamp";
 
-/// What a definition means.
+/// The resources of a definition.
 #[derive(Default)]
 pub struct Made {
-    /// One resource for each version that is served.
+    /// One resource per served version.
     pub served: Vec<Arc<Resource>>,
-    /// That of the version that is stored, served or not: objects are there all the same.
+    /// The resource of the storage version, served or not, because it has the objects.
     pub stored: Option<Arc<Resource>>,
 }
 
-/// The resources of a definition. `ordinals` is asked once for so many numbers in a row that no other resource has.
+/// Makes the resources of a definition. `ordinals` is called once for a range of unique numbers.
 pub fn resources(
     definition: &Value,
     base: &Arc<Registry>,
@@ -85,21 +85,21 @@ pub fn resources(
     }
 }
 
-/// What the names of the stores of custom objects begin with. A definition may have the group and the plural of something that
-/// is built in, and must not come near its objects.
+/// The prefix of custom stores. A definition may have the group and plural of a built-in resource, and must not touch its
+/// objects.
 const STORE_PREFIX: &str = "custom/";
 
-/// The resource whose objects a store has, `pods` or `kites.toys.example`.
+/// The resource of a store, `pods` or `kites.toys.example`.
 pub fn resource_of_store(store: &TypeName) -> &str {
     store.as_str().strip_prefix(STORE_PREFIX).unwrap_or(store.as_str())
 }
 
-/// What all versions of a kind share.
+/// Parts that all versions of a kind share.
 struct Common {
     registry: Arc<Registry>,
     ordinals: RangeInclusive<u32>,
     schemas: Schemas,
-    /// Tells what is said of all versions from what was said of them at another time, also before a restart.
+    /// A digest of the definition's relevant parts: tells cached fields of another definition apart, also across restarts.
     digest: String,
     conversion: Option<Arc<Conversion>>,
 }
@@ -109,12 +109,12 @@ pub fn is_custom(store: &TypeName) -> bool {
     store.as_str().starts_with(STORE_PREFIX)
 }
 
-/// The store of the objects of the definition with this name: that is its plural and its group.
+/// The store of a definition, named by plural and group.
 pub fn store_named(definition: &str) -> TypeName {
     TypeName::new(&format!("{STORE_PREFIX}{definition}"))
 }
 
-/// What a definition says.
+/// The parts of a definition.
 struct Said<'a> {
     definition: &'a Value,
     group: &'a str,
@@ -122,7 +122,7 @@ struct Said<'a> {
     kind: &'a str,
 }
 
-/// What it says of one version.
+/// The parts of one version.
 struct Version<'a> {
     said: &'a Value,
     schema: Arc<Schema>,
@@ -247,7 +247,7 @@ impl<'a> Said<'a> {
             categories: self.list("categories"),
             subresources,
             columns,
-            // Each version works in its own form: what is stored is turned into it when it is read.
+            // Each version works in its own form: stored objects are converted when they are read.
             stored: Some(Stored { store: self.store(), version: gv.clone(), hash: hash.into() }),
             gv,
             introduced: None,
@@ -284,7 +284,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// What defaults say that their own schema does not know would be taken out of every object again.
+/// Unknown fields of defaults are removed, because they would be pruned from every object again.
 fn prune_defaults(schema: &mut Schema) {
     if let Some(mut default) = schema.default.take() {
         prune::prune_default(schema, &mut default);
@@ -302,7 +302,7 @@ fn selectable_field(said: &Value) -> Option<(String, JsonPath)> {
     Some((path.strip_prefix('.').unwrap_or(path).to_owned(), JsonPath::parse(path).ok()?))
 }
 
-/// The columns of a version's tables, and where their cells come from. After a column that makes no sense there are no more.
+/// The table columns of a version, and the paths of their cells. Columns after an invalid one are dropped.
 fn columns(version: &Value) -> (Vec<Column>, Vec<Cell>) {
     let text = |text: &str| -> Arc<str> { text.into() };
     let name = About::Field(OBJECT_META.into(), "name".into());

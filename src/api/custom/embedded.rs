@@ -1,4 +1,4 @@
-//! Objects within custom resources: they have a kind and metadata of their own.
+//! Embedded resources: objects within custom resources that have kind and metadata.
 
 use super::schema::{Others, Schema};
 use super::values::shown;
@@ -11,8 +11,8 @@ use crate::api::schema::decode::{self, Refused};
 use crate::api::schema::{Registry, encode};
 use crate::api::value::{Object, Value};
 
-/// Gives the metadata of objects within an object their form, and answers the paths of what is unknown in them. What cannot be
-/// read is refused, or left out if `lenient`.
+/// Normalizes the metadata of embedded resources, and answers the paths of unknown fields. Invalid metadata is an error, or
+/// dropped if `lenient`.
 pub fn coerce(
     schema: &Schema,
     object: &mut Value,
@@ -24,7 +24,7 @@ pub fn coerce(
     Ok(walk.unknown)
 }
 
-/// The same of a default, which may be such an object itself.
+/// The same for a default, which may itself be an embedded resource.
 pub fn coerce_default(
     schema: &Schema,
     default: &mut Value,
@@ -88,7 +88,7 @@ impl Walk<'_> {
                 self.unknown.extend(names.map(|name| place.child(name).to_string()));
                 let written = encode::encode(self.registry, ty, &read.value);
                 let mut value = json::read(&written).unwrap_or_default();
-                // A time that nobody set is not said.
+                // An unset time is omitted.
                 if value.get("creationTimestamp").is_none() {
                     value.remove("creationTimestamp");
                 }
@@ -109,7 +109,7 @@ impl Walk<'_> {
     }
 }
 
-/// Refuses an object within an object whose kind or version is no text.
+/// Refuses an embedded resource whose kind or apiVersion is no string.
 fn named_by_texts(fields: &Object, path: &Path) -> Result<(), FieldError> {
     for field in ["apiVersion", "kind"] {
         if let Some(said) = fields.get(field).filter(|said| said.as_str().is_none()) {
@@ -119,12 +119,12 @@ fn named_by_texts(fields: &Object, path: &Path) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// Checks the kinds and metadata of objects within an object.
+/// Validates the kinds and metadata of embedded resources.
 pub fn check(schema: &Schema, object: &Value, registry: &Registry, errors: &mut Errors) {
     inside(schema, object, &Path::root(), registry, errors);
 }
 
-/// Checks those of objects within a value, and of the value itself where it is such an object.
+/// Validates embedded resources inside of a value, and the value itself if it is one.
 pub fn inside(schema: &Schema, value: &Value, path: &Path, registry: &Registry, errors: &mut Errors) {
     match value {
         Value::Object(fields) => {

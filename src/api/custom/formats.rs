@@ -1,4 +1,4 @@
-//! The forms that texts of custom resources may be said to have. Names that are not known here mean nothing.
+//! String formats in schemas. Unknown formats are ignored.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
@@ -7,30 +7,30 @@ use regex::Regex;
 
 use crate::api::schema::time;
 
-/// A form of text.
+/// A string format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// 24 hexadecimal digits.
     BsonObjectId,
     /// An absolute URI, or an absolute path.
     Uri,
-    /// An address of mail.
+    /// An email address.
     Email,
-    /// The name of a host.
+    /// A host name.
     Hostname,
     /// An IPv4 address.
     Ipv4,
     /// An IPv6 address.
     Ipv6,
-    /// A range of addresses.
+    /// A CIDR.
     Cidr,
     /// A MAC address.
     Mac,
-    /// A UUID of a version; 0 for any.
+    /// A UUID of this version; 0 for any.
     Uuid(u8),
     /// An ISBN of 10 or 13 digits; 0 for either.
     Isbn(u8),
-    /// The number of a credit card.
+    /// A credit card number.
     CreditCard,
     /// A social security number.
     Ssn,
@@ -42,11 +42,11 @@ pub enum Format {
     Byte,
     /// Any text.
     Password,
-    /// A day.
+    /// A date.
     Date,
-    /// A length of time.
+    /// A duration.
     Duration,
-    /// An instant.
+    /// A date-time.
     DateTime,
 }
 
@@ -63,13 +63,13 @@ static UUID: LazyLock<Option<Regex>> = LazyLock::new(|| {
 /// A count and a unit, anywhere in a text.
 static COUNTED: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"([0-9]+)[\t\n\f\r ]*([A-Za-zµ]+)").ok());
-/// A time of day in a zone, as date-times have it behind the T. What stands before a fraction may be anything.
+/// A time of day with a zone, as in the second half of a date-time. Any character may precede the fraction.
 static CLOCK: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r"^([0-9]{2}):([0-9]{2}):([0-9]{2})(?:.[0-9]+)?(?:z|[+-][0-9]{2}:[0-9]{2})$").ok()
 });
 
 impl Format {
-    /// The format of this name, which may be written with dashes.
+    /// The format of this name; dashes are ignored.
     pub fn named(name: &str) -> Option<Format> {
         Some(match name.replace('-', "").as_str() {
             "bsonobjectid" => Format::BsonObjectId,
@@ -100,7 +100,7 @@ impl Format {
         })
     }
 
-    /// Whether a text has this form.
+    /// Whether a text has this format.
     pub fn holds(self, text: &str) -> bool {
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -112,7 +112,7 @@ impl Format {
                 let short = text.len() <= 255 && text.split('.').all(|label| label.len() <= 63);
                 short && HOSTNAME.as_ref().is_some_and(|pattern| pattern.is_match(text))
             }
-            // An address of the fourth version may be written within one of the sixth.
+            // An IPv4 address may be written inside of an IPv6 one.
             Format::Ipv4 => is_ipv4(text) || (text.contains('.') && text.parse::<Ipv6Addr>().is_ok()),
             Format::Ipv6 => text.contains(':') && text.parse::<Ipv6Addr>().is_ok(),
             Format::Cidr => text.split_once('/').is_some_and(|(address, length)| {
@@ -137,7 +137,7 @@ impl Format {
             }
             Format::Isbn(length) => is_isbn(text, length),
             Format::CreditCard => is_card(text),
-            // With both separators: the length is asked for, too.
+            // With both separators, because the length is checked, too.
             Format::Ssn => {
                 let parts: Vec<&str> = text.split(['-', ' ']).collect();
                 let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
@@ -165,7 +165,7 @@ impl Format {
 }
 
 fn is_ipv4(text: &str) -> bool {
-    // Leading zeros have always been taken.
+    // Leading zeros are accepted.
     let parts: Vec<&str> = text.split('.').collect();
     let sloppy = parts.len() == 4
         && parts.iter().all(|part| {
@@ -221,7 +221,7 @@ fn is_isbn(text: &str, length: u8) -> bool {
     ten || thirteen
 }
 
-/// How the numbers of cards begin, and how long those are.
+/// Prefixes and lengths of card numbers.
 const CARDS: [(&str, &str, usize); 11] = [
     ("4", "4", 13),
     ("4", "4", 16),
@@ -235,7 +235,7 @@ const CARDS: [(&str, &str, usize); 11] = [
     ("38", "38", 14),
     ("35", "35", 16),
 ];
-/// Numbers of one make that are a digit shorter.
+/// Prefixes with one digit less.
 const SHORT_CARDS: [&str; 2] = ["2131", "1800"];
 
 fn is_card(text: &str) -> bool {
@@ -275,7 +275,7 @@ fn is_date(text: &str) -> bool {
     text.len() == 10 && time::parse_seconds(&format!("{text}T00:00:00Z")).is_ok()
 }
 
-/// A day, a T, and a time of day in a zone. What comes behind another T does not count.
+/// A date, a T, and a time with a zone. Text after another T is ignored.
 fn is_instant(text: &str) -> bool {
     let lower = text.to_lowercase();
     let mut parts = lower.split('t');
@@ -285,9 +285,9 @@ fn is_instant(text: &str) -> bool {
     is_date(day) && within(1, "23") && within(2, "59") && within(3, "59")
 }
 
-/// A length of time: `1h30m`, or counts of units by their names with anything in between.
+/// A duration: `1h30m`, or counts of named units with anything in between.
 fn is_duration(text: &str) -> bool {
-    /// Units by all of their names. The last may go on: `sec`, `secs`, `seconds`.
+    /// The names of units. The last one may have a suffix: `sec`, `secs`, `seconds`.
     const UNITS: [&[&str]; 8] = [
         &["ns", "nano"],
         &["us", "µs", "micro"],
@@ -316,7 +316,7 @@ fn is_duration(text: &str) -> bool {
     known
 }
 
-/// Signed counts with units, without anything in between.
+/// Signed counts with units, without separators.
 fn is_plain_duration(text: &str) -> bool {
     const UNITS: [&str; 8] = ["ns", "us", "µs", "μs", "ms", "s", "m", "h"];
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -340,7 +340,7 @@ fn is_plain_duration(text: &str) -> bool {
     any
 }
 
-/// What a client may ask a server for: an absolute URI or an absolute path, without a fragment of its own.
+/// A request URI: an absolute URI or an absolute path, without a fragment.
 fn is_request_uri(text: &str) -> bool {
     if text.is_empty() || text.contains(|c: char| c.is_ascii_control()) {
         return false;
@@ -383,7 +383,7 @@ fn has_good_escapes(text: &str) -> bool {
     })
 }
 
-/// A host with an optional port, behind an optional user.
+/// A host with optional port and user.
 fn is_authority(text: &str) -> bool {
     let (user, host) = text.rsplit_once('@').map_or((None, text), |(user, host)| (Some(user), host));
     let in_user = |c: char| c.is_ascii_alphanumeric() || "-._:~!$&'()*+,;=%@".contains(c);
@@ -400,7 +400,7 @@ fn is_authority(text: &str) -> bool {
     let (name, port) = host.rfind(':').map_or((host, ""), |at| host.split_at(at));
     let in_host =
         |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=:[]<>\"".contains(c);
-    // Only what is not ASCII may be escaped in a host.
+    // Only non-ASCII bytes may be escaped in a host.
     let mut escapes = name.split('%');
     let plain = escapes.next().is_none_or(|first| first.chars().all(in_host));
     let escaped = escapes.all(|behind| {
@@ -410,7 +410,7 @@ fn is_authority(text: &str) -> bool {
     is_port(port) && plain && escaped
 }
 
-/// The white space of patterns.
+/// The whitespace of patterns.
 const SPACES: [char; 5] = [' ', '\t', '\n', '\x0c', '\r'];
 
 #[cfg(test)]
@@ -551,7 +551,7 @@ mod tests {
         for name in NAMES {
             let format = Format::named(name).unwrap();
             for text in TEXTS {
-                // In place of one, two, three and four bytes, at every place: none may panic, whatever is said.
+                // Multi-byte characters inserted at every position must not cause a panic.
                 for (letter, at) in
                     ["é", "€", "😀"].iter().flat_map(|l| (0..=text.len()).map(move |at| (l, at)))
                 {

@@ -1,4 +1,4 @@
-//! What is wrong with a value, as it is found, and how it is told.
+//! Collects validation problems of a value.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,12 +7,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::limits::{FIELD_ERROR_BYTES, FIELD_ERRORS, PATH_BYTES};
 
-/// What a message without a place says of it.
+/// The path in messages about the whole object.
 pub(super) fn nowhere(base: &Path) -> Path {
     if base.is_empty() { Path::new("<nil>") } else { base.clone() }
 }
 
-/// Where a value stands: a chain on the stack, because most values are right and nobody asks where they are.
+/// The position of a value: a chain on the stack, because most values are valid and their path is never needed.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'p> {
     above: Option<&'p Place<'p>>,
@@ -22,14 +22,14 @@ pub(super) struct Place<'p> {
 #[derive(Clone, Copy)]
 enum Step<'p> {
     Root,
-    /// A field that the schema names.
+    /// A field with a schema.
     Named(&'p str),
-    /// Another field: it has a dot before it even at the root.
+    /// Another field: it has a leading dot even at the root.
     Other(&'p str),
     Item(usize),
 }
 
-/// What a place ends in that is cut.
+/// The end of a cut path.
 const CUT: &str = "...";
 
 impl<'p> Place<'p> {
@@ -48,14 +48,14 @@ impl<'p> Place<'p> {
     }
 }
 
-/// The beginning of a text that has no more bytes than may be.
+/// The beginning of a text within a number of bytes.
 fn head(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
 impl fmt::Display for Place<'_> {
-    /// The place as messages name it, cut where it becomes too long: keys are the client's.
+    /// The path as messages print it, cut if too long: clients choose the keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut steps: Vec<Step<'_>> =
             std::iter::successors(Some(self), |place| place.above).map(|place| place.step).collect();
@@ -73,7 +73,7 @@ impl fmt::Display for Place<'_> {
             if dot {
                 text.push('.');
             }
-            // One byte more than may be says that it has to be cut.
+            // One byte over the limit shows that it must be cut.
             text.push_str(head(name, PATH_BYTES + 4));
             if text.len() > PATH_BYTES {
                 text.truncate(head(&text, PATH_BYTES - CUT.len()).len());
@@ -85,16 +85,16 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// What was found in one value, and how much of it was right.
+/// The problems of one value, and how much of it was valid.
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) problems: Vec<Problem>,
     pub(super) matched: usize,
-    /// Bytes that were written to tell of this value itself.
+    /// Bytes written for problems of this value itself.
     pub(super) written: usize,
-    /// Bytes of the problems that are kept.
+    /// Bytes of the kept problems.
     bytes: usize,
-    /// The hashes of their texts: each is told once.
+    /// The hashes of their texts, to report each once.
     known: BTreeSet<u64>,
 }
 
@@ -120,7 +120,7 @@ impl Found {
         }
     }
 
-    /// Lets pass whatever is wrong.
+    /// Drops all problems.
     pub(super) fn forgive(&mut self) {
         self.problems.clear();
         self.known.clear();
@@ -132,12 +132,12 @@ impl Found {
     }
 }
 
-/// One thing that is wrong.
+/// One problem.
 pub(super) struct Problem {
-    /// Where, as the text names it; `None` for what is wrong with the whole.
+    /// The path in its text; `None` if it is about the whole.
     pub(super) place: Option<String>,
     pub(super) what: What,
-    /// What is said of it; also what tells it from others.
+    /// The message, which also identifies it.
     pub(super) text: String,
 }
 

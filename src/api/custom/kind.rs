@@ -1,4 +1,4 @@
-//! What is known of one version of a custom kind besides what every resource says, and how it reads its objects.
+//! One version of a custom resource, and how its objects are processed.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -22,52 +22,52 @@ use crate::api::schema::{Registry, time};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
-/// What the objects of each version of a kind may say, by what stands in their apiVersion field.
+/// The schemas of all versions, by apiVersion.
 pub type Schemas = Arc<BTreeMap<String, Arc<Schema>>>;
 
-/// What is known of one version of a custom kind.
+/// One version of a custom resource.
 #[derive(Debug)]
 pub struct Custom {
-    /// The kind.
+    /// The kind of the objects.
     pub kind: Arc<str>,
-    /// What stands in the apiVersion field of this version.
+    /// The apiVersion of this version.
     pub api_version: Arc<str>,
-    /// The same of the version that objects are stored in.
+    /// The apiVersion of the storage version.
     pub stored_as: Arc<str>,
-    /// What its objects may say.
+    /// The schema of this version.
     pub schema: Arc<Schema>,
-    /// The same of all versions: an object may be stored in any of them.
+    /// The schemas of all versions: an object may be stored in any of them.
     pub schemas: Schemas,
-    /// The rules that are written as expressions.
+    /// The CEL validation rules.
     pub rules: Option<Arc<Rules>>,
-    /// Whether objects keep all that they say.
+    /// Whether unknown fields are preserved everywhere.
     pub keeps_all: bool,
-    /// Its types, and those that are built in.
+    /// Its types, and the built-in ones.
     pub registry: Arc<Registry>,
-    /// The cells of its rows behind the name.
+    /// The table cells after the name.
     pub cells: Vec<Cell>,
-    /// The numbers of the resources that its definition means now.
+    /// The ordinals of the current resources of its definition.
     pub ordinals: RangeInclusive<u32>,
-    /// The fields that its objects can be selected by, and where they stand.
+    /// The selectable fields and their paths.
     pub selectable: Vec<(String, JsonPath)>,
-    /// What tells fields that were kept by what this definition says from others.
+    /// Tells fields that were extracted under the current definition from older ones.
     pub mark: Arc<str>,
-    /// Its scale, if it has one.
+    /// Its scale subresource, if it has one.
     pub scale: Option<Part>,
-    /// What its clients are told, if they should use another version.
+    /// The deprecation warning.
     pub deprecation: Option<Arc<str>>,
-    /// Whether its definition goes: then nothing new is made.
+    /// Whether its definition is terminating: then nothing can be created.
     pub is_going: bool,
-    /// Who turns its objects into other versions; without, versions differ in their `apiVersion` alone.
+    /// The conversion webhook; without one, versions differ only in `apiVersion`.
     pub conversion: Option<Arc<Conversion>>,
 }
 
-/// One cell of a row.
+/// One table cell.
 #[derive(Debug)]
 pub struct Cell {
-    /// Where its value stands.
+    /// The path of its value.
     pub path: JsonPath,
-    /// What it is shown as.
+    /// The type of the column.
     pub kind: Arc<str>,
 }
 
@@ -78,7 +78,7 @@ impl PartialEq for Custom {
 }
 
 impl Custom {
-    /// Takes out of a body what the kind does not know, and answers what that is. Fails if what it knows makes no sense.
+    /// Prunes unknown fields of a body and answers them. Fails if known fields have wrong types.
     pub fn coerce(&self, object: &mut Value) -> Result<Vec<String>, String> {
         if self.keeps_all {
             return Ok(Vec::new());
@@ -91,18 +91,18 @@ impl Custom {
         Ok(unknown.into_iter().map(|path| format!("unknown field {}", quoted(&path))).collect())
     }
 
-    /// Fills in what a body leaves out. Whether there was room for all of it.
+    /// Sets defaults. Answers whether they fit the limit.
     pub fn fill(&self, object: &mut Value) -> bool {
         let mut room = FILLED_BYTES;
         prune::fill(&self.schema, object, &mut room)
     }
 
-    /// A stored object as this version shows it. The version that it was stored in says what it is and what it leaves out; this one
-    /// only takes out what it does not know.
+    /// A stored object as this version shows it. Defaults come from the schema of the version it was stored in; this version only
+    /// prunes.
     pub fn shown(&self, mut object: Value) -> Value {
         let stored_by = self.schemas.get(object.str("apiVersion")).unwrap_or(&self.schema);
         self.clean(stored_by, &mut object);
-        // What has no room now had none when it was stored.
+        // Defaults that exceed the limit now did so when the object was stored.
         let _fits = prune::fill(stored_by, &mut object, &mut { FILLED_BYTES });
         object.set("apiVersion", &*self.api_version);
         if !Arc::ptr_eq(stored_by, &self.schema) {
@@ -111,23 +111,22 @@ impl Custom {
         object
     }
 
-    /// The object that is stored as these bytes, in the version that it is stored in, with what it leaves out; `None` if it cannot
-    /// be read.
+    /// Decodes a stored object in the version it is stored in, with defaults; `None` if it is corrupt.
     pub fn read_stored(&self, bytes: &[u8]) -> Option<Value> {
         let mut object = codec::decode_stored(bytes, self.registry.free_object(), &self.registry)?;
         let stored_by = self.schemas.get(object.str("apiVersion")).unwrap_or(&self.schema);
         self.clean(stored_by, &mut object);
-        // What has no room now had none when it was stored.
+        // Defaults that exceed the limit now did so when the object was stored.
         let _fits = prune::fill(stored_by, &mut object, &mut { FILLED_BYTES });
         Some(object)
     }
 
-    /// What a webhook made of an object, without what this version does not know.
+    /// A converted object, pruned by the schema of this version.
     pub fn known(&self, object: Value) -> Value {
         self.known_in(&self.api_version, object)
     }
 
-    /// The same for another version of the kind.
+    /// A converted object, pruned by the schema of another version.
     pub fn known_in(&self, api_version: &str, mut object: Value) -> Value {
         if let Some(schema) = self.schemas.get(api_version) {
             self.clean(schema, &mut object);
@@ -135,24 +134,24 @@ impl Custom {
         object
     }
 
-    /// Takes out of an object that is stored, or about to be, what a version of its kind does not know.
+    /// Prunes a stored object, or one about to be stored, by the schema of a version.
     fn clean(&self, schema: &Schema, object: &mut Value) {
         if !self.keeps_all {
             prune::prune(schema, object);
             prune::drop_nulls(schema, object);
-            // What cannot be read was let pass once, and is left out.
+            // Invalid embedded metadata was accepted once, and is dropped.
             let _dropped = embedded::coerce(schema, object, &self.registry, true);
         }
     }
 
-    /// The object that is stored as these bytes, as this version shows it; `None` if it cannot be read.
+    /// Decodes a stored object as this version shows it; `None` if it is corrupt.
     pub fn read(&self, bytes: &[u8]) -> Option<Value> {
         codec::decode_stored(bytes, self.registry.free_object(), &self.registry)
             .map(|value| self.shown(value))
     }
 
-    /// The fields that are kept with an object which is about to be stored. What another version writes is changed on its way, and
-    /// read when somebody selects.
+    /// The selectable fields to store with an object. Objects written in another version are converted, so their fields are read
+    /// when somebody selects.
     pub fn kept(&self, object: &Value) -> Pairs {
         if self.selectable.is_empty() || self.api_version != self.stored_as {
             return Pairs::default();
@@ -161,8 +160,8 @@ impl Custom {
         fields.iter().chain([(MARK_FIELD, &*self.mark)]).collect()
     }
 
-    /// The fields of an object that it can be selected by, beside name and namespace. One that is absent counts as empty, so
-    /// empty ones need no room.
+    /// The selectable fields of an object, besides name and namespace. An absent one counts as empty, so empty ones are not
+    /// stored.
     pub fn selected(&self, object: &Value) -> Pairs {
         let said = |value: &Value| if value.is_null() { String::new() } else { text(value) };
         let pairs = self
@@ -172,7 +171,7 @@ impl Custom {
         pairs.filter(|(_, value)| !value.is_empty()).collect()
     }
 
-    /// Checks a new object, its metadata apart.
+    /// Validates a new object, except for its metadata.
     pub fn check_new(&self, object: &Value, errors: &mut Errors, warned: &mut Warned) {
         if self.check_kind(object, errors) {
             validate::check(&self.schema, object, None, &Path::root(), errors);
@@ -189,7 +188,7 @@ impl Custom {
         }
     }
 
-    /// Checks a changed object, its metadata apart.
+    /// Validates a changed object, except for its metadata.
     pub fn check_change(&self, new: &Value, old: &Value, errors: &mut Errors, warned: &mut Warned) {
         if !self.check_kind(new, errors) {
             return;
@@ -201,7 +200,7 @@ impl Custom {
         self.check_rules(new, Some(old), errors, warned);
     }
 
-    /// Checks a changed status.
+    /// Validates a changed status.
     pub fn check_status(&self, new: &Value, old: &Value, errors: &mut Errors, warned: &mut Warned) {
         if !self.check_kind(new, errors) {
             return;
@@ -223,7 +222,7 @@ impl Custom {
         }
     }
 
-    /// Whether an object is of this kind. If it is not, there is no more to say of it.
+    /// Whether an object has this kind. If not, no further checks are made.
     fn check_kind(&self, object: &Value, errors: &mut Errors) -> bool {
         let said = [("kind", &self.kind), ("apiVersion", &self.api_version)];
         let mut wrong = said.into_iter().filter(|(field, wanted)| object.str(field) != &***wanted).peekable();
@@ -244,7 +243,7 @@ impl Custom {
         }
     }
 
-    /// The cells of an object's row.
+    /// The table cells of an object.
     pub fn row(&self, object: &Value, now: i64) -> Vec<Value> {
         let mut cells = vec![Value::from(meta::name(object))];
         cells.extend(self.cells.iter().map(|cell| cell.of(object, now)));
@@ -252,7 +251,7 @@ impl Custom {
     }
 }
 
-/// What the writer of an object is told of finalizers that it adds.
+/// Warnings about new finalizers.
 pub fn warn_of_finalizers(new: &Value, old: Option<&Value>, warned: &mut Warned) {
     const KNOWN: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
     let all = |object: &Value| -> Vec<String> {
@@ -288,7 +287,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// A number as text: with a power of ten if it is very small or not small.
+/// A number in Go's `%g` format: with an exponent for very small and large ones.
 pub(super) fn plain_float(number: f64) -> String {
     let scientific = format!("{number:e}");
     let Some((digits, power)) = scientific.split_once('e') else { return scientific };
@@ -323,7 +322,7 @@ impl Cell {
     }
 }
 
-/// The bytes that are stored of an object of this kind.
+/// The stored bytes of an object of this kind.
 pub fn stored(custom: &Custom, object: &Value) -> codec::Encoded {
     let mut object = object.clone();
     object.set("apiVersion", &*custom.stored_as);

@@ -1,4 +1,4 @@
-//! Lists whose items must differ: sets, and lists with keys.
+//! Uniqueness in lists: sets, and lists with keys.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::api::findings::Errors;
 use crate::api::schema::ListFact;
 use crate::api::value::{Object, Value};
 
-/// Finds the items that stand twice.
+/// Finds duplicate items.
 pub fn check(schema: &Schema, value: &Value, errors: &mut Errors) {
     walk(schema, value, &Path::root(), errors);
 }
@@ -47,7 +47,7 @@ fn walk(schema: &Schema, value: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// What tells an item of a set from others: 1 is not 1.0.
+/// The identity of a set item: 1 is not 1.0.
 fn told_apart(item: &Value) -> Vec<u8> {
     let mut text = json::to_json(item);
     if matches!(item, Value::Float(_)) {
@@ -75,7 +75,7 @@ fn keyed(keys: &[String], items: &[Value], path: &Path, errors: &mut Errors) {
     });
 }
 
-/// Tells of the second place of each that stands more than once.
+/// Reports the second position of each duplicate.
 fn twice(all: impl Iterator<Item = Vec<u8>>, mut tell: impl FnMut(usize)) {
     let mut seen: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     for (index, item) in all.enumerate() {

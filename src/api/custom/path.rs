@@ -1,33 +1,32 @@
-//! Paths into objects: `.spec.color`, `.status.conditions[?(@.type=="Ready")].status`, as the columns of tables and the fields of
-//! selectors name them. What such a path means is what clients of the reference know, down to its oddities: a name in quotes is
-//! read as a path again, a dot before a bracket names a field without a name, and a path that asks for an item that is not there
-//! finds nothing at all.
+//! JSONPaths of table columns and selectable fields: `.spec.color`, `.status.conditions[?(@.type=="Ready")].status`. The
+//! semantics are the reference's, including its oddities: a quoted name is parsed as a path again, a dot before a bracket names
+//! an empty field, and a missing list item makes the whole path find nothing.
 
 use std::cmp::Ordering;
 
 use crate::api::limits::{JSON_PATH_BYTES, JSON_PATH_DEPTH};
 use crate::api::value::Value;
 
-/// A path that was read once.
+/// A parsed path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JsonPath(Vec<Step>);
 
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Field(String),
-    /// Items from one place to another, each so many.
+    /// A slice with a step.
     Slice {
         from: Option<i64>,
         to: To,
         by: Option<i64>,
     },
-    /// What several paths lead to.
+    /// The union of several paths.
     Union(Vec<Vec<Step>>),
-    /// All that is right inside.
+    /// All direct children.
     All,
-    /// All that is inside, at every depth.
+    /// All descendants.
     Below,
-    /// A value of its own. Text stands there once; numbers and truths once for each value that led here.
+    /// A constant. Text occurs once; numbers and booleans once per value that led here.
     Text(Value),
     Literal(Value),
     Where {
@@ -35,14 +34,14 @@ enum Step {
         operator: Option<Operator>,
         right: Vec<Step>,
     },
-    /// Something that can be read and never be followed.
+    /// An expression that parses but never evaluates.
     Nonsense,
 }
 
-/// Where items end.
+/// The end of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum To {
-    /// Right behind the first.
+    /// Right after the first.
     Next,
     /// At the end.
     End,
@@ -60,17 +59,16 @@ enum Operator {
     Unknown,
 }
 
-/// What reading answers: what was read, or what is wrong.
+/// The result of parsing.
 type Result<T> = std::result::Result<T, String>;
 
 const TOO_LONG: &str = "the path is too long or too deep";
 
-/// How many results a path may have on its way.
+/// The maximum number of intermediate results.
 const MOST_RESULTS: usize = 10_000;
 
 impl JsonPath {
-    /// Reads a path. What is wrong with one that is none, or is longer or deeper than is taken, is told in the words of the
-    /// reference.
+    /// Parses a path. Errors are in the reference's words, also for a path that is too long or too deep.
     pub fn parse(text: &str) -> Result<JsonPath> {
         if text.len() > JSON_PATH_BYTES { Err(TOO_LONG.to_owned()) } else { steps(text, 0).map(JsonPath) }
     }
@@ -81,12 +79,12 @@ impl JsonPath {
     }
 }
 
-/// Where a name ends.
+/// The characters that end a name.
 fn is_terminator(letter: char) -> bool {
     matches!(letter, ' ' | '\t' | '\r' | '\n' | '.' | ',' | '[' | ']' | '$' | '@' | '{' | '}')
 }
 
-/// `depth` counts the texts that this one stands in: each is a call within a call.
+/// `depth` counts the enclosing texts: each is a recursion.
 fn steps(text: &str, depth: usize) -> Result<Vec<Step>> {
     if depth > JSON_PATH_DEPTH {
         return Err(TOO_LONG.to_owned());
@@ -119,7 +117,7 @@ fn steps(text: &str, depth: usize) -> Result<Vec<Step>> {
             letter if letter.is_numeric() => number(rest, &mut all)?,
             letter if letter == '_' || letter.is_alphabetic() => identifier(rest, &mut all),
             '}' => {
-                // What follows is text, and perhaps one more path.
+                // Text follows, and perhaps one more path.
                 let next = behind.split_once('{').map_or("", |(_, next)| next);
                 steps(next, depth + 1)?;
                 return Ok(all);
@@ -131,13 +129,13 @@ fn steps(text: &str, depth: usize) -> Result<Vec<Step>> {
     Ok(all)
 }
 
-/// A sign by its number, and by itself if it can be seen.
+/// A character by its code point, and itself if it is printable.
 fn code_of(letter: char) -> String {
     let code = format!("U+{:04X}", u32::from(letter));
     if letter.is_control() || letter.is_whitespace() { code } else { format!("{code} '{letter}'") }
 }
 
-/// A name up to the next sign that ends it and that no backslash stands before.
+/// A name up to the next unescaped terminator.
 fn field<'t>(text: &'t str, all: &mut Vec<Step>) -> &'t str {
     let mut letters = text.char_indices();
     let mut end = text.len();
@@ -174,7 +172,7 @@ fn number<'t>(text: &'t str, all: &mut Vec<Step>) -> Result<&'t str> {
     Ok(rest)
 }
 
-/// Text in quotes, which `text` begins with.
+/// Quoted text at the beginning of `text`.
 fn quote<'t>(text: &'t str, all: &mut Vec<Step>) -> Result<&'t str> {
     const OPEN: &str = "unterminated quoted string";
     let mut letters = text.char_indices();
@@ -206,7 +204,7 @@ fn quote<'t>(text: &'t str, all: &mut Vec<Step>) -> Result<&'t str> {
     Err(OPEN.to_owned())
 }
 
-/// What stands in brackets, behind the one that opens.
+/// The contents of brackets, after the opening one.
 fn array<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Result<&'t str> {
     let closed = text.split_once(']').filter(|(inner, _)| !inner.contains('\n'));
     let (inner, rest) = closed.ok_or_else(|| "unterminated array".to_owned())?;
@@ -244,7 +242,7 @@ fn slice(text: &str) -> Result<Step> {
     Ok(Step::Slice { from, to, by })
 }
 
-/// A condition, behind the brackets that open it.
+/// A filter, after its opening brackets.
 fn filter<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Result<&'t str> {
     let (mut opened, mut closed) = (None, false);
     let mut before = ' ';
@@ -267,7 +265,7 @@ fn filter<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Result<&'t st
     let signs = |c: char| matches!(c, '!' | '<' | '>' | '=');
     let parts = inner.find(signs).filter(|at| *at > 0).and_then(|at| {
         let (left, rest) = inner.split_at(at);
-        // As many signs as there are, but something must be left.
+        // As many operator characters as there are, but an operand must be left.
         let end =
             rest.find(|c: char| !signs(c)).or_else(|| rest.len().checked_sub(1)).filter(|end| *end > 0)?;
         let (sign, right) = rest.split_at(end);
@@ -292,7 +290,7 @@ fn filter<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Result<&'t st
     Ok(rest)
 }
 
-/// What is at the end of a path from each of these; `None` if it cannot be followed.
+/// The values at the end of a path from each of these; `None` if the path fails.
 fn walk<'v>(steps: &'v [Step], from: Vec<&'v Value>) -> Option<Vec<&'v Value>> {
     let mut here = from;
     for step in steps {
@@ -302,7 +300,7 @@ fn walk<'v>(steps: &'v [Step], from: Vec<&'v Value>) -> Option<Vec<&'v Value>> {
     Some(here)
 }
 
-/// What is right inside of a value.
+/// The direct children of a value.
 fn inside(value: &Value) -> Vec<&Value> {
     match value {
         Value::Array(items) => items.iter().collect(),
@@ -375,7 +373,7 @@ impl Step {
     }
 }
 
-/// The places of items that a slice means among so many; two that are the same if it means none.
+/// The range of a slice among so many items; both ends are equal if it is empty.
 fn range(count: usize, (from, to): (Option<i64>, To)) -> Option<(usize, usize)> {
     let count = i64::try_from(count).ok()?;
     let first = from.unwrap_or(0);
@@ -384,7 +382,7 @@ fn range(count: usize, (from, to): (Option<i64>, To)) -> Option<(usize, usize)> 
         To::End => count,
         To::At(at) if at < 0 => at + count,
         To::At(at) => at,
-        // Behind the last item, if the first was counted from the end.
+        // After the last item, if the first was counted from the end.
         To::Next if first < 0 => first + 1 + count,
         To::Next => first.saturating_add(1),
     };
@@ -395,7 +393,7 @@ fn range(count: usize, (from, to): (Option<i64>, To)) -> Option<(usize, usize)> 
     fits.then(|| Some((usize::try_from(begin).ok()?, usize::try_from(end).ok()?)))?
 }
 
-/// Whether an item satisfies a condition; `None` if that cannot be said of any item then.
+/// Whether an item satisfies a filter; `None` if the whole path fails.
 fn holds(item: &Value, left: &[Step], operator: Option<Operator>, right: &[Step]) -> Option<bool> {
     let lefts = walk(left, vec![item]);
     let Some(operator) = operator else { return Some(lefts.is_some_and(|lefts| !lefts.is_empty())) };
@@ -408,7 +406,7 @@ fn holds(item: &Value, left: &[Step], operator: Option<Operator>, right: &[Step]
         (Value::String(left), Value::String(right)) => left.cmp(right),
         (Value::Int(left), Value::Int(right)) => left.cmp(right),
         (Value::Float(left), Value::Float(right)) => left.partial_cmp(right)?,
-        // Truths are the same or not, and there is no order of them.
+        // Booleans can be equal or not, but have no order.
         (Value::Bool(left), Value::Bool(right)) => {
             return match operator {
                 Operator::Equal => Some(left == right),
@@ -471,7 +469,7 @@ mod tests {
             (".spec.nothing.here", None),
             (".spec.none", Some("null")),
             (".spec.none.x", None),
-            // One item too few, and nothing is found at all.
+            // One missing item, and nothing is found at all.
             (".spec.l[7]", None),
             (".spec.l[9223372036854775807]", None),
             (".spec.l[-9223372036854775808:9223372036854775807:9223372036854775807]", None),

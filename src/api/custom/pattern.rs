@@ -1,4 +1,4 @@
-//! The patterns of schemas: written for RE2, used by an engine that reads some of it in another way.
+//! Regular expressions of schemas: written for RE2, used by an engine with a slightly different syntax.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use regex::{Regex, RegexBuilder};
 
 use crate::api::limits::{PATTERN_BYTES, PATTERN_TEXT_BYTES, PATTERNS_BYTES};
 
-/// The patterns of one schema. Each is made once, and together they take no more than a bound.
+/// The patterns of one schema. Each is compiled once, and their total size is bounded.
 #[derive(Debug)]
 pub struct Patterns {
     made: BTreeMap<String, Option<Regex>>,
@@ -19,13 +19,13 @@ impl Default for Patterns {
     }
 }
 
-/// The least that a pattern is taken for.
+/// The minimum size that is charged for a pattern.
 const LEAST_BYTES: usize = 4 << 10;
-/// The most that the engine keeps to match faster.
+/// The maximum cache of the engine.
 const CACHE_BYTES: usize = 256 << 10;
 
 impl Patterns {
-    /// The pattern as it is used; `None` if it is none or too large, which every text then fails.
+    /// The compiled pattern; `None` if it is invalid or too large, which every text then fails.
     pub fn compiled(&mut self, pattern: &str) -> Option<Regex> {
         if let Some(made) = self.made.get(pattern) {
             return made.clone();
@@ -35,14 +35,14 @@ impl Patterns {
         made
     }
 
-    /// Makes a pattern and charges for it, made or not: what is refused takes as long.
+    /// Compiles a pattern and charges its size, also for a failure, which takes as long.
     fn make(&mut self, pattern: &str) -> Option<Regex> {
         if pattern.len() > PATTERN_TEXT_BYTES || self.left < LEAST_BYTES {
             return None;
         }
         let most = PATTERN_BYTES.min(self.left);
         let translated = translated(pattern);
-        // The engine does not tell how large a pattern became: the smallest bound that it keeps stands for that.
+        // The engine does not report the size of a pattern: the smallest limit that it accepts is used instead.
         let mut bound = LEAST_BYTES;
         let made = loop {
             let Some(translated) = &translated else { break None };
@@ -57,7 +57,7 @@ impl Patterns {
     }
 }
 
-/// A pattern in the words of the engine that is used; `None` if RE2 knows a class that is named in it not.
+/// A pattern in the syntax of the engine; `None` if it names a class that RE2 lacks.
 fn translated(pattern: &str) -> Option<String> {
     let mut out = String::with_capacity(pattern.len() * 2);
     let mut rest = pattern;
@@ -72,7 +72,7 @@ fn translated(pattern: &str) -> Option<String> {
             }
             '\\' => escape(behind, false, &mut out).0,
             '[' => class(behind, &mut out)?,
-            // What counts nothing is a brace and no repetition.
+            // A brace without a count is a literal.
             '{' if !repeats(behind) => {
                 out.push_str("\\{");
                 behind
@@ -94,7 +94,7 @@ fn repeats(behind: &str) -> bool {
     !least.is_empty() && number(least) && number(most)
 }
 
-/// Writes what stands behind a backslash. Returns what follows, and whether it was a single letter.
+/// Writes an escape. Answers the rest, and whether it was a single character.
 fn escape<'t>(text: &'t str, in_class: bool, out: &mut String) -> (&'t str, bool) {
     let Some(letter) = text.chars().next() else {
         out.push('\\');
@@ -117,7 +117,7 @@ fn escape<'t>(text: &'t str, in_class: bool, out: &mut String) -> (&'t str, bool
         return (behind, false);
     }
     match letter {
-        // Here these are ends of words.
+        // In the engine these are word boundaries.
         '<' | '>' => out.push(letter),
         'p' | 'P' | 'x' => {
             let named = behind.strip_prefix('{').and_then(|inner| inner.split_once('}'));
@@ -140,7 +140,7 @@ fn escape<'t>(text: &'t str, in_class: bool, out: &mut String) -> (&'t str, bool
     (behind, true)
 }
 
-/// Writes a class whose bracket is open. In the other language classes nest, and have signs for what both or only one of two hold.
+/// Writes a character class. In the engine classes nest, and have set operators.
 fn class<'t>(text: &'t str, out: &mut String) -> Option<&'t str> {
     out.push('[');
     let mut rest = text;
@@ -150,7 +150,7 @@ fn class<'t>(text: &'t str, out: &mut String) -> Option<&'t str> {
     }
     let mut first = true;
     loop {
-        // One that never closes is refused later.
+        // An unclosed class is refused later.
         let Some(letter) = rest.chars().next() else { return Some(rest) };
         if letter == ']' && !first {
             out.push(']');
@@ -169,7 +169,7 @@ fn class<'t>(text: &'t str, out: &mut String) -> Option<&'t str> {
         }
         let single;
         (rest, single) = member(rest, out);
-        // A dash makes a range of two letters unless it is the last of the class.
+        // A dash makes a range unless it is the last character of the class.
         if single
             && let Some(end) = rest.strip_prefix('-')
             && !end.is_empty()
@@ -193,7 +193,7 @@ fn member<'t>(text: &'t str, out: &mut String) -> (&'t str, bool) {
     (behind, true)
 }
 
-/// The same behind a backslash. The digits of a number stay with it, so that a range begins behind them.
+/// Writes an escape in a class. The digits of a number stay with it, so that a range begins after them.
 fn escape_in_class<'t>(text: &'t str, out: &mut String) -> (&'t str, bool) {
     let (mut rest, single) = escape(text, true, out);
     if text.starts_with('x') && !text.starts_with("x{") {
@@ -208,7 +208,7 @@ fn escape_in_class<'t>(text: &'t str, out: &mut String) -> (&'t str, bool) {
     (rest, single)
 }
 
-/// The classes that have names.
+/// The named classes.
 const CLASSES: [&str; 14] = [
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space",
     "upper", "word", "xdigit",
@@ -259,7 +259,7 @@ mod tests {
             good.iter().for_each(|text| assert!(holds(text), "{pattern} {text} {:?}", translated(pattern)));
             bad.iter().for_each(|text| assert!(!holds(text), "{pattern} {text} {:?}", translated(pattern)));
         }
-        // None of what is no pattern panics.
+        // Invalid patterns must not panic.
         for pattern in [
             "\\",
             "[",
@@ -289,11 +289,11 @@ mod tests {
         let made = (0..100).filter(|at| patterns.compiled(&large(*at)).is_some()).count();
         assert!((1..100).contains(&made), "{made}");
         assert!(patterns.compiled("^late$").is_none());
-        // One that is there already costs nothing.
+        // A known pattern costs nothing.
         assert!(patterns.compiled(&large(0)).is_some());
         let mut patterns = Patterns::default();
         assert!((0..10_000).all(|_| patterns.compiled("^[a-z]+$").is_some()));
-        // What is too large is charged for as well, and what is no pattern ends at once.
+        // Too large patterns are charged as well, and invalid ones end at once.
         let refused = (0..100).filter(|at| patterns.compiled(&format!(r"{at}\pL{{900}}")).is_none()).count();
         assert!(refused == 100 && patterns.compiled("^b$").is_none());
         assert!(Patterns::default().compiled(&"a".repeat(PATTERN_TEXT_BYTES + 1)).is_none());

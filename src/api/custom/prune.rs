@@ -1,14 +1,14 @@
-//! Taking out of an object what its schema does not know.
+//! Prunes unknown fields, and sets defaults.
 
 use super::schema::{Others, Schema};
 use crate::api::field::Path;
 use crate::api::limits::STRICT_FINDINGS;
 use crate::api::value::{Object, Value};
 
-/// The fields that every object has, whatever its schema says.
+/// The fields of every object, whatever its schema.
 const OWN: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Takes out what the schema does not know, and answers the paths of that, sorted.
+/// Removes unknown fields, and answers their sorted paths.
 pub fn prune(schema: &Schema, object: &mut Value) -> Vec<String> {
     let mut walk = Walk { unknown: Vec::new() };
     if let Value::Object(fields) = object {
@@ -19,12 +19,12 @@ pub fn prune(schema: &Schema, object: &mut Value) -> Vec<String> {
     walk.unknown
 }
 
-/// Takes out of a default what the schema of its place does not know.
+/// Prunes a default by the schema of its place.
 pub fn prune_default(schema: &Schema, value: &mut Value) {
     Walk { unknown: Vec::new() }.value(Some(schema), value, &Path::root());
 }
 
-/// What is known of the fields of an object.
+/// The known fields of an object.
 #[derive(Clone, Copy)]
 struct Known<'s> {
     schema: Option<&'s Schema>,
@@ -51,7 +51,7 @@ impl Walk {
                 let inner = schema.and_then(|schema| schema.items.as_deref());
                 let free = schema.is_some_and(|schema| schema.preserves);
                 for (index, item) in items.iter_mut().enumerate() {
-                    // Items of what is kept are kept, and so is what nobody has said anything of.
+                    // Items of preserved lists are kept, and so are values without a schema.
                     match (inner, free) {
                         (None, true) => {}
                         (Some(inner), true) => self.kept(inner, item, &path.index(index)),
@@ -63,7 +63,7 @@ impl Walk {
         }
     }
 
-    /// An item of a list that keeps what it does not know.
+    /// An item of a list that preserves unknown fields.
     fn kept(&mut self, schema: &Schema, value: &mut Value, path: &Path) {
         match value {
             Value::Object(fields) => self.known_fields(fields_of(schema, false), fields, path),
@@ -98,7 +98,7 @@ impl Walk {
         self.known_fields(known, fields, path);
     }
 
-    /// Goes into the fields of which something is known.
+    /// Descends into the fields that have a schema.
     fn known_fields(&mut self, known: Known<'_>, fields: &mut Object, path: &Path) {
         let Some(schema) = known.schema else { return };
         for (name, value) in fields {
@@ -122,7 +122,7 @@ impl Walk {
     }
 }
 
-/// Takes out nulls where none may be and nothing would take their place.
+/// Removes nulls that are not allowed and have no default.
 pub fn drop_nulls(schema: &Schema, value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -144,7 +144,7 @@ pub fn drop_nulls(schema: &Schema, value: &mut Value) {
     }
 }
 
-/// Fills in the defaults of a schema, at every level, as long as there is room. Whether there was.
+/// Sets the defaults of a schema at every level, within the limit. Answers whether they fit.
 pub fn fill(schema: &Schema, value: &mut Value, room: &mut usize) -> bool {
     if !schema.fills {
         return true;
@@ -172,7 +172,7 @@ pub fn fill(schema: &Schema, value: &mut Value, room: &mut usize) -> bool {
     }
 }
 
-/// The same for a value that is there, if only as a null.
+/// Sets the default of a present value, if it is a forbidden null.
 fn fill_null(schema: &Schema, value: &mut Value, room: &mut usize) -> bool {
     if schema.forbids(value) && schema.default.is_some() {
         let Some(default) = taken(schema, room) else { return false };

@@ -1,4 +1,4 @@
-//! Custom kinds as OpenAPI describes them.
+//! The OpenAPI schemas of custom resources.
 
 use super::status;
 use crate::api::codec::json;
@@ -8,17 +8,17 @@ use crate::api::openapi::META_PACKAGE;
 use crate::api::schema::GroupVersionKind;
 use crate::api::value::Value;
 
-/// Kinds whose fields are documented as those of every kind are.
+/// Kinds whose common fields have the usual descriptions.
 const OBJECT: &str = "io.k8s.api.core.v1.Pod";
 const LIST: &str = "io.k8s.api.core.v1.PodList";
 const CONVENTIONS: &str =
     "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md";
 
-/// What the second version cannot say.
+/// Keywords that OpenAPI v2 lacks.
 const JUNCTORS: [&str; 4] = ["allOf", "anyOf", "oneOf", "not"];
-/// What is said of a schema and not of its values.
+/// Keywords about the schema itself.
 const LEFT_OUT: [&str; 2] = ["example", "externalDocs"];
-/// What is not said if it is not so.
+/// Booleans that are omitted if false.
 const FLAGS: [&str; 7] = [
     "nullable",
     "uniqueItems",
@@ -29,7 +29,7 @@ const FLAGS: [&str; 7] = [
     "x-kubernetes-int-or-string",
 ];
 
-/// The kinds of a definition that is served, and those of their lists.
+/// The schemas of a served definition's kinds, and of their lists.
 pub fn published(definition: &Value) -> Vec<Custom> {
     let empty = Value::object();
     let spec = definition.get("spec").unwrap_or(&empty);
@@ -79,7 +79,7 @@ impl Dialect {
     }
 }
 
-/// `com.example.v1.Kite`: the group read from its end.
+/// `com.example.v1.Kite`: the group in reverse.
 fn published_name(kind: &GroupVersionKind) -> String {
     let mut parts: Vec<&str> = kind.group.split('.').rev().collect();
     parts.extend([kind.version.as_str(), kind.kind.as_str()]);
@@ -96,7 +96,7 @@ fn set_text(value: &mut Value, name: &str, text: String) {
     }
 }
 
-/// Adds the fields that say what an object is.
+/// Adds kind, apiVersion and metadata.
 fn add_own(schema: &mut Value, of: &str, meta: &str, dialect: Dialect) {
     for field in ["apiVersion", "kind"] {
         let mut property = Value::object();
@@ -109,7 +109,7 @@ fn add_own(schema: &mut Value, of: &str, meta: &str, dialect: Dialect) {
     let place = dialect.reference(&format!("{META_PACKAGE}.{meta}"));
     match dialect {
         Dialect::Second => metadata.set("$ref", place),
-        // Nothing may stand beside a reference in the third version.
+        // In OpenAPI v3 a reference must stand alone.
         Dialect::Third => {
             let mut reference = Value::object();
             reference.set("$ref", place);
@@ -129,7 +129,7 @@ fn add_kind(schema: &mut Value, kind: &GroupVersionKind) {
 
 fn object(schema: &Value, kind: &GroupVersionKind, keeps_all: bool, dialect: Dialect) -> Value {
     let flag = |name: &str| schema.get(name).and_then(Value::as_bool) == Some(true);
-    // With nothing but its metadata clients would take every other field for unknown.
+    // With only its metadata listed, clients would take every other field for unknown.
     let says_nothing = schema.fields().is_none_or(|fields| fields.is_empty())
         || (dialect == Dialect::Second && (keeps_all || flag("x-kubernetes-preserve-unknown-fields")));
     let mut made = Value::object();
@@ -141,14 +141,14 @@ fn object(schema: &Value, kind: &GroupVersionKind, keeps_all: bool, dialect: Dia
         if dialect == Dialect::Second {
             simplify(&mut made);
         }
-        embedded(&mut made, dialect);
         add_own(&mut made, OBJECT, "ObjectMeta", dialect);
+        embedded(&mut made, dialect);
     }
     add_kind(&mut made, kind);
     made
 }
 
-/// The schemas right inside of another.
+/// Visits the direct subschemas.
 fn each_below(schema: &mut Value, act: &mut dyn FnMut(&mut Value)) {
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
         properties.values_mut().for_each(&mut *act);
@@ -160,7 +160,7 @@ fn each_below(schema: &mut Value, act: &mut dyn FnMut(&mut Value)) {
     }
 }
 
-/// Objects within objects have a kind and metadata too.
+/// Objects within objects have a kind and metadata too. No path says what they are, so they must, and clients cannot infer it.
 fn embedded(schema: &mut Value, dialect: Dialect) {
     each_below(schema, &mut |below| embedded(below, dialect));
     let flag = |name: &str| schema.get(name).and_then(Value::as_bool) == Some(true);
@@ -170,6 +170,13 @@ fn embedded(schema: &mut Value, dialect: Dialect) {
         return;
     }
     add_own(schema, OBJECT, "ObjectMeta", dialect);
+    for (field, about, anchor) in [
+        ("apiVersion", "The group and version that this object is written in", "resources"),
+        ("kind", "What this object is, in CamelCase", "types-kinds"),
+    ] {
+        let text = format!("{about}. More info: {CONVENTIONS}#{anchor}");
+        schema.entry("properties").entry(field).set("description", text);
+    }
     let mut required = schema.get("required").map(Value::items).unwrap_or_default().to_vec();
     for field in ["kind", "apiVersion"] {
         if !required.iter().any(|one| one.as_str() == Some(field)) {
@@ -183,7 +190,7 @@ fn is_set(schema: &Value, flag: &str) -> bool {
     schema.get(flag).and_then(Value::as_bool) == Some(true)
 }
 
-/// Leaves out what means nothing, and says of what is a number or text that it is one of both.
+/// Removes meaningless keywords, and expands int-or-string.
 fn unfold(schema: &mut Value) {
     LEFT_OUT.iter().for_each(|field| drop(schema.remove(field)));
     for flag in FLAGS {
@@ -214,7 +221,7 @@ fn unfold(schema: &mut Value) {
     each_below(schema, &mut unfold);
 }
 
-/// Leaves out what the second version does not know, or its clients do not understand.
+/// Removes keywords that OpenAPI v2 lacks or its clients do not understand.
 fn simplify(schema: &mut Value) {
     schema.remove("default");
     JUNCTORS.iter().for_each(|field| drop(schema.remove(field)));
@@ -249,7 +256,7 @@ fn simplify(schema: &mut Value) {
     each_below(schema, &mut simplify);
 }
 
-/// Adds the fields that objects can be selected by.
+/// Adds the selectable fields.
 fn add_selectable(schema: &mut Value, version: &Value) {
     let said = version.get("selectableFields").map(Value::items).unwrap_or_default();
     let named = |field: &Value| {
@@ -331,6 +338,16 @@ mod tests {
         assert!(field(&third, "p").contains(r#""q":{"type":"string"}"#));
         for schema in [&third, &second] {
             assert_eq!(part(schema, &["properties", "e", "required"]).unwrap(), r#"["kind","apiVersion"]"#);
+            let inner = part(schema, &["properties", "e", "properties", "kind"]).unwrap();
+            let own = String::from_utf8(json::to_json(schema.at(&["properties", "kind"]).unwrap())).unwrap();
+            assert!(
+                inner.contains("in CamelCase. More info:") && inner.contains(r#""type":"string""#),
+                "{inner}"
+            );
+            assert!(
+                own.contains("Servers may infer this"),
+                "nobody infers it for objects within others: {own}"
+            );
             let said = schema.get("x-kubernetes-selectable-fields").map(json::to_json).unwrap();
             assert_eq!(String::from_utf8(said).unwrap(), r#"[{"fieldPath":"spec.a"}]"#);
         }

@@ -1,4 +1,4 @@
-//! One rule that is written as an expression.
+//! One CEL validation rule.
 
 use std::sync::Arc;
 
@@ -10,52 +10,52 @@ use crate::api::field::Problem;
 use crate::api::limits::{REQUEST_BYTES_PRICED, RULE_COST, RULE_MESSAGE_BYTES};
 use crate::api::value::Value;
 
-/// What an object is called in rules.
+/// The variable for the value.
 const SELF: &str = "self";
-/// The same of what it was.
+/// The variable for the old value.
 const OLD_SELF: &str = "oldSelf";
 
-/// A rule that was read, with what is wrong with it.
+/// A compiled rule, with its errors.
 #[derive(Debug)]
 pub struct Compiled {
-    /// What it says; nothing if there is nothing to evaluate.
+    /// The program; `None` if there is nothing to evaluate.
     program: Option<Program>,
-    /// Why it makes no sense.
+    /// The compilation error.
     pub wrong: Option<String>,
-    /// What it can cost at most, each time.
+    /// The estimated maximum cost per evaluation.
     pub most_cost: u64,
-    /// What says what is wrong with an object, and what that can cost.
+    /// The messageExpression and its maximum cost.
     message: Option<(Program, u64)>,
-    /// Why that makes no sense.
+    /// The compilation error of the messageExpression.
     pub message_wrong: Option<String>,
-    /// Whether it speaks of what the object was.
+    /// Whether it refers to the old value.
     pub uses_old: bool,
-    /// Whether it can do without.
+    /// Whether it also applies without an old value.
     old_is_optional: bool,
-    /// What kind of wrong an object is that breaks it.
+    /// The type of its field errors.
     pub reason: Problem,
-    /// The field that is wrong then.
+    /// The path of its field errors.
     pub field_path: Option<String>,
-    /// The rule as messages name it.
+    /// The rule as messages print it.
     shown: String,
-    /// What is said of such an object.
+    /// The message of its field errors.
     said: String,
 }
 
-/// What a rule says of an object.
+/// The result of a rule.
 pub enum Verdict {
-    /// It is good.
+    /// The value is valid.
     Holds,
-    /// It is not.
+    /// The value is invalid.
     Fails,
-    /// The rule could not be asked.
+    /// The rule could not be evaluated.
     Wrong(String),
-    /// It cost too much, and no other is asked.
+    /// It exceeded the budget, and no other rule is evaluated.
     TooDear(String),
 }
 
 impl Compiled {
-    /// Reads a rule of a schema. `shape` is that of its values.
+    /// Compiles a rule of a schema. `shape` is that of its values.
     pub fn of(rule: &Value, schema: &Value, shape: &Arc<Shape>, patterns: &mut Patterns) -> Compiled {
         let (text, message) = (rule.str("rule"), rule.str("message"));
         let old_is_optional = rule.get("optionalOldSelf").and_then(Value::as_bool) == Some(true);
@@ -113,12 +113,12 @@ impl Compiled {
         compiled
     }
 
-    /// What its message can cost at most, if it has one that is worked out.
+    /// The maximum cost of its messageExpression, if it has one.
     pub fn message_cost(&self) -> Option<u64> {
         self.message.as_ref().map(|(_, cost)| *cost)
     }
 
-    /// Asks the rule of an object; `None` if it does not apply. Also what that has cost.
+    /// Evaluates the rule; `None` if it does not apply. Also answers the cost.
     pub fn judge<'v>(
         &'v self,
         new: &'v Value,
@@ -167,7 +167,7 @@ impl Compiled {
         program.evaluate(&resolve, RULE_COST)
     }
 
-    /// What is said of an object that breaks the rule; fails if saying it costs more than is left.
+    /// The message for an invalid value; fails if evaluating it exceeds the budget.
     pub fn message<'v>(
         &'v self,
         new: &'v Value,
@@ -189,7 +189,7 @@ impl Compiled {
                 *budget = left;
                 let text = text.trim();
                 let fits = !text.is_empty() && text.len() <= RULE_MESSAGE_BYTES && !text.contains('\n');
-                // A message that cannot be shown is replaced by the one that always can.
+                // An unusable message is replaced by the static one.
                 Ok(if fits { text.to_owned() } else { self.said.clone() })
             }
             _ => {
@@ -200,7 +200,7 @@ impl Compiled {
     }
 }
 
-/// How often values of a shape can stand in one object at most.
+/// The maximum number of values of a shape in one object.
 pub fn most_often(shape: &Shape) -> u64 {
     REQUEST_BYTES_PRICED / (shape.least + 1)
 }

@@ -1,9 +1,9 @@
-//! The fields that rules name: `.spec.size`, `.data['a.b']`.
+//! The fieldPath of validation rules: `.spec.size`, `.data['a.b']`.
 
 use crate::api::field::Path;
 use crate::api::value::Value;
 
-/// The path of a field as messages print it; `None` if it is none, or none that the schema has.
+/// The path as messages print it; `None` if it is invalid, or not in the schema.
 pub fn read(text: &str, schema: &Value) -> Option<String> {
     if text.is_empty() {
         return None;
@@ -23,7 +23,7 @@ pub fn read(text: &str, schema: &Value) -> Option<String> {
     Some(path.to_string())
 }
 
-/// The next name, and what follows it.
+/// The next name, and the rest.
 fn step(text: &str) -> Option<(String, &str)> {
     if let Some(inner) = text.strip_prefix("['") {
         let mut name = String::new();

@@ -1,4 +1,4 @@
-//! The rules of a custom kind that are written as expressions: made once from its definition, held against every object.
+//! The CEL validation rules of a custom resource: compiled once, evaluated for every object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use crate::api::findings::{Errors, Warned};
 use crate::api::limits::{DEFAULT_RULES, RULES_COST};
 use crate::api::value::Value;
 
-/// The rules of a schema and of what is within it.
+/// The rules of a schema and its subschemas.
 #[derive(Debug)]
 pub struct Rules {
     shape: Arc<Shape>,
-    /// What its values are, as messages say it.
+    /// The type of its values, as messages print it.
     kind: String,
     own: Vec<Compiled>,
     properties: BTreeMap<String, Rules>,
     others: Option<Box<Rules>>,
     items: Option<Box<Rules>>,
-    /// The fields that tell items of a list apart, if they can be.
+    /// The key fields of a list's items, if they can be correlated.
     keys: Option<Vec<String>>,
 }
 
 impl Rules {
-    /// The rules of the schema of a version; `None` if it has none.
+    /// The rules of a version's schema; `None` if it has none.
     pub fn of(said: &Value, patterns: &mut Patterns) -> Option<Rules> {
         if !has_rules(said) {
             return None;
@@ -43,7 +43,7 @@ impl Rules {
         let mut properties = BTreeMap::new();
         for (name, inner) in said.get("properties").and_then(Value::fields).into_iter().flatten() {
             let found = shapes::below(&shape, Some(name)).cloned();
-            // A field that no expression can name has rules of its own all the same.
+            // A field that CEL cannot name may still have rules of its own.
             let unnamed = || match crate::api::cel::escape::escape(name) {
                 None => shapes::shape(inner, shapes::is_embedded(inner), "selfType"),
                 Some(_) => None,
@@ -65,7 +65,7 @@ impl Rules {
         Some(Rules { kind: said.str("type").to_owned(), shape, own, properties, others, items, keys })
     }
 
-    /// Holds the rules against an object. What is wrong but was so before is only told to the writer.
+    /// Evaluates the rules for an object. An error that existed before becomes a warning.
     pub fn check(&self, new: &Value, old: Option<&Value>, errors: &mut Errors, warned: &mut Warned) {
         if errors.iter().any(|error| blocks(error.problem)) {
             let why = "some validation rules were not checked because the object was invalid; correct the existing \
@@ -75,12 +75,12 @@ impl Rules {
         }
         let mut walk = Walk { budget: RULES_COST, errors, warned };
         let before = Before { current: old.map(|old| (new, old)), above: None };
-        // When the budget is used up, that has been told.
+        // An exceeded budget is reported already.
         let _done = walk.value(self, new, old, before, &Path::root());
     }
 }
 
-/// What checking the defaults of one schema may still take. Each of them may have all rules of what is within it.
+/// The remaining budget for checking the defaults of one schema. Each may need all rules within it.
 #[derive(Debug)]
 pub struct Allowance {
     cost: u64,
@@ -93,8 +93,8 @@ impl Default for Allowance {
     }
 }
 
-/// Holds the rules of a schema against the default that it states: as a value that was there before, and as a new one.
-/// Beyond what is allowed nobody looks: an object that is filled in will be refused by the same rules.
+/// Evaluates the rules of a schema for its default: as an old value and as a new one. Beyond the budget nothing is checked: the
+/// same rules will refuse defaulted objects.
 pub fn check_default(said: &Value, default: &Value, path: &Path, left: &mut Allowance, errors: &mut Errors) {
     let Some(rest) = left.rules.checked_sub(count(said)) else { return };
     if rest == left.rules {
@@ -116,7 +116,7 @@ pub fn check_default(said: &Value, default: &Value, path: &Path, left: &mut Allo
     }
 }
 
-/// How many rules a schema and what is within it have.
+/// The number of rules in a schema and its subschemas.
 fn count(said: &Value) -> usize {
     let own = said.get("x-kubernetes-validations").map(Value::items).unwrap_or_default().len();
     let parts = ["items", "additionalProperties"].into_iter().filter_map(|field| said.get(field));
@@ -135,7 +135,7 @@ fn has_rules(said: &Value) -> bool {
         || properties.any(|(_, inner)| has_rules(inner))
 }
 
-/// Whether rules are not asked of an object that is wrong like this.
+/// Whether an error of this type prevents the rules from running.
 fn blocks(problem: Problem) -> bool {
     matches!(
         problem,
@@ -147,11 +147,11 @@ fn blocks(problem: Problem) -> bool {
     )
 }
 
-/// What a value was before, as far as somebody can tell: errors of what has not changed are forgiven.
+/// The old value, if it can be correlated: errors of unchanged values are forgiven (ratcheting).
 #[derive(Clone, Copy)]
 struct Before<'v> {
     current: Option<(&'v Value, &'v Value)>,
-    /// The nearest value around it of which that is known.
+    /// The nearest enclosing value with a correlated old value.
     above: Option<(&'v Value, &'v Value)>,
 }
 
@@ -178,7 +178,7 @@ impl<'v> Before<'v> {
     }
 }
 
-/// The budget is used up, and that has been told.
+/// The budget is exceeded and reported.
 struct UsedUp;
 
 struct Walk<'w> {
@@ -196,7 +196,7 @@ impl Walk<'_> {
         before: Before<'v>,
         path: &Path,
     ) -> Result<(), UsedUp> {
-        // Of what is null only rules around it can speak.
+        // Only enclosing rules can refer to null.
         if new.is_null() || self.errors.is_full() {
             return Ok(());
         }
@@ -300,12 +300,12 @@ impl Walk<'_> {
     }
 }
 
-/// The path of an object as a whole has a name in messages.
+/// The path in messages about the whole object.
 fn shown(path: &Path) -> Path {
     if path.is_empty() { Path::new("<nil>") } else { path.clone() }
 }
 
-/// What items of a list were, where they can be told apart.
+/// The old items of a list by their keys.
 fn keyed<'v>(keys: Option<&[String]>, old: Option<&'v Value>) -> BTreeMap<Vec<u8>, &'v Value> {
     let Some(keys) = keys else { return BTreeMap::new() };
     old.map(Value::items).unwrap_or_default().iter().map(|item| (key_of(keys, item), item)).collect()

@@ -1,4 +1,4 @@
-//! The schema of a version of a custom kind, read once from its definition.
+//! The schema of a version of a custom resource, parsed once from its definition.
 
 use std::collections::BTreeMap;
 
@@ -10,40 +10,40 @@ use crate::api::codec::json;
 use crate::api::schema::ListFact;
 use crate::api::value::Value;
 
-/// What a value may be.
+/// A schema.
 #[derive(Clone, Debug, Default)]
 pub struct Schema {
-    /// The types it may have; none for any.
+    /// The allowed types; empty for any.
     pub types: &'static [&'static str],
-    /// Whether it may be null.
+    /// Whether null is allowed.
     pub nullable: bool,
-    /// Whether fields that nobody has named are kept.
+    /// Whether unknown fields are preserved.
     pub preserves: bool,
-    /// Whether it is an object with a kind and metadata of its own.
+    /// Whether it is an embedded resource.
     pub embedded: bool,
-    /// What it is if nobody says.
+    /// The default value.
     pub default: Option<Value>,
-    /// How long that is.
+    /// The size of the default.
     pub default_bytes: usize,
-    /// Its fields.
+    /// The named fields.
     pub properties: BTreeMap<String, Schema>,
-    /// What its other fields are.
+    /// The schema of other fields.
     pub others: Option<Others>,
-    /// What its items are.
+    /// The schema of items.
     pub items: Option<Box<Schema>>,
     /// How lists are merged.
     pub list: ListFact,
-    /// Whether an object is owned as a whole.
+    /// Whether a map is atomic.
     pub atomic: bool,
-    /// What else its values must be like.
+    /// Further constraints.
     pub checks: Option<Box<Checks>>,
-    /// Whether something in it has a default.
+    /// Whether it or a subschema has a default.
     pub fills: bool,
-    /// The names of its fields that have one.
+    /// The names of its fields with a default.
     pub defaulted: Vec<String>,
 }
 
-/// What the fields are that a schema does not name.
+/// The schema of fields that are not named.
 #[derive(Clone, Debug)]
 pub enum Others {
     /// Anything.
@@ -52,52 +52,52 @@ pub enum Others {
     Of(Box<Schema>),
 }
 
-/// What values must be like, beyond their type.
+/// Constraints beyond the type.
 #[derive(Clone, Debug, Default)]
 pub struct Checks {
-    /// The values there may be.
+    /// The allowed values (enum).
     pub values: Vec<Value>,
-    /// The form of text.
+    /// The string format.
     pub format: Option<(String, Format)>,
-    /// What text must match, as it was written and as it is used.
+    /// The pattern, as written and compiled.
     pub pattern: Option<(String, Option<Regex>)>,
-    /// The most characters.
+    /// The maximum length in characters.
     pub max_length: Option<i64>,
-    /// The fewest characters.
+    /// The minimum length in characters.
     pub min_length: Option<i64>,
-    /// The largest number, and whether it is itself too large.
+    /// The maximum, and whether it is exclusive.
     pub maximum: Option<(f64, bool)>,
-    /// The smallest number, and whether it is itself too small.
+    /// The minimum, and whether it is exclusive.
     pub minimum: Option<(f64, bool)>,
-    /// What a number must be a multiple of.
+    /// The divisor of the number.
     pub multiple_of: Option<f64>,
-    /// The most items.
+    /// The maximum number of items.
     pub max_items: Option<i64>,
-    /// The fewest items.
+    /// The minimum number of items.
     pub min_items: Option<i64>,
-    /// The most fields.
+    /// The maximum number of fields.
     pub max_fields: Option<i64>,
-    /// The fewest fields.
+    /// The minimum number of fields.
     pub min_fields: Option<i64>,
-    /// The fields that must be there.
+    /// The required fields.
     pub required: Vec<String>,
-    /// Schemas of which all hold.
+    /// Schemas that must all match.
     pub all_of: Vec<Schema>,
-    /// Schemas of which one holds at least.
+    /// Schemas of which at least one must match.
     pub any_of: Vec<Schema>,
-    /// Schemas of which one holds alone.
+    /// Schemas of which exactly one must match.
     pub one_of: Vec<Schema>,
-    /// A schema that does not hold.
+    /// A schema that must not match.
     pub not: Option<Box<Schema>>,
 }
 
 impl Schema {
-    /// Reads what a definition says.
+    /// Parses a schema of a definition.
     pub fn read(said: &Value) -> Schema {
         Schema::read_with(said, &mut Patterns::default())
     }
 
-    /// The same with patterns that others have, too: what they take together is bounded.
+    /// Parses a schema with shared patterns, whose total size is bounded.
     pub fn read_with(said: &Value, patterns: &mut Patterns) -> Schema {
         let flag = |name: &str| said.get(name).and_then(Value::as_bool) == Some(true);
         let text = |name: &str| said.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -150,7 +150,7 @@ impl Schema {
         schema
     }
 
-    /// The schemas right inside of this one that say what parts are.
+    /// The direct subschemas of fields and items.
     fn below(&self) -> impl Iterator<Item = &Schema> {
         let others = match &self.others {
             Some(Others::Of(schema)) => Some(&**schema),
@@ -168,7 +168,7 @@ impl Schema {
         }
     }
 
-    /// Whether a null stands where none may.
+    /// Whether a value is a forbidden null.
     pub fn forbids(&self, value: &Value) -> bool {
         value.is_null() && !self.nullable
     }

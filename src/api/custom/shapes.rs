@@ -1,4 +1,4 @@
-//! What a schema says of values to those who write expressions about them.
+//! The CEL types of schemas, with their sizes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use crate::api::cel::types::{Form, ListKind, ObjectType, Property, Shape};
 use crate::api::limits::REQUEST_BYTES_PRICED;
 use crate::api::value::{Object, Value};
 
-/// The longest text of a moment or a length of time, with its quotes.
+/// The maximum length of a date-time or duration, with quotes.
 const TIME_BYTES: u64 = 32;
-/// The text of a day, with its quotes.
+/// The length of a date, with quotes.
 const DATE_BYTES: u64 = 12;
 
-/// The shape of the values of a schema; `None` if expressions cannot speak of them. `is_resource` says that they are objects
-/// with a kind and a name of their own, and `name` what their type is called.
+/// The shape of the values of a schema; `None` if CEL cannot refer to them. `is_resource` tells that they have kind and metadata,
+/// and `name` is the name of their type.
 pub fn shape(said: &Value, is_resource: bool, name: &str) -> Option<Arc<Shape>> {
     let flag = |field: &str| said.get(field).and_then(Value::as_bool) == Some(true);
     let most =
@@ -49,7 +49,7 @@ fn made(form: Form, most: u64, least: u64) -> Option<Arc<Shape>> {
     Some(Arc::new(Shape { form, most, least }))
 }
 
-/// Whether values of a schema are objects with a kind and a name of their own.
+/// Whether a schema is an embedded resource.
 pub fn is_embedded(said: &Value) -> bool {
     said.get("x-kubernetes-embedded-resource").and_then(Value::as_bool) == Some(true)
 }
@@ -80,7 +80,7 @@ fn list_kind(said: &Value) -> ListKind {
     }
 }
 
-/// The fields that tell items of a list apart.
+/// The key fields of a list's items.
 pub fn keys(said: &Value) -> Vec<String> {
     let keys = said.get("x-kubernetes-list-map-keys").map(Value::items).unwrap_or_default();
     keys.iter().filter_map(Value::as_str).map(str::to_owned).collect()
@@ -109,7 +109,7 @@ fn object(said: &Value, is_resource: bool, name: &str) -> Option<Arc<Shape>> {
     made(Form::Object(Arc::new(ObjectType { name: name.to_owned(), fields })), 0, least)
 }
 
-/// Every resource has a kind and a name, whether its schema says so or not. Of the rest of its metadata nothing is known.
+/// Adds kind, apiVersion and the name to the schema of a resource, whether it has them or not. CEL sees no other metadata.
 fn add_names(properties: &mut Object) {
     let is = |value: Option<&Value>, kind: &str| value.is_some_and(|value| value.str("type") == kind);
     let meta = properties.get("metadata").and_then(|meta| meta.get("properties"));
@@ -137,7 +137,7 @@ fn add_names(properties: &mut Object) {
     properties.insert("apiVersion".to_owned(), text("string"));
 }
 
-/// The shape of a part of a value: of a field, of the items, or of the other fields.
+/// The shape of a field, of items, or of other fields.
 pub fn below<'s>(shape: &'s Shape, field: Option<&str>) -> Option<&'s Arc<Shape>> {
     match (&shape.form, field) {
         (Form::Object(object), Some(field)) => Some(&object.fields.get(&escape(field)?)?.shape),

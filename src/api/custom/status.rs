@@ -1,4 +1,4 @@
-//! What the server says of definitions: which of their names they have, whether their kinds are served, how far their end is.
+//! The status of definitions: accepted names, conditions, progress of deletion.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use crate::api::kinds;
 use crate::api::value::Value;
 use crate::api::words::annotations::APPROVED;
 
-/// Whether a definition has the names that it asks for.
+/// The condition that all its names are accepted.
 pub const NAMES_ACCEPTED: &str = "NamesAccepted";
-/// Whether its kind is served.
+/// The condition that it is served.
 pub const ESTABLISHED: &str = "Established";
-/// Whether it goes.
+/// The condition that it is being deleted.
 pub const TERMINATING: &str = "Terminating";
-/// What keeps a definition until its objects have gone.
+/// The finalizer that keeps a definition until its objects are gone.
 pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// The names that the definitions of a group have, and how many have them: a definition may have one twice.
+/// The accepted names of a group's definitions, and how many use each: a definition may use one twice.
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
     resources: BTreeMap<String, usize>,
@@ -24,7 +24,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// Takes in what a definition has.
+    /// Adds the names of a definition.
     pub fn add(&mut self, definition: &Value) {
         let (resources, kinds) = had(definition);
         for (names, known) in [(resources, &mut self.resources), (kinds, &mut self.kinds)] {
@@ -32,7 +32,7 @@ impl Taken {
         }
     }
 
-    /// Lets go of what a definition had.
+    /// Removes the names of a definition.
     pub fn remove(&mut self, definition: &Value) {
         let (resources, kinds) = had(definition);
         for (names, known) in [(resources, &mut self.resources), (kinds, &mut self.kinds)] {
@@ -47,13 +47,13 @@ impl Taken {
         }
     }
 
-    /// Whether nobody has any name.
+    /// Whether no names are used.
     pub fn is_empty(&self) -> bool {
         self.resources.is_empty() && self.kinds.is_empty()
     }
 }
 
-/// The names that a definition has: of its resource, and of its kind.
+/// The accepted names of a definition: of its resource, and of its kind.
 fn had(definition: &Value) -> (Vec<&str>, Vec<&str>) {
     let Some(names) = definition.at(&["status", "acceptedNames"]) else { return (Vec::new(), Vec::new()) };
     let short = names.get("shortNames").map(Value::items).unwrap_or_default();
@@ -71,7 +71,7 @@ struct Condition<'a> {
     message: &'a str,
 }
 
-/// Whether a condition holds.
+/// Whether a condition is true.
 pub fn is_true(definition: &Value, kind: &str) -> bool {
     find(definition, kind).is_some_and(|condition| condition.str("status") == "True")
 }
@@ -104,8 +104,8 @@ fn set(definition: &mut Value, new: &Condition<'_>, now: &str) {
     *list = Value::Array(all);
 }
 
-/// Writes into a definition which names it has and whether it is served. `taken`: the names that definitions of its group
-/// have, itself included. Whether anything changed.
+/// Writes accepted names and conditions into a definition. `taken`: the accepted names of its group, including its own. Answers
+/// whether anything changed.
 pub fn settle(definition: &mut Value, taken: &Taken, now: &str) -> bool {
     let before = definition.get("status").cloned();
     name(definition, taken, now);
@@ -188,7 +188,7 @@ fn name(definition: &mut Value, taken: &Taken, now: &str) {
     }
 }
 
-/// A definition from before schemas had to say everything.
+/// The condition of a definition with preserveUnknownFields, from before structural schemas.
 fn keeps_all(definition: &mut Value, now: &str) {
     const KIND: &str = "NonStructuralSchema";
     let keeps = definition.at(&["spec", "preserveUnknownFields"]).and_then(Value::as_bool) == Some(true);
@@ -202,7 +202,7 @@ fn keeps_all(definition: &mut Value, now: &str) {
     }
 }
 
-/// Whether a definition in a group of the community says who approved it.
+/// The condition of a definition in a protected community group without approval.
 fn approve(definition: &mut Value, now: &str) {
     const KIND: &str = "KubernetesAPIApprovalPolicyConformant";
     const SEE: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
@@ -241,24 +241,24 @@ fn approve(definition: &mut Value, now: &str) {
     set(definition, &Condition { kind: KIND, status, reason, message: &message }, now);
 }
 
-/// How far the end of a definition is.
+/// The progress of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It was asked for.
+    /// It was requested.
     Pending,
     /// Its objects are being deleted.
     Deleting,
     /// Its objects could not be deleted.
     Failed(String),
-    /// Some of its objects stay.
+    /// Some of its objects have finalizers.
     Waiting,
-    /// All are gone.
+    /// All objects are gone.
     Done,
-    /// There were never any.
+    /// There never were any.
     NeverServed,
 }
 
-/// Writes into a definition how far its end is.
+/// Writes the progress of a deletion into a definition.
 pub fn ending(definition: &mut Value, how: &Ending, now: &str) {
     let (status, reason, message) = match how {
         Ending::Pending => (
@@ -279,14 +279,14 @@ pub fn ending(definition: &mut Value, how: &Ending, now: &str) {
     set(definition, &Condition { kind: TERMINATING, status, reason, message }, now);
 }
 
-/// Whether a definition goes and its objects keep it.
+/// Whether a terminating definition still has our finalizer.
 pub fn is_kept(definition: &Value) -> bool {
     let finalizers = definition.at(&["metadata", "finalizers"]).map(Value::items).unwrap_or_default();
     definition.at(&["metadata", "deletionTimestamp"]).is_some()
         && finalizers.iter().any(|one| one.as_str() == Some(CLEANUP_FINALIZER))
 }
 
-/// Lets go of a definition whose objects have gone.
+/// Removes our finalizer.
 pub fn release(definition: &mut Value) {
     let all = definition.at(&["metadata", "finalizers"]).map(Value::items).unwrap_or_default();
     let rest: Vec<Value> =
@@ -341,7 +341,7 @@ mod tests {
         let names = second.at(&["status", "acceptedNames"]).unwrap();
         assert_eq!((names.str("plural"), names.str("kind")), ("birds", ""));
         assert!(!is_true(&second, ESTABLISHED));
-        // The first goes, and its names are free.
+        // The first is removed, and its names are free.
         taken.remove(&first);
         assert!(taken.is_empty());
         assert!(settle(&mut second, &taken, "later"));

@@ -1,4 +1,4 @@
-//! A schema as a type: what ownership and apply see of custom resources.
+//! The type of a schema, for field ownership and server-side apply.
 
 use std::sync::Arc;
 
@@ -6,27 +6,27 @@ use super::schema::{Others, Schema};
 use crate::api::schema::registry::{Addition, plain_field, structure};
 use crate::api::schema::{Field, List, Map, Registry, Scalar, Type, TypeId};
 
-/// Makes types out of the schemas of one definition.
+/// Makes types from the schemas of one definition.
 pub struct Types<'a> {
     base: &'a Arc<Registry>,
     added: Addition,
-    /// The metadata of objects within objects, once it was needed.
+    /// The metadata type of embedded resources, made on demand.
     inner_metadata: Option<TypeId>,
 }
 
-/// What a struct has besides its own fields.
+/// The fields that a struct has besides its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whole {
-    /// Nothing.
+    /// None.
     Part,
-    /// A kind and metadata, as every object has.
+    /// Kind and metadata, as in every object.
     Object,
-    /// The same, but for an object within an object: nobody fills in its metadata, so a field is there if it was said.
+    /// Kind and metadata of an embedded resource: its metadata has no defaults, so a field is present only if it was set.
     Embedded,
 }
 
 impl<'a> Types<'a> {
-    /// On top of these.
+    /// On top of these types.
     pub fn on(base: &'a Arc<Registry>) -> Types<'a> {
         Types { base, added: Addition::to(base), inner_metadata: None }
     }
@@ -36,7 +36,7 @@ impl<'a> Types<'a> {
         self.structure(schema, Whole::Object)
     }
 
-    /// Where all of it is.
+    /// All types that were made.
     pub fn added(self) -> Addition {
         self.added
     }
@@ -51,7 +51,7 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// The metadata of an object within an object.
+    /// The metadata type of an embedded resource.
     fn inner_metadata(&mut self) -> Option<TypeId> {
         if self.inner_metadata.is_none() {
             let mut metadata = self.base.structure(self.base.meta("ObjectMeta")?)?.clone();
@@ -131,7 +131,7 @@ mod tests {
         json::read(text.as_bytes()).unwrap()
     }
 
-    /// What somebody owns who made an object of a kind with this schema.
+    /// The owned fields after creating an object with this schema.
     fn owned(schema: &str, object: &str) -> Value {
         let base = Arc::new(Registry::builtin().unwrap());
         let mut types = Types::on(&base);

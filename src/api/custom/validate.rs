@@ -1,6 +1,6 @@
-//! Whether a value is what its schema says, in the words of the reference.
+//! Validates a value against its schema, in the words of the reference.
 //!
-//! A change does not have to mend what was wrong before: what stays as it was is not told of, however wrong it is.
+//! A change need not repair earlier errors: an unchanged value is not reported, however wrong it is (ratcheting).
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::api::limits::CUSTOM_STEPS;
 use crate::api::schema::ListFact;
 use crate::api::value::{Object, Value};
 
-/// Checks a value. `base` is where it stands in its object, and `old` what stood there before, if anything.
+/// Validates a value. `base` is its path in the object, and `old` the previous value, if any.
 pub fn check(schema: &Schema, value: &Value, old: Option<&Value>, base: &Path, errors: &mut Errors) {
     let mut walk = Walk { steps: CUSTOM_STEPS };
     let found = walk.value(schema, value, old, &Place::ROOT);
@@ -26,8 +26,8 @@ pub fn check(schema: &Schema, value: &Value, old: Option<&Value>, base: &Path, e
     }
 }
 
-/// The fields that a schema names, by name, with what they are. It takes as long as the shorter of the two: a schema with very many
-/// properties may be asked about very many objects with none of them.
+/// The fields that have a schema, sorted by name. The cost depends on the smaller of both sides: a schema with many properties
+/// may be applied to many objects with few of them.
 fn named<'a>(schema: &'a Schema, fields: &'a Object) -> Vec<(&'a String, &'a Schema, &'a Value)> {
     if schema.properties.len() <= fields.len() {
         let of = |(name, inner)| Some((name, inner, fields.get(name)?));
@@ -40,12 +40,12 @@ fn named<'a>(schema: &'a Schema, fields: &'a Object) -> Vec<(&'a String, &'a Sch
 }
 
 struct Walk {
-    /// How many more values are looked at.
+    /// The remaining number of values to check.
     steps: usize,
 }
 
 impl Walk {
-    /// Looks at a value, and lets pass what is wrong but was so before.
+    /// Validates a value, and forgives errors that existed before.
     fn value(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, path: &Place<'_>) -> Found {
         let mut found = self.looked_at(schema, value, old, path);
         if !found.is_good() && old == Some(value) {
@@ -56,10 +56,10 @@ impl Walk {
 
     fn looked_at(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, path: &Place<'_>) -> Found {
         let mut found = Found::default();
-        // A long text takes longer to hold against patterns.
+        // Long texts take longer to match against patterns.
         let length = value.as_str().map_or(0, |text| text.len() / 64);
         let checks = schema.checks.as_deref();
-        // As does one that may be one of very many.
+        // A large enum takes longer as well.
         let allowed = checks.map_or(0, |checks| checks.values.len() / 64);
         self.steps = self.steps.saturating_sub(1 + length + allowed);
         if self.steps == 0 {
@@ -91,7 +91,7 @@ impl Walk {
             self.fields(schema, fields, old, path, &mut found);
         }
         found.matched += 1;
-        // What is wrong is printed with its value, and a schema can ask the same of a long one again and again.
+        // Errors contain the value, and a schema can report the same long value repeatedly.
         self.steps = self.steps.saturating_sub(found.written / 64);
         found
     }
@@ -168,7 +168,7 @@ impl Walk {
         }
     }
 
-    /// What was there before does not count here: unchanged fields would be right in every alternative.
+    /// Old values do not count here: unchanged fields would be valid in every alternative.
     fn combined(&mut self, checks: &Checks, value: &Value, path: &Place<'_>, found: &mut Found) {
         let whole = |text: String| Problem {
             place: None,
@@ -219,7 +219,7 @@ impl Walk {
         }
     }
 
-    /// How many of the schemas hold, and what is told of it: of the first that does, or else of the one that nearly does.
+    /// How many of the schemas match, and the errors to report: of the first match, or else of the closest one.
     fn tried(
         &mut self,
         schemas: &[Schema],
@@ -247,7 +247,7 @@ impl Walk {
     }
 }
 
-/// What stood in a list before: told by its keys where it has some, else nobody knows what an item was.
+/// The old items of a list: correlated by keys if it has some, else unknown.
 struct Before<'v> {
     keys: &'v [String],
     items: BTreeMap<Vec<u8>, &'v Value>,

@@ -1,4 +1,4 @@
-//! Whether a single value is what its schema says: its type, its form, its bounds.
+//! Validates a single value: type, format and bounds.
 
 use super::found::{Found, Place, Problem, What, other, typed};
 use super::kind::plain_float;
@@ -7,10 +7,10 @@ use crate::api::codec::json;
 use crate::api::field::quoted;
 use crate::api::value::Value;
 
-/// The first integer whose neighbour a binary fraction cannot say.
+/// The first integer whose successor a double cannot represent.
 const EXACT_INTEGERS: f64 = 9_007_199_254_740_992.0;
 
-/// The type of a value, and how exact its numbers are.
+/// The type of a value, and the format of its numbers.
 fn type_of(value: &Value) -> (&'static str, &'static str) {
     match value {
         Value::Null => ("null", ""),
@@ -42,7 +42,7 @@ pub(super) fn of_type(
         }
         return;
     }
-    // Beyond these a binary fraction cannot tell one integer from the next.
+    // Beyond these a double cannot tell an integer from the next.
     let is_whole = |number: f64| number.fract() == 0.0 && number.abs() < EXACT_INTEGERS;
     let whole = matches!(value, Value::Float(number) if is_whole(*number)) && has("integer");
     let fits = has(kind) || whole || (kind == "integer" && has("number"));
@@ -83,7 +83,7 @@ pub(super) fn of_number(checks: &Checks, value: &Value, path: &Place<'_>, found:
         Value::Float(number) => (*number, false),
         _ => return,
     };
-    // Bounds of integers are cut to integers, as they always were. Nobody knows of a zero whether it was written as one.
+    // Bounds of integers are truncated, as in the reference. A zero may have been written as either.
     let bound = |bound: f64| if is_int && number != 0.0 { bound.trunc() } else { bound };
     if let Some(factor) = checks.multiple_of {
         let factor = if is_int { factor.trunc() } else { factor };
@@ -116,7 +116,7 @@ pub(super) fn of_number(checks: &Checks, value: &Value, path: &Place<'_>, found:
     }
 }
 
-/// Whether a number is a multiple of another, but for what binary fractions cannot say: 0.3 is three times 0.1.
+/// Whether a number is a multiple of another, within the precision of doubles: 0.3 is three times 0.1.
 fn is_multiple(number: f64, factor: f64) -> bool {
     const NEARLY: f64 = 1e-9;
     let quotient = if factor < 1.0 { 1.0 / factor * number } else { number / factor };
@@ -125,8 +125,8 @@ fn is_multiple(number: f64, factor: f64) -> bool {
 }
 
 pub(super) fn of_values(checks: &Checks, value: &Value, path: &Place<'_>, found: &mut Found) {
-    // A number is compared as one of the type that is allowed: what is behind the point counts only where something may be there.
-    // Null is none of the values, even where it stands among them.
+    // A number is compared as the type of the allowed value: a fraction counts only if the allowed value has that type. Null
+    // never matches, even if it is listed.
     let same = |allowed: &Value| match (allowed, value) {
         (_, Value::Null) => false,
         (Value::Int(a), Value::Float(b)) => *a as f64 == b.trunc(),
@@ -161,7 +161,7 @@ pub fn shown(value: &Value) -> String {
     }
 }
 
-/// A part of a value as messages print it, with its types.
+/// A part of a value in Go's `%#v` format.
 fn printed(value: &Value) -> String {
     match value {
         Value::Null => "interface {}(nil)".to_owned(),

@@ -1,5 +1,4 @@
-//! The groups that clients are told of: those of the catalog, and those that others serve, in the order that their registrations
-//! give them.
+//! The groups of discovery: those of the catalog and those of extension API servers, in the order of their priorities.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,38 +10,38 @@ use crate::api::bootstrap::api_services::{DEFINED_PRIORITY, version_priority};
 use crate::api::catalog::{self, Catalog, Version};
 use crate::api::version;
 
-/// A registered version, and what its server says of it.
+/// A registered group version, and the discovery of its server.
 #[derive(Clone, Debug)]
 pub struct Other {
-    /// What is registered.
+    /// The APIService.
     pub registration: Arc<Registration>,
-    /// What its server says; `None` if this server serves it, or nobody does.
+    /// The server's discovery; `None` if this server serves the version, or no server does.
     pub found: Option<Arc<FoundVersion>>,
 }
 
-/// Who tells what a version has.
+/// The source of a version's resources.
 #[derive(Clone, Copy)]
 pub enum Member<'a> {
-    /// This server.
+    /// This server's catalog.
     Here(&'a Version),
-    /// Somebody else.
+    /// An extension server's discovery.
     There(&'a FoundVersion),
-    /// Nobody: it is registered as ours, and is not.
+    /// None: the APIService is local, but this server does not serve the version.
     Nowhere,
 }
 
-/// One version.
+/// One version of a group.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
     /// Its name.
     pub name: &'a str,
-    /// How early its group stands among the groups, and the version among those of its group.
+    /// The priority of its group and of the version within the group.
     places: (i64, i64),
-    /// Who tells of it.
+    /// The source of its resources.
     pub member: Member<'a>,
 }
 
-/// One group.
+/// One API group.
 pub struct Merged<'a> {
     /// Its name.
     pub name: &'a str,
@@ -50,14 +49,14 @@ pub struct Merged<'a> {
     pub versions: Vec<Entry<'a>>,
 }
 
-/// Where a version stands that this server serves, unless its registration says otherwise.
+/// The priorities of a version that this server serves, unless its APIService says otherwise.
 pub fn usual_places(group: &str, version: &str) -> (i64, i64) {
     let priority = version_priority(group, version).unwrap_or(DEFINED_PRIORITY);
     (i64::from(catalog::priority(group)), priority)
 }
 
 impl<'a> Merged<'a> {
-    /// The groups of a catalog and of what else is registered, in order.
+    /// The groups of the catalog and of the registered versions, in order of priority.
     pub fn all(catalog: &'a Catalog, others: &'a [Other]) -> Vec<Merged<'a>> {
         let mut groups: BTreeMap<&'a str, Merged<'a>> = BTreeMap::new();
         for group in catalog.groups() {
@@ -77,7 +76,7 @@ impl<'a> Merged<'a> {
             let merged = groups.entry(&gv.group);
             let merged = merged.or_insert_with(|| Merged { name: &gv.group, versions: Vec::new() });
             match merged.versions.iter_mut().find(|entry| entry.name == &*gv.version) {
-                // What is registered as ours and is: only its place may be another one.
+                // A local APIService of a version we serve can change only its priorities.
                 Some(entry) if matches!(member, Member::Nowhere) => entry.places = places,
                 Some(entry) if is_builtin(entry) => {}
                 Some(entry) => (entry.member, entry.places) = (member, places),
@@ -94,12 +93,12 @@ impl<'a> Merged<'a> {
         groups
     }
 
-    /// How early it stands among the groups.
+    /// The priority of the group.
     fn place(&self) -> i64 {
         self.versions.iter().map(|entry| entry.places.0).max().unwrap_or(0)
     }
 
-    /// The name of the registration that gives it that place; of several the first.
+    /// The name of the APIService that gives the group its priority; of several the first.
     fn placed_by(&self) -> Option<String> {
         let place = self.place();
         let best = self.versions.iter().filter(|entry| entry.places.0 == place);
@@ -107,13 +106,13 @@ impl<'a> Merged<'a> {
     }
 }
 
-/// What is built in cannot be covered.
+/// An APIService cannot take over a built-in version.
 fn is_builtin(entry: &Entry<'_>) -> bool {
     let Member::Here(version) = entry.member else { return false };
     version.resources.iter().any(|resource| resource.custom.is_none())
 }
 
-/// The groups in the order of the plain list: where several have the same place, the names of their registrations decide.
+/// The groups in the order of the unaggregated list: APIService names decide between equal priorities.
 pub fn by_registration<'m, 'a>(groups: &[&'m Merged<'a>]) -> Vec<&'m Merged<'a>> {
     let mut groups = groups.to_vec();
     groups.sort_by_cached_key(|group| (Reverse(group.place()), group.placed_by()));

@@ -1,5 +1,5 @@
-//! The metadata of an object as the reference has it inside: partial objects and rows are made of that, and an annotation that
-//! only the published form carries is not in it.
+//! The metadata for PartialObjectMetadata and table rows. The reference makes them from its internal form, which lacks one
+//! annotation of the published form.
 
 use std::borrow::Cow;
 

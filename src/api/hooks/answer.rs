@@ -1,4 +1,4 @@
-//! What a webhook says, in the words in which the reference server repeats or refuses it.
+//! Parses the response of an admission webhook, with the reference's errors.
 
 use std::fmt::Write as _;
 
@@ -12,32 +12,32 @@ use crate::api::limits::HOOK_WARNINGS;
 use crate::api::status::{Cause, Details, Status};
 use crate::api::value::Value;
 
-/// How much of an answer that is no review a message shows; the reference server's value.
+/// How much of an invalid response a message shows; the reference's value.
 const SHOWN_BYTES: usize = 2_048;
-/// The largest number that stands in the first line of an HTTP answer.
+/// The largest valid HTTP status code.
 const LAST_CODE: i64 = 999;
 
-/// What a webhook says of a request.
+/// The response of a webhook.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Said {
-    /// Whether the request may go on.
+    /// Whether the request is allowed.
     pub allowed: bool,
-    /// How the object shall change, if it shall: a JSON Patch.
+    /// A JSON Patch of the object, if any.
     pub patch: Option<Vec<u8>>,
-    /// Why not.
+    /// The status of a denial.
     pub status: Option<Value>,
-    /// What the client should know.
+    /// Warnings for the client.
     pub warnings: Vec<String>,
-    /// What an audit record would hold.
+    /// Audit annotations.
     pub annotations: Vec<(String, String)>,
 }
 
-/// Why an answer is none, and the code that this counts as.
+/// Why a response is unusable, and the code for metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unusable {
-    /// Why, in the words around which others are put.
+    /// The reason, which other messages wrap.
     pub why: String,
-    /// The code.
+    /// The code for metrics.
     pub code: u16,
 }
 
@@ -49,7 +49,7 @@ fn invalid(why: &str) -> Unusable {
     Unusable { why: format!("received invalid webhook response: {why}"), code: 503 }
 }
 
-/// Reads the answer to a question of this version and uid. `mutating`: whether it may change the object.
+/// Parses the response to a request of this version and uid. `mutating`: whether it may contain a patch.
 pub fn read(body: &[u8], version: ReviewVersion, uid: &str, mutating: bool) -> Result<Said, Unusable> {
     let review = parsed(body, version)?;
     let Some(response) = review.get("response") else {
@@ -73,7 +73,7 @@ pub fn read(body: &[u8], version: ReviewVersion, uid: &str, mutating: bool) -> R
     })
 }
 
-/// The review, with every field of the type that it must have.
+/// The review, with all fields type-checked.
 fn parsed(body: &[u8], version: ReviewVersion) -> Result<Value, Unusable> {
     let unread = |why: String| nonsense(&format!("couldn't get version/kind; json parse error: {why}"));
     syntax::check(body).map_err(unread)?;
@@ -88,7 +88,7 @@ fn parsed(body: &[u8], version: ReviewVersion) -> Result<Value, Unusable> {
     let (api_version, kind) = (review.str("apiVersion"), review.str("kind"));
     let wanted = format!("{REVIEW_GROUP}/{}", version.word());
     let is = |said: &str, wanted: &str| said.is_empty() || said == wanted;
-    // What names another kind is that kind, whoever was asked.
+    // A Status is recognized as such, whatever was requested.
     if !is(kind, REVIEW_KIND) || !is(api_version, &wanted) {
         if (kind, api_version) == ("Status", "v1") {
             return Err(nonsense(review.str("message")));
@@ -116,7 +116,7 @@ fn parsed(body: &[u8], version: ReviewVersion) -> Result<Value, Unusable> {
     Ok(review)
 }
 
-/// What a field must be.
+/// The type of a field.
 #[derive(Clone, Copy)]
 enum Type {
     Response,
@@ -177,7 +177,7 @@ fn bytes(response: &Value, field: &str) -> Result<Option<Vec<u8>>, Unusable> {
     Ok(Some(decoded).filter(|bytes| !bytes.is_empty()))
 }
 
-/// Whether it is the answer to this question. Older ones were never asked to say so.
+/// Checks that the response belongs to the request. v1beta1 responses need not state a uid.
 fn verify(review: &Value, response: &Value, uid: &str) -> Result<(), Unusable> {
     let said = response.str("uid");
     if said != uid {
@@ -212,7 +212,7 @@ fn verify_patch(patch: bool, patch_type: Option<&str>, mutating: bool) -> Result
     Err(invalid(wrong))
 }
 
-/// What an answer with another status than success means. `is_text`: whether its body is meant for people.
+/// The error for a response with a failure code. `is_text`: whether its body is human-readable.
 pub fn refused(code: u16, is_text: bool, body: &[u8]) -> Unusable {
     if let Some(status) = failure(body) {
         let said = status.get("code").and_then(Value::as_int).and_then(|code| u16::try_from(code).ok());
@@ -249,7 +249,7 @@ pub fn refused(code: u16, is_text: bool, body: &[u8]) -> Unusable {
     Unusable { why: format!("failed to call webhook: {why}"), code }
 }
 
-/// The Status in a body that says what went wrong.
+/// A Status in the body that reports a failure.
 fn failure(body: &[u8]) -> Option<Value> {
     syntax::check(body).ok()?;
     let status = json::read(body).ok()?;
@@ -257,12 +257,12 @@ fn failure(body: &[u8]) -> Option<Value> {
     (is("kind", "Status") && is("apiVersion", "v1") && is("status", "Failure")).then_some(status)
 }
 
-/// The refusal of a webhook of this name, as the client reads it.
+/// The denial of a webhook of this name, for the client.
 pub fn denial(name: &str, said: Option<&Value>) -> Box<Status> {
     let nothing = Value::object();
     let said = said.unwrap_or(&nothing);
     let mut message = format!("admission webhook {} denied the request", quoted(name));
-    // Texts: writing into one does not fail.
+    // Writing into a string cannot fail.
     let _ = match (said.str("message"), said.str("reason")) {
         ("", "") => write!(message, " without explanation"),
         ("", reason) => write!(message, ": {reason}"),

@@ -1,4 +1,4 @@
-//! One webhook of a configuration, taken apart once.
+//! One webhook of a configuration, parsed once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::api::policies::expressions::{Age, Compiler, Wanted};
 use crate::api::policies::policy::Expression;
 use crate::api::value::Value;
 
-/// How long an answer is waited for where nothing is said; the default of the API.
+/// The default timeout of the API.
 const TIMEOUT_SECONDS: u64 = 10;
-/// The port of a service where none is said.
+/// The default port of a service.
 const PORT: u16 = 443;
 
-/// The versions of questions.
+/// The versions of AdmissionReview and ConversionReview.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReviewVersion {
     /// `v1`
@@ -28,7 +28,7 @@ pub enum ReviewVersion {
 }
 
 impl ReviewVersion {
-    /// The version in the words of the API.
+    /// The version as text.
     pub fn word(self) -> &'static str {
         match self {
             ReviewVersion::V1 => "v1",
@@ -37,65 +37,65 @@ impl ReviewVersion {
     }
 }
 
-/// Where a webhook is asked.
+/// The address of a webhook.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// At this URL.
+    /// A URL.
     Url(String),
-    /// At a service of the cluster.
+    /// A service of the cluster.
     Service {
-        /// Where it stands.
+        /// The namespace of the service.
         namespace: String,
-        /// What it is called.
+        /// The name of the service.
         name: String,
-        /// The path to ask at.
+        /// The path of requests.
         path: String,
         /// The port of the service.
         port: u16,
     },
-    /// Nowhere.
+    /// Not configured.
     None,
 }
 
-/// What a webhook does besides answering.
+/// The side effects of a webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SideEffects {
-    /// Nothing, at least when nothing shall happen.
+    /// None, at least for dry runs.
     None,
-    /// Something, or nobody knows.
+    /// Some, or unknown.
     Some,
-    /// Nothing is said.
+    /// Not stated.
     Unsaid,
 }
 
 /// One webhook.
 #[derive(Debug)]
 pub struct Hook {
-    /// Its name.
+    /// The name of the webhook.
     pub name: String,
-    /// The configuration that it stands in.
+    /// The name of its configuration.
     pub configuration: String,
-    /// Tells it from all others: a configuration may have a name twice.
+    /// A unique ID: a configuration may have a name twice.
     pub uid: String,
-    /// Where it is asked.
+    /// The address.
     pub way: Way,
-    /// Whom it must be known to, in PEM; empty: to whom the system believes.
+    /// The CA bundle as PEM; empty for the CAs of the system.
     pub authority_pem: Vec<u8>,
-    /// Which requests it wants to hear of.
+    /// The requests that it matches.
     pub rules: Vec<Rule>,
-    /// Whether a request goes on when it cannot be asked.
+    /// Whether failures are ignored (failurePolicy).
     pub ignores_failures: bool,
-    /// Whether rules are meant for all versions of what they name.
+    /// Whether rules match equivalent resources (matchPolicy).
     pub is_equivalent: bool,
-    /// What it does besides answering.
+    /// Its side effects.
     pub side_effects: SideEffects,
-    /// How long an answer is waited for.
+    /// The timeout of a call.
     pub timeout: Duration,
-    /// The version of the question; `None`: it understands none of ours.
+    /// The version of the review; `None` if it supports none of ours.
     pub version: Option<ReviewVersion>,
-    /// Whether it wants to be asked again when others changed the object after it.
+    /// Whether it is called again after others changed the object (reinvocationPolicy).
     pub wants_again: bool,
-    /// Expressions that must hold as well.
+    /// The match conditions.
     pub conditions: Vec<Expression>,
     namespaces: Option<Value>,
     objects: Option<Value>,
@@ -124,7 +124,7 @@ impl Hook {
             Some("v1beta1") => Some(ReviewVersion::V1beta1),
             _ => None,
         });
-        // One that selects everything is not looked at again.
+        // A selector that matches everything is dropped.
         let selects = |field| hook.get(field).filter(|given| !selector::is_empty(given)).cloned();
         let seconds = hook.get("timeoutSeconds").and_then(Value::as_int);
         let client = hook.get("clientConfig").unwrap_or(&Value::Null);
@@ -153,17 +153,17 @@ impl Hook {
         }
     }
 
-    /// Whether it matters which labels the namespace has.
+    /// Whether the labels of the namespace are needed.
     pub fn selects_namespaces(&self) -> bool {
         self.namespaces.is_some()
     }
 
-    /// Whether a namespace with these labels is one it wants to hear of.
+    /// Whether the namespaceSelector matches these labels.
     pub fn wants_namespace(&self, labels: Option<&Value>) -> bool {
         self.namespaces.as_ref().is_none_or(|wanted| selector::matches(Some(wanted), labels))
     }
 
-    /// Whether one of these states of the object is one it wants to hear of. What has no metadata has no labels to go by.
+    /// Whether the objectSelector matches one of these states. A state without metadata has no labels.
     pub fn wants_object<'a>(&self, states: impl IntoIterator<Item = &'a Value>) -> bool {
         let Some(wanted) = &self.objects else { return true };
         let mut states = states.into_iter().map(meta::of).filter(|meta| !meta.is_null());
@@ -171,7 +171,7 @@ impl Hook {
     }
 }
 
-/// The conditions of a webhook. They were checked when it was written; what does not compile any more fails whenever it is asked.
+/// The match conditions of a webhook. They were checked when written; one that no longer compiles fails at evaluation.
 fn conditions(hook: &Value) -> Vec<Expression> {
     let all = hook.get("matchConditions").map(Value::items).unwrap_or_default();
     if all.is_empty() {
@@ -186,7 +186,7 @@ fn conditions(hook: &Value) -> Vec<Expression> {
     all.iter().map(made).collect()
 }
 
-/// Where a webhook with this `clientConfig` is asked.
+/// The address in a `clientConfig`.
 pub fn way(client: &Value) -> Way {
     if let Some(service) = client.get("service") {
         let port = service.get("port").and_then(Value::as_int).and_then(|port| u16::try_from(port).ok());

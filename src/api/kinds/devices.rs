@@ -1,5 +1,5 @@
-//! The kinds of the group `resource.k8s.io`: claims of devices, and who has some. Older versions say the same with one
-//! level less; their mistakes are told as those of the newest.
+//! The kinds of `resource.k8s.io`: claims to devices, and their publishers. Older versions have one level less; their errors are
+//! reported as those of the newest.
 
 pub mod claim;
 mod claim_status;

@@ -1,5 +1,5 @@
-//! Two engines check the same object: functions beside its kind, and the rules of the table. Which one decides is
-//! configuration; where they disagree one of them is wrong, and somebody should hear of it.
+//! Declarative and handwritten validation check the same object. Feature gates choose which one decides; a disagreement is a bug
+//! of one of them and is counted.
 
 use super::Errors;
 use crate::api::field::{FieldError, Problem};

@@ -1,4 +1,4 @@
-//! How a server remembers in which version it keeps what, and how it moves on: StorageVersions and migrations.
+//! StorageVersions and StorageVersionMigrations.
 
 use std::collections::BTreeSet;
 

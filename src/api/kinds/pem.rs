@@ -1,5 +1,5 @@
-//! Certificates and requests for them as objects carry them: PEM around DER. Only as much is read as rules ask for;
-//! nothing is trusted because it can be read.
+//! Certificates and certificate requests in objects: PEM around DER. Only the parts that rules need are parsed; parsing implies
+//! no trust.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! Laws that hold for the rules of every kind.
+//! Properties that hold for the rules of every kind.
 
 use std::collections::BTreeSet;
 

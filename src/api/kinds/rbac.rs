@@ -1,4 +1,4 @@
-//! Roles and who has them.
+//! Roles and bindings.
 
 use super::check::{Node, fill_text, items_mut, same};
 use super::{Again, Errors, KindRules, MetaAgain, PLAIN, selector};

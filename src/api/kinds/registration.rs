@@ -1,4 +1,4 @@
-//! APIServices: who serves a version of a group.
+//! APIServices.
 
 use super::check::Node;
 use super::{Again, Errors, KindRules, Occasion, PLAIN, StatusMeta};

@@ -1,4 +1,4 @@
-//! Where webhooks are: a URL, or a service of the cluster.
+//! The client configuration of webhooks: a URL, or a service of the cluster.
 
 use super::Errors;
 use super::check::Node;

@@ -1,5 +1,5 @@
-//! The one document of the second version where others serve versions too: what their servers say of those joins what this one says
-//! of its own. Nothing is read deeper than it must be: of paths, definitions and parameters only the names, and whom they refer to.
+//! Merges the OpenAPI v2 documents of extension API servers into that of this server. Parsing is shallow: only the names of
+//! paths, definitions and parameters, and their references.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! What can be done with resources, and at which paths.
+//! The paths and operations of resources.
 
 use std::sync::Arc;
 

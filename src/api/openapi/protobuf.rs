@@ -1,7 +1,7 @@
-//! The binary form of documents: the same content as messages of a published description of OpenAPI.
+//! OpenAPI documents in Protobuf: the same content as messages of the published description of OpenAPI.
 //!
-//! The messages follow the JSON closely, so they are written from it, by a table of what each field is. Nothing is read
-//! but one level at a time: a tree of a whole document would take many times its size.
+//! The messages follow the JSON closely, so they are written from it, by a table of field types. Only one level is parsed at a
+//! time: a tree of a whole document would take many times its size.
 
 use std::collections::BTreeMap;
 

@@ -6,7 +6,7 @@ use super::json::Out;
 use super::names::{self, META};
 use super::{Dialect, Sources};
 use crate::api::descriptions;
-use crate::api::schema::{Field, ListFact, Scalar, Struct, Type, TypeId};
+use crate::api::schema::{Field, ListFact, Scalar, Struct, Type, TypeId, meanings, text_types};
 
 /// What a document refers to, by published name.
 pub(super) type Referred = BTreeMap<String, Schema>;
@@ -168,7 +168,7 @@ impl Sources<'_> {
                 out.key("properties").object(|out| {
                     for field in fields {
                         out.key(&field.name);
-                        self.property(out, dialect, name, &structure.package, field);
+                        self.property(out, dialect, name, structure, field);
                     }
                 });
             }
@@ -203,16 +203,15 @@ impl Sources<'_> {
         });
     }
 
-    fn property(&self, out: &mut Out, dialect: Dialect, owner: &str, package: &str, field: &Field) {
-        let text = descriptions::of_field(owner, &field.name);
-        let text = match (text, &*field.values) {
-            (text, []) => text.unwrap_or_default().to_owned(),
-            (text, values) => with_values(text.unwrap_or_default(), values.iter().map(|value| &**value)),
-        };
+    fn property(&self, out: &mut Out, dialect: Dialect, owner: &str, structure: &Struct, field: &Field) {
+        let mut text = descriptions::of_field(owner, &field.name).unwrap_or_default().to_owned();
+        if !field.values.is_empty() {
+            text = with_values(&text, structure, field);
+        }
         let value = Property {
             about: &text,
             default: dialect.has_defaults().then(|| self.default(field)).flatten(),
-            package,
+            package: &structure.package,
             field: Some(field),
         };
         self.place(out, dialect, field.ty, &value);
@@ -317,8 +316,17 @@ fn about(out: &mut Out, name: &str) {
     }
 }
 
-fn with_values<'a>(text: &str, values: impl Iterator<Item = &'a str>) -> String {
-    let mut lines: Vec<String> = values.map(|value| format!("\n - `{value:?}`")).collect();
+/// What a field is for, and the values it may have with what each means.
+fn with_values(text: &str, structure: &Struct, field: &Field) -> String {
+    let kind = text_types::of(&structure.package, &structure.name, &field.name).unwrap_or_default();
+    let mut lines: Vec<String> = field
+        .values
+        .iter()
+        .map(|value| match meanings::of(kind, value) {
+            Some(meaning) => format!("\n - `{value:?}` {meaning}"),
+            None => format!("\n - `{value:?}`"),
+        })
+        .collect();
     lines.sort();
     format!("{text}\n\nPossible enum values:{}", lines.concat()).trim_start().to_owned()
 }

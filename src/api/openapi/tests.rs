@@ -143,6 +143,32 @@ fn schemas_tell_types_defaults_and_how_to_merge() {
 }
 
 #[test]
+fn what_each_allowed_value_means_is_told_behind_the_description() {
+    let texts = |document: &Value, schemas: &str, kind: &str, field: &str| {
+        let about = &document.pointer(schemas).unwrap()[format!("{CORE}.{kind}")]["properties"][field];
+        let (about, values) =
+            about["description"].as_str().unwrap().split_once("\n\nPossible enum values:\n").unwrap();
+        assert!(!about.is_empty(), "{kind}.{field}");
+        values.to_owned()
+    };
+    for (document, schemas) in [(v3("api/v1"), "/components/schemas"), (v2(), "/definitions")] {
+        assert_eq!(
+            texts(&document, schemas, "ContainerPort", "protocol"),
+            " - `\"SCTP\"` Stream Control Transmission Protocol\n \
+             - `\"TCP\"` Transmission Control Protocol\n \
+             - `\"UDP\"` User Datagram Protocol"
+        );
+        assert_eq!(
+            texts(&document, schemas, "PodSpec", "restartPolicy"),
+            " - `\"Always\"`\n - `\"Never\"`\n - `\"OnFailure\"`",
+            "values that speak for themselves stand alone"
+        );
+        let host_path = texts(&document, schemas, "HostPathVolumeSource", "type");
+        assert!(host_path.starts_with(" - `\"\"` nothing is checked"), "{host_path}");
+    }
+}
+
+#[test]
 fn the_second_version_has_no_defaults_and_shares_parameters() {
     let document = v2();
     let of = |kind: &str, field: &str| property(&document, "/definitions", kind, field);

@@ -1,4 +1,4 @@
-//! The options of a deletion, in its body or behind the question mark.
+//! DeleteOptions, from the body or the query.
 
 use super::{dry_run_errors, refuse};
 use crate::api::field::{FieldError, Path, quoted};
@@ -7,37 +7,37 @@ use crate::api::status::{self, Status};
 use crate::api::value::Value;
 use crate::api::words::META_GROUP;
 
-/// What becomes of the objects that an object owns.
+/// What happens to the dependents of a deleted object (`propagationPolicy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// They stay, without their owner.
+    /// The dependents stay and lose the owner reference.
     Orphan,
-    /// They go after it.
+    /// The garbage collector deletes the dependents afterwards.
     Background,
-    /// They go before it.
+    /// The dependents are deleted first.
     Foreground,
 }
 
 /// The options of a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteOptions {
-    /// Whether to answer as if, and change nothing.
+    /// Whether to check the deletion, but store nothing (`dryRun=All`).
     pub dry_run: bool,
-    /// How long the object may take to end.
+    /// How long the object may take to terminate gracefully.
     pub grace_period_seconds: Option<i64>,
-    /// What becomes of the objects it owns.
+    /// What happens to its dependents.
     pub propagation: Option<Propagation>,
-    /// The older way to say the same, which a few answers still depend on.
+    /// The deprecated predecessor of `propagationPolicy`; some validation errors still depend on it.
     pub orphan_dependents: Option<bool>,
-    /// The uid the object must have.
+    /// Precondition: the uid of the object.
     pub uid: Option<String>,
-    /// The version the object must be at.
+    /// Precondition: the resourceVersion of the object.
     pub resource_version: Option<String>,
-    /// Whether to remove an object that cannot be read.
+    /// Whether to delete a corrupt object: see [`IGNORE_READ_ERROR`].
     pub unreadable: bool,
 }
 
-/// What the option is called that removes objects which cannot be read.
+/// The option that deletes an object whose stored data cannot be read.
 pub const IGNORE_READ_ERROR: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 
 impl DeleteOptions {
@@ -125,12 +125,12 @@ impl DeleteOptions {
     }
 }
 
-/// Why an object that cannot be read is not removed.
+/// The error for a corrupt object that must not be deleted with [`IGNORE_READ_ERROR`].
 pub fn refuse_force(why: &str) -> FieldError {
     FieldError::invalid(&Path::new(IGNORE_READ_ERROR), "true", why)
 }
 
-/// 422: the option to remove what cannot be read is for one object alone.
+/// 422: deletecollection does not accept [`IGNORE_READ_ERROR`].
 pub fn no_force_of_many() -> Box<Status> {
     let why = "is not allowed with DELETECOLLECTION, try again after removing the option";
     Status::invalid(META_GROUP, "DeleteOptions", "", &[refuse_force(why)])

@@ -9,49 +9,49 @@ use crate::api::query::Query;
 use crate::api::select::{self, FieldSelector};
 use crate::api::status::{self, Status};
 
-/// How the version that a list asks for is meant.
+/// The meaning of `resourceVersionMatch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionMatch {
-    /// This version and no other.
+    /// The list must be of exactly this resourceVersion.
     Exact,
-    /// This version or a later one.
+    /// The list must be of this resourceVersion or a later one.
     NotOlderThan,
 }
 
 /// The options of list, watch and deletecollection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListOptions {
-    /// What must hold of the labels.
+    /// The label selector.
     pub labels: Vec<LabelRule>,
-    /// What must hold of the fields, before the kind has had its say: see [`select::filter`].
+    /// The field selector, not yet checked against the fields of the kind: see [`select::filter`].
     pub fields: FieldSelector,
     /// Whether to watch instead of list.
     pub watch: bool,
-    /// Whether the watch may be sent bookmarks.
+    /// Whether the client wants bookmark events.
     pub allow_watch_bookmarks: bool,
-    /// The version asked for, as the client wrote it: see [`super::revision`].
+    /// The requested resourceVersion, as the client wrote it: see [`super::revision`].
     pub resource_version: String,
-    /// How that version is meant.
+    /// How to match it.
     pub resource_version_match: Option<VersionMatch>,
-    /// When a watch ends.
+    /// After how many seconds a watch ends.
     pub timeout_seconds: Option<i64>,
-    /// The most items of one answer; 0 is no limit.
+    /// The page size; 0 is no limit.
     pub limit: i64,
-    /// Where an earlier answer stopped.
+    /// The continue token of the previous page.
     pub continue_token: String,
-    /// Whether a watch begins with what is there.
+    /// Whether a watch begins with synthetic ADDED events for the existing objects.
     pub send_initial_events: Option<bool>,
-    /// The version match as the client wrote it: validation repeats it.
+    /// `resourceVersionMatch` as the client wrote it: validation errors repeat it.
     match_text: String,
 }
 
 impl ListOptions {
-    /// Reads the options; what cannot be read at all is a bad request. [`ListOptions::validate`] judges the rest.
+    /// Parses the options; a value of the wrong type is a bad request. [`ListOptions::validate`] checks the rest.
     pub fn parse(query: &Query<'_>) -> status::Result<ListOptions> {
         if query.is_empty() {
             return Ok(ListOptions::default());
         }
-        // The order in which several mistakes are looked for is part of the API: clients see the first.
+        // The order of the checks is part of the API: clients see the first error.
         let timeout_seconds = query.integer("timeoutSeconds")?;
         let limit = query.integer("limit")?.unwrap_or(0);
         let labels = select::parse_labels(query.get("labelSelector").unwrap_or_default())?;
@@ -81,8 +81,8 @@ impl ListOptions {
         })
     }
 
-    /// Fills in what the client means by leaving it out. `initial_events`: whether the server can begin a watch with
-    /// what is there; then a watch from anywhere asks for that.
+    /// Sets defaults. With `initial_events` (the server supports watch lists), a watch from resourceVersion "" or "0" begins with
+    /// the existing objects.
     pub fn set_defaults(&mut self, initial_events: bool) {
         let anywhere = matches!(self.resource_version.as_str(), "" | "0");
         if initial_events
@@ -97,13 +97,12 @@ impl ListOptions {
         }
     }
 
-    /// Whether a watch is a list as well: it begins with all there is, and says when that is done.
+    /// Whether this is a watch list: the watch begins with the existing objects, and a bookmark marks their end.
     pub fn is_streaming_list(&self) -> bool {
         self.send_initial_events == Some(true) && self.allow_watch_bookmarks
     }
 
-    /// Whether the options make sense together. `initial_events`: whether the server can begin a watch with what is
-    /// there.
+    /// Checks the combination of options. `initial_events`: whether the server supports watch lists.
     pub fn validate(&self, initial_events: bool) -> status::Result<()> {
         let errors = if self.watch { self.watch_errors(initial_events) } else { self.list_errors() };
         refuse("ListOptions", &errors)

@@ -9,10 +9,10 @@ use crate::api::status;
 /// The longest name of a field manager, in bytes.
 const FIELD_MANAGER_BYTES: usize = 128;
 
-/// What happens to fields that the kind does not know, or that stand twice.
+/// How unknown and duplicate fields are treated (`fieldValidation`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FieldValidation {
-    /// They are dropped without a word.
+    /// They are dropped silently.
     Ignore,
     /// They are dropped with a warning.
     #[default]
@@ -21,14 +21,14 @@ pub enum FieldValidation {
     Strict,
 }
 
-/// The options of create and update, and the part of patch that is the same.
+/// The options of create and update, and the part of PatchOptions with the same fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Whether to answer as if, and change nothing.
+    /// Whether to run admission and validation, but store nothing (`dryRun=All`).
     pub dry_run: bool,
     /// The name that owns the fields this request sets; empty when the client does not say.
     pub field_manager: String,
-    /// What happens to unknown and duplicate fields.
+    /// How unknown and duplicate fields are treated.
     pub field_validation: FieldValidation,
 }
 
@@ -75,14 +75,15 @@ impl WriteOptions {
 /// The options of a patch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PatchOptions {
-    /// What it shares with the other writes.
+    /// The fields it shares with CreateOptions and UpdateOptions.
     pub write: WriteOptions,
-    /// Whether an apply takes fields over from their owners.
+    /// Whether server-side apply takes over fields of other managers.
     pub force: bool,
 }
 
 impl PatchOptions {
-    /// Reads and checks the options. `apply`: whether the body says what the fields shall be, not how to change them.
+    /// Reads and checks the options. `apply`: a server-side apply, the only patch that may be forced and must name a field
+    /// manager.
     pub fn parse(query: &Query<'_>, apply: bool) -> status::Result<PatchOptions> {
         let force = query.flag("force");
         let mut errors = Errors::new();
@@ -98,14 +99,14 @@ impl PatchOptions {
     }
 }
 
-/// What is wrong with the name of a field manager.
+/// The errors of a field manager name.
 pub fn field_manager_errors(manager: &str, path: &Path) -> Errors {
     let mut errors = Errors::new();
     if manager.len() > FIELD_MANAGER_BYTES {
         errors.push(FieldError::too_long(path, FIELD_MANAGER_BYTES));
     }
     for (at, c) in manager.char_indices().filter(|(_, c)| !is_printable(*c)) {
-        // Each repeats the whole name, so none is made that is not kept.
+        // Every error repeats the whole name, so errors beyond the bound are not even formatted.
         errors.add(|| {
             let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(c));
             FieldError::invalid(path, &quoted(manager), &detail)
@@ -114,8 +115,8 @@ pub fn field_manager_errors(manager: &str, path: &Path) -> Errors {
     errors
 }
 
-/// Whether a character shows on paper: letters, numbers, signs, and the plain space. Marks that only combine with a
-/// letter do not count, because nothing at hand tells them from what never prints.
+/// Whether Go would call a character printable: letters, numbers, symbols, and the ASCII space. Combining marks count as not
+/// printable, because the standard library cannot tell them from characters that never print.
 fn is_printable(c: char) -> bool {
     matches!(c, '"' | '\\' | '\'') || c.escape_debug().len() == 1
 }

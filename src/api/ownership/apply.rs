@@ -1,4 +1,4 @@
-//! Server-side apply: a partial object states what fields shall be, and whoever applies it owns them.
+//! Server-side apply: a configuration states the values of fields, and its manager owns them.
 
 use std::borrow::Cow;
 
@@ -19,20 +19,20 @@ use crate::api::status::{Cause, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 
-/// Who owns the fields of an object that was there before anybody applied.
+/// The manager of fields from before the first apply.
 const BEFORE: &str = "before-first-apply";
 
-/// What apply makes of an object.
+/// The result of an apply.
 #[derive(Clone, Debug)]
 pub struct Applied {
-    /// The object in the version of the client, not decoded yet, without defaults. `None` if it says all of this already.
+    /// The object in the version of the request, not decoded yet, without defaults. `None` if nothing changes.
     pub object: Option<Value>,
-    /// Who owns its fields now. `None` if that is as it was.
+    /// The new managers. `None` if they do not change.
     pub managers: Option<Managers>,
 }
 
 impl Applied {
-    /// The object with its owners, where it needs no decoding. `live` is what there was.
+    /// The object with its managers, if it needs no decoding. `live` is the stored object.
     #[cfg(test)]
     pub(super) fn onto(self, live: Option<&Value>) -> Value {
         let mut object = self.object.or_else(|| live.cloned()).unwrap_or_else(Value::object);
@@ -43,7 +43,7 @@ impl Applied {
     }
 }
 
-/// Applies a partial object, in the version of the client, to the object there is, in the stored version.
+/// Applies a configuration in the version of the request to the object in the stored version.
 pub fn apply(
     versions: &Versions<'_>,
     write: &Write<'_>,
@@ -60,7 +60,7 @@ pub fn apply(
         versions.shown(live, write.version).ok_or_else(|| Status::internal("the object cannot be converted"))
     });
     let live = shown.transpose()?;
-    // From here on everything is in the version of the client.
+    // From here on everything is in the version of the request.
     let versions = Versions { stored: write.version, ..*versions };
     let work = Work { versions, write, ty, live: live.as_deref(), config };
     let repeated = work.repeats();
@@ -79,7 +79,7 @@ fn unmerged(error: impl std::fmt::Display) -> Box<Status> {
     Status::internal(format!("failed to merge config: {error}"))
 }
 
-/// What [`apply`] makes of an object whose client speaks the stored version, without its short cut.
+/// [`apply`] without its shortcut, for requests in the stored version.
 #[cfg(test)]
 pub(super) fn apply_at_length(
     versions: &Versions<'_>,
@@ -94,10 +94,10 @@ pub(super) fn apply_at_length(
     work.apply(managers, last, force)
 }
 
-/// The body must say what it is, and that must be what the path says.
+/// The kind and version of the body must be those of the path.
 fn check_kind(versions: &Versions<'_>, version: &GroupVersion, config: &Value) -> Result<()> {
     let kind = config.str("kind");
-    // What is no version says nothing at all, nor does the kind beside it.
+    // An invalid apiVersion counts as absent, together with the kind.
     let stated = GroupVersion::parse(config.str("apiVersion"));
     if stated.as_ref() == Some(version) && kind == versions.kind {
         return Ok(());
@@ -128,7 +128,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Does the whole work. `last` is what the same owner applied before, `managers` are the others.
+    /// The full algorithm. `last` is the previous entry of the same manager, `managers` are the others.
     fn apply(&self, mut managers: Managers, last: Option<Manager>, force: bool) -> Result<Applied> {
         let mut me = self.write.manager(Operation::Apply);
         let reset = Set::of_fields(self.write.reset);
@@ -152,7 +152,7 @@ impl Work<'_> {
             return Err(refusal(&conflicts));
         }
         take_from_others(&mut comparisons, &mut managers).map_err(unmerged)?;
-        // Whoever applies what is there already owns it too, but nothing happened.
+        // A no-op apply adds an owner, but does not change the time.
         let is_there = self.live.is_some() && object == live;
         if !is_there {
             me.time = Some(self.write.now.to_owned());
@@ -165,7 +165,7 @@ impl Work<'_> {
         Ok(Applied { object, managers: Some(managers) })
     }
 
-    /// Why nothing can be merged into an object: mostly because items of it, once their keys were stored, have none.
+    /// Why nothing can be merged into an object: mostly because stored items lack their keys.
     fn no_base(&self, live: &Value, error: &str) -> Box<Status> {
         match check(self.versions.registry, self.ty, live) {
             Err(error) => untyped(self.write.version, "live", live, &error),
@@ -173,8 +173,8 @@ impl Work<'_> {
         }
     }
 
-    /// Whether this owner states what it stated before, in the same version, and every other owner is sound: then what
-    /// the object says already stays as it is, and so do all who own it.
+    /// Whether this manager repeats its last configuration in the same version, and all other entries are valid: then neither the
+    /// object nor its managers change.
     fn repeats(&self) -> Repeated {
         let Some(live) = self.live else { return Repeated::No };
         let entries = live.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
@@ -185,7 +185,7 @@ impl Work<'_> {
             let theirs = entry.str("apiVersion");
             owned::is_sound(entry) && (theirs == version || self.exists(theirs))
         };
-        // Of several entries of one owner the last would count.
+        // The last of several equal entries would count.
         let mut own = entries.iter().filter(is_own);
         let (Some(last), None) = (own.next(), own.next()) else { return Repeated::No };
         let may_be = last.str("apiVersion") == version
@@ -194,8 +194,8 @@ impl Work<'_> {
             && !last_applied::is_kept_up(manager, live);
         let fields = Owned::by(last).filter(|fields| may_be && !fields.is_empty());
         let Some(fields) = fields else { return Repeated::No };
-        // Whoever else owns what is replaced as a whole would lose it before its defaults are filled in again. In another
-        // version it may have another name.
+        // Other owners of a replaced atomic value would lose it before it is defaulted again. In another version it may have
+        // another name.
         let spares = |filled: &Set| {
             entries.iter().filter(|entry| !is_own(entry)).all(|other| {
                 other.str("apiVersion") == version
@@ -206,8 +206,8 @@ impl Work<'_> {
         repeated(self.versions.registry, self.ty, (live, self.config), fields, &reset, spares)
     }
 
-    /// The object as clients see it, with the fields that are printed though nothing set them: the statement is merged into
-    /// that, and differs from it where it does not say the same in the same way.
+    /// The object as clients see it, including printed zero values: the configuration is merged into that, and differs where it
+    /// is written differently.
     fn printed(&self) -> Result<Value> {
         let mut empty = Value::object();
         empty.set("kind", self.versions.kind);
@@ -216,7 +216,8 @@ impl Work<'_> {
         json::read(&text).map_err(|_| Status::internal("the object cannot be printed"))
     }
 
-    /// The owners there are, and the one that applies apart from them. What nobody owns yet belongs to whoever was there before.
+    /// The present managers, and the applier's own entry separately. Fields without a manager get the one from before the first
+    /// apply.
     fn present(&self) -> std::result::Result<(Managers, Option<Manager>), String> {
         let Some(live) = self.live else { return Ok((Managers::default(), None)) };
         let entries = live.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
@@ -229,7 +230,7 @@ impl Work<'_> {
         Ok((managers, last))
     }
 
-    /// What others own and the new state says otherwise, by owner.
+    /// The fields of other managers that the new state changes, by manager.
     fn conflicts(&self, comparisons: &mut Comparisons<'_>, managers: &Managers) -> Vec<(Manager, Set)> {
         let mut conflicts = Vec::new();
         for manager in &managers.0 {
@@ -254,7 +255,7 @@ impl Work<'_> {
         conflicts
     }
 
-    /// Takes out what this owner applied before, does not apply now, and nobody else owns.
+    /// Removes fields that this manager applied before, does not apply now, and nobody else owns.
     fn prune(&self, merged: Value, others: &Managers, last: &Manager) -> std::result::Result<Value, String> {
         let Some(version) = GroupVersion::parse(&last.api_version) else { return Ok(merged) };
         let Some(before) = self.as_version(&merged, self.write.version, &version) else { return Ok(merged) };
@@ -262,9 +263,9 @@ impl Work<'_> {
         let registry = self.versions.registry;
         let last_fields = with_named(registry, ty, &last.fields);
         let mut pruned = remove(registry, ty, &before, &last_fields);
-        // Each version in which somebody owns fields shows the objects its own way.
+        // Each version with owners shows the object in its own way.
         let mut owned: Vec<(&str, Vec<Set>)> = vec![(&last.api_version, Vec::new())];
-        // What is applied now stays too, with the fields that nobody owns, such as the name.
+        // The fields applied now stay as well, including those without owners, such as the name.
         let mut me = self.write.manager(Operation::Apply);
         me.fields = all_fields(registry, self.ty, self.config)?;
         for manager in others.0.iter().chain([&me]) {
@@ -292,7 +293,7 @@ impl Work<'_> {
             pruned =
                 self.as_version(&part, &theirs, &version).map_or_else(|| pruned.clone(), Cow::into_owned);
         }
-        // What this owner never applied is not its to take out.
+        // Only fields that this manager applied may be removed.
         let all = with_named(registry, ty, &all_fields(registry, ty, &before)?);
         let left = with_named(registry, ty, &all_fields(registry, ty, &pruned)?);
         let result = remove(registry, ty, &before, &all.difference(&left).intersection(&last_fields));
@@ -317,7 +318,7 @@ impl Work<'_> {
     }
 }
 
-/// 409 with a cause for every field.
+/// 409 with one cause per field.
 fn refusal(conflicts: &[(Manager, Set)]) -> Box<Status> {
     let mut causes = Vec::new();
     let mut lines = Vec::new();
@@ -340,7 +341,7 @@ fn refusal(conflicts: &[(Manager, Set)]) -> Box<Status> {
     Status::apply_conflict(message, causes)
 }
 
-/// How conflicts name an owner.
+/// A manager as conflicts name it.
 fn named(manager: &Manager) -> String {
     let mut text = crate::api::field::quoted(&manager.name);
     if !manager.subresource.is_empty() {

@@ -1,4 +1,4 @@
-//! Whether a partial object is one of its kind: apply reads it without the decoder, which would fill in and leave out.
+//! Type-checks an applied configuration: it is not read by the decoder, which would set defaults and drop fields.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use crate::api::limits::{FIELD_ERRORS, OWNED_DEPTH};
 use crate::api::schema::{ListFact, Registry, Scalar, Type, TypeId};
 use crate::api::value::Value;
 
-/// Checks a partial object. Fails with all that is wrong in one text.
+/// Checks a configuration. The error contains all problems in one text.
 pub fn check(registry: &Registry, ty: TypeId, value: &Value) -> Result<(), String> {
     let mut walk = Walk { registry, wrong: Vec::new() };
     walk.value(ty, value, "", OWNED_DEPTH);
@@ -46,7 +46,7 @@ impl Walk<'_> {
                         if structure.open.is_some() {
                             continue;
                         }
-                        // The reference looks no further in this object.
+                        // The reference stops here in this object.
                         return self.report(&path, "field not declared in schema");
                     };
                     self.value(field.ty, value, &path, depth);
@@ -127,7 +127,7 @@ fn check_scalar(scalar: Scalar, value: &Value) -> Result<(), String> {
     }
 }
 
-/// A value as messages print it plainly: `map[a:1]`, `[1 2]`, text without quotes.
+/// A value like Go's `%v`: `map[a:1]`, `[1 2]`, text without quotes.
 fn plain(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
@@ -142,7 +142,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// A value as messages print it with its types: `map[string]interface {}{"a":1}`.
+/// A value like Go's `%#v`: `map[string]interface {}{"a":1}`.
 fn typed(value: &Value) -> String {
     match value {
         Value::Null => "interface {}(nil)".to_owned(),

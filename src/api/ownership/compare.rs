@@ -1,6 +1,6 @@
-//! What differs between two states of an object, field by field.
+//! The difference of two states of an object, field by field.
 //!
-//! The states are compared as clients see them: a field that is printed though nothing set it is there.
+//! The states are compared as clients see them: a field that is printed though not set counts as present.
 
 use std::cmp::Ordering;
 
@@ -11,19 +11,19 @@ use crate::api::schema::encode::{Form, Print, encode, printed};
 use crate::api::schema::{Field, Registry, Struct, TypeId};
 use crate::api::value::{Object, Value};
 
-/// What differs between two states.
+/// The difference of two states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// What only the new state has.
+    /// Fields that only the new state has.
     pub added: Set,
-    /// What both have, with other values.
+    /// Fields that both have, with different values.
     pub modified: Set,
-    /// What only the old state has.
+    /// Fields that only the old state has.
     pub removed: Set,
 }
 
 impl Comparison {
-    /// What the new state says otherwise than the old one.
+    /// Fields that the new state adds or changes.
     pub fn set(&self) -> Set {
         self.added.union(&self.modified)
     }
@@ -65,9 +65,9 @@ impl Comparison {
     }
 }
 
-/// Compares two states of an object. `None` is the state of an object that nobody has said anything about.
+/// Compares two states of an object. `None` is an object without any fields.
 ///
-/// Fails when an item of a list cannot be told from the others.
+/// Fails when a list item cannot be identified.
 pub fn compare(
     registry: &Registry,
     ty: TypeId,
@@ -78,10 +78,10 @@ pub fn compare(
     Walk::new(registry).all(ty, old, Side::Value(new))
 }
 
-/// Compares two states to the letter: a field is there if and only if it stands there, whatever it says. So are compared what
-/// clients see of an object and that with a statement merged into it, which nobody has decoded yet.
+/// Compares two states literally: a field is present if and only if it is written, whatever its value. Used for the printed
+/// object and the undecoded result of merging a configuration into it.
 ///
-/// Fails as [`compare`] does.
+/// Fails like [`compare`].
 pub fn compare_to_the_letter(
     registry: &Registry,
     ty: TypeId,
@@ -136,7 +136,7 @@ impl<'v> Side<'v> {
         }
     }
 
-    /// What an object of these fields shows of one.
+    /// What an object with these fields shows of one.
     pub(super) fn among(registry: &Registry, field: &Field, fields: Option<&'v Object>) -> Side<'v> {
         match printed(registry, field, fields, Form::Exact) {
             Print::Omit => Side::Absent,
@@ -177,7 +177,7 @@ impl<'r> Walk<'r> {
         Side::among(self.registry, field, fields)
     }
 
-    /// Whether two states of a place whose parts are equal are equal themselves.
+    /// Whether two states with equal parts are equal themselves.
     pub(super) fn same(&self, shape: Shape<'_>, old: Side<'_>, new: Side<'_>) -> bool {
         match (old, new) {
             (Side::Absent, Side::Absent) => true,
@@ -212,7 +212,7 @@ impl<'r> Walk<'r> {
             (Side::Absent, Side::Absent) => {}
             (Side::Absent, _) => found.added.member = true,
             (_, Side::Absent) => found.removed.member = true,
-            // What has parts differs in these. What has none differs as a whole.
+            // A value with parts differs in its parts. A value without differs as a whole.
             _ => found.modified.member = !parts && !self.equal(shape, old, new, depth > 0),
         }
         Ok(())
@@ -244,7 +244,7 @@ impl<'r> Walk<'r> {
             self.value(shape, inner, old, new, depth, &mut below)
                 .map_err(|error| format!(".{}{error}", field.name))?;
             if inner == Place::Metadata {
-                // Nobody owns the metadata as a whole.
+                // The metadata as a whole has no owner.
                 below.added.member = false;
                 below.removed.member = false;
             }
@@ -272,7 +272,7 @@ impl<'r> Walk<'r> {
         Ok(any)
     }
 
-    /// Compares those entries of an object whose names are `wanted`. Answers whether there are any.
+    /// Compares the entries of an object with the names in `wanted`. Answers whether there are any.
     fn named(
         &self,
         shape: Shape<'r>,
@@ -298,7 +298,7 @@ impl<'r> Walk<'r> {
         Ok(any)
     }
 
-    /// Compares the items of a list that has an owner for each. Answers whether there are any.
+    /// Compares the items of an associative list. Answers whether there are any.
     fn items<'v>(
         &self,
         shape: Shape<'r>,
@@ -323,7 +323,7 @@ impl<'r> Walk<'r> {
             (b, right) = if order.is_ge() { same(right) } else { (&[][..], right) };
             let Some((element, _)) = a.first().or(b.first()) else { break };
             let mut below = Comparison::default();
-            // Items that stand twice are owned together, as one.
+            // Duplicate items are owned together, as one.
             match (a.len() > 1, b.len() > 1) {
                 (true, true) => {
                     below.modified.member =
@@ -371,7 +371,7 @@ impl<'r> Walk<'r> {
             (Side::Null, _) | (_, Side::Null) => false,
             _ => match shape {
                 Shape::Whole(_) | Shape::Free(_) if self.to_the_letter => false,
-                // Two values of one type may say the same in different ways; their JSON does not.
+                // Two values of one type may be equal in different forms; their JSON is unique.
                 Shape::Whole(ty) | Shape::Free(ty) => self.json(ty, old) == self.json(ty, new),
                 Shape::Struct(_) | Shape::Map(_) | Shape::Set(_) | Shape::Keyed(..) => looked,
             },
@@ -387,10 +387,10 @@ impl<'r> Walk<'r> {
     }
 }
 
-/// Items of a list, each with what tells it from the others.
+/// Items of a list, each with its path element.
 type Items<'e, 'v> = &'e [(Element, &'v Value)];
 
-/// The items at the front that are told apart from the rest but not from each other, and the rest.
+/// The leading items with the same path element, and the rest.
 fn same<'e, 'v>(items: Items<'e, 'v>) -> (Items<'e, 'v>, Items<'e, 'v>) {
     let count = match items.first() {
         Some((first, _)) => items.iter().take_while(|(element, _)| element == first).count(),

@@ -1,14 +1,14 @@
-//! Objects in other versions, where somebody has to be asked for them.
+//! Objects in other versions that a conversion webhook must make.
 //!
-//! Ownership does not wait. So a version that is not known yet is noted, and what was worked out without it is worth nothing;
-//! whoever works has it made and begins again.
+//! Field ownership is synchronous. So a missing version is noted, and the result is discarded; the caller has the version
+//! converted and starts over.
 
 use std::cell::RefCell;
 
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 
-/// What is known of the objects of one request in other versions.
+/// The converted objects of one request.
 #[derive(Debug, Default)]
 pub struct Elsewhere {
     known: RefCell<Vec<(Value, GroupVersion, Value)>>,
@@ -16,7 +16,7 @@ pub struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// A value in another version; `None` if that has to be made first.
+    /// A value in another version; `None` if it must be converted first.
     pub fn find(&self, value: &Value, version: &GroupVersion) -> Option<Value> {
         let known = self.known.borrow();
         let found = known.iter().find(|(from, to, _)| to == version && from == value);
@@ -27,12 +27,12 @@ impl Elsewhere {
         None
     }
 
-    /// What has to be made.
+    /// The conversions to be made.
     pub fn take_wanted(&self) -> Vec<(Value, GroupVersion)> {
         self.wanted.take()
     }
 
-    /// Tells what was made.
+    /// Adds a converted value.
     pub fn tell(&self, value: Value, version: GroupVersion, made: Value) {
         self.known.borrow_mut().push((value, version, made));
     }

@@ -1,4 +1,4 @@
-//! The fields that a partial object states, and the same set with the fields on the way to them.
+//! The fields that an applied configuration states, and the same set including their parents.
 
 use super::set::{Element, Set};
 use super::shape::{self, Place, Shape};

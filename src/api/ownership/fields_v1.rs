@@ -1,7 +1,7 @@
-//! How sets of fields are written in objects: nested JSON objects whose keys are the steps down.
+//! FieldsV1: sets of fields as nested JSON objects.
 //!
-//! `f:name` is a field, `k:{"name":"a"}` the list item with these keys, `v:"a"` the one with this value, `i:0` the one
-//! in this place, and `.` says that the place itself is in the set where something below it is too.
+//! `f:name` is a field, `k:{"name":"a"}` the list item with these keys, `v:"a"` the one with this value, `i:0` the one at this
+//! index, and `.` means that the place itself is in the set, too.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::api::codec::json;
 use crate::api::limits::OWNED_DEPTH;
 use crate::api::value::{Object, Value};
 
-/// Writes a set.
+/// Encodes a set.
 pub fn write(set: &Set) -> Value {
     let mut below = Object::new();
     for (element, set) in set.below() {
@@ -23,7 +23,7 @@ pub fn write(set: &Set) -> Value {
     Value::Object(below)
 }
 
-/// How a step down is written.
+/// The encoding of a path element.
 pub(super) fn key(element: &Element) -> String {
     let mut text = Vec::with_capacity(16);
     match element {
@@ -49,25 +49,25 @@ pub(super) fn key(element: &Element) -> String {
         }
         Element::Index(index) => return format!("i:{index}"),
     }
-    // Only whole texts were appended.
+    // It consists of valid texts.
     String::from_utf8(text).unwrap_or_default()
 }
 
-/// Why something is no set of fields.
+/// Why a value is no set of fields.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldsError {
-    /// A key is no step down.
+    /// A key is no path element.
     #[error("{0:?} is no part of a set of fields")]
     Key(String),
-    /// Something stands where an object should.
+    /// A value is no object.
     #[error("a set of fields is made of objects")]
     NoObject,
-    /// It goes down further than any object does.
+    /// It is deeper than any object.
     #[error("a set of fields has more than {OWNED_DEPTH} levels")]
     TooDeep,
 }
 
-/// Reads a set. Kinds of steps that are not known are dropped with what is below them.
+/// Parses a set. Unknown kinds of path elements are dropped with everything below them.
 pub fn read(value: &Value) -> Result<Set, FieldsError> {
     let mut set = read_below(value, OWNED_DEPTH)?;
     set.member = false;
@@ -91,12 +91,12 @@ fn read_below(value: &Value, depth: usize) -> Result<Set, FieldsError> {
         }
     }
     set.sort();
-    // Nothing below means the place itself.
+    // An empty object means the place itself.
     set.member |= set.below().is_empty();
     Ok(set)
 }
 
-/// Whether a text is a step down of a kind that is known, and as [`key`] writes it.
+/// Whether a text is a known path element in the form that [`key`] writes.
 pub(super) fn is_step(text: &str) -> bool {
     element(text).is_ok_and(|element| element.is_some_and(|element| key(&element) == text))
 }

@@ -1,5 +1,5 @@
-//! The annotation in which `kubectl` kept what it applied, before servers could apply. An object that it wrote so may
-//! be applied without a conflict, and its annotation is kept up for clients that still apply themselves.
+//! The last-applied annotation of client-side `kubectl apply`. Fields of an object written that way can be applied without
+//! conflicts, and the annotation is kept up to date for clients that still apply on their side.
 
 use super::compare::compare;
 use super::field_set::owned_fields;

@@ -1,4 +1,4 @@
-//! The owners of the fields of one object: the entries of `metadata.managedFields`.
+//! The managers of an object: the entries of `metadata.managedFields`.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -7,17 +7,17 @@ use super::fields_v1;
 use super::set::Set;
 use crate::api::value::{Object, Value};
 
-/// The most owners by update that one object remembers; the oldest are put together beyond.
+/// The maximum number of Update entries of an object; beyond that the oldest are merged.
 const UPDATERS: usize = 10;
-/// The owner that the oldest ones become.
+/// The name of merged entries.
 const ANCIENT: &str = "ancient-changes";
 
-/// How an owner came to its fields.
+/// How a manager came to own its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
-    /// It says what they shall be.
+    /// By server-side apply.
     Apply,
-    /// It changed them.
+    /// By another write.
     Update,
 }
 
@@ -38,25 +38,25 @@ impl Operation {
     }
 }
 
-/// One owner and its fields.
+/// One manager and its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manager {
-    /// Its name.
+    /// The name of the manager.
     pub name: String,
-    /// How it came to its fields.
+    /// How it came to own its fields.
     pub operation: Operation,
-    /// The version in which the fields are named.
+    /// The version of the field names.
     pub api_version: String,
-    /// The sub-resource that it wrote, empty for the object itself.
+    /// The subresource that it wrote, empty for the object itself.
     pub subresource: String,
-    /// When it last changed something.
+    /// The time of its last change.
     pub time: Option<String>,
-    /// Its fields.
+    /// The owned fields.
     pub fields: Set,
 }
 
 impl Manager {
-    /// Whether both are the same owner. One that applies stays the same in another version.
+    /// Whether both are the same manager. An applier stays the same in another version.
     pub fn is(&self, other: &Manager) -> bool {
         self.name == other.name
             && self.operation == other.operation
@@ -102,7 +102,7 @@ impl Manager {
         Value::Object(entry)
     }
 
-    /// The order of entries in objects. Times are whole seconds of one zone: their texts are in the order of time.
+    /// The order of entries in objects. Times are whole seconds in UTC, so they sort as text.
     fn order(&self, other: &Manager) -> Ordering {
         let key = (self.operation, &self.time).cmp(&(other.operation, &other.time));
         key.then_with(|| self.order_by_name(other))
@@ -113,7 +113,7 @@ impl Manager {
         by_name.then_with(|| self.subresource.cmp(&other.subresource))
     }
 
-    /// What [`Manager::is`] compares.
+    /// The properties that [`Manager::is`] compares.
     fn identity(entry: &Value) -> [&str; 4] {
         let operation = entry.str("operation");
         let version = if operation == Operation::Apply.word() { "" } else { entry.str("apiVersion") };
@@ -121,18 +121,18 @@ impl Manager {
     }
 }
 
-/// All owners of the fields of one object.
+/// All managers of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Managers(pub Vec<Manager>);
 
 impl Managers {
-    /// Reads the entries. `None` if one of them is wrong: then none is to be believed.
+    /// Parses the entries. `None` if any of them is invalid: then all are ignored.
     pub fn read(entries: &[Value]) -> Option<Managers> {
         let mut managers: Vec<Manager> = Vec::with_capacity(entries.len());
         let mut places: HashMap<[&str; 4], usize> = HashMap::with_capacity(entries.len());
         for entry in entries {
             let manager = Manager::read(entry)?;
-            // The last of several entries of one owner counts.
+            // The last of several equal entries counts.
             let at = *places.entry(Manager::identity(entry)).or_insert(managers.len());
             match managers.get_mut(at) {
                 Some(known) => *known = manager,
@@ -142,7 +142,7 @@ impl Managers {
         Some(Managers(managers))
     }
 
-    /// Writes the entries into an object; none leaves no trace.
+    /// Writes the entries into an object; without any, the field is removed.
     pub fn store(mut self, object: &mut Value) {
         self.0.sort_by(Manager::order);
         let entries: Vec<Value> = self.0.iter().map(Manager::write).collect();
@@ -153,25 +153,25 @@ impl Managers {
         }
     }
 
-    /// Whether nobody owns anything.
+    /// Whether there are no managers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Takes out the owner that is the same as this one.
+    /// Removes the same manager.
     pub fn take(&mut self, manager: &Manager) -> Option<Manager> {
         let at = self.0.iter().position(|known| known.is(manager))?;
         Some(self.0.swap_remove(at))
     }
 
-    /// Puts the oldest owners by update together until few enough are left.
+    /// Merges the oldest Update entries until few enough are left.
     pub fn cap(&mut self) {
         let count = self.0.iter().filter(|manager| manager.operation == Operation::Update).count();
         let Some(mut surplus) = count.checked_sub(UPDATERS).filter(|surplus| *surplus > 0) else { return };
         let (mut updaters, mut kept): (Vec<_>, Vec<_>) =
             self.0.drain(..).partition(|manager| manager.operation == Operation::Update);
         updaters.sort_by(|a, b| a.time.cmp(&b.time).then_with(|| a.order_by_name(b)));
-        // Fields of different versions have nothing to do with each other.
+        // Fields of different versions cannot be merged.
         let mut buckets: HashMap<String, usize> = HashMap::new();
         let mut merged: Vec<(Manager, Vec<Set>)> = Vec::with_capacity(UPDATERS);
         for manager in updaters {
@@ -201,13 +201,13 @@ impl Managers {
     }
 }
 
-/// Whether an entry has the form that this server knows, its fields apart.
+/// Whether an entry has a known form, except for its fields.
 pub(super) fn is_known_form(entry: &Value) -> bool {
     let (version, form) = (entry.str("apiVersion"), entry.str("fieldsType"));
     Operation::read(entry).is_some() && !version.is_empty() && form == "FieldsV1"
 }
 
-/// Whether a client asks to forget all owners: a list of one entry that says nothing. A list of none says nothing itself.
+/// Whether a client asks to reset all managers: a list with one empty entry. An empty list has no effect.
 pub fn is_reset(entries: Option<&Value>) -> bool {
     match entries {
         Some(Value::Array(entries)) => match entries.as_slice() {

@@ -1,4 +1,4 @@
-//! Putting a partial object into a whole one, and taking fields out again.
+//! Merges an applied configuration into an object, and removes fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use super::shape::{self, Shape};
 use crate::api::schema::{Registry, TypeId};
 use crate::api::value::{Object, Value};
 
-/// The object with what `partial` states in it. What is owned as a whole is replaced as a whole; the items of the other
-/// lists are merged, in the order of `partial` as far as it says one.
+/// The object with the values of `partial`. Atomic values are replaced; items of associative lists are merged, in the order of
+/// `partial` as far as it has one.
 pub fn merge(registry: &Registry, ty: TypeId, whole: &Value, partial: &Value) -> Result<Value, String> {
     let merged = join(registry, shape::of_type(registry, ty, None), Some(whole), Some(partial))?;
     Ok(merged.unwrap_or_else(Value::object))
@@ -65,8 +65,8 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// Merges two lists. Items that only the whole list has stay where they are; those that both have come in the order of
-/// the partial one; new ones come right before the shared item that they stand before, or at the end.
+/// Merges two lists. Items that only the whole list has stay in place; shared ones come in the order of the partial list; new
+/// ones come right before the shared item that follows them, or at the end.
 fn join_items(
     registry: &Registry,
     shape: Shape<'_>,
@@ -77,7 +77,7 @@ fn join_items(
     let known = elements(registry, shape, whole)?;
     let stated = elements(registry, shape, partial)?;
     let inner = shape::of_item(registry, shape, item);
-    // An item that stands twice has no one state to merge with.
+    // A duplicate item has no single state to merge with.
     let mut before: BTreeMap<&Element, Option<&Value>> = BTreeMap::new();
     for (element, value) in &known {
         before.entry(element).and_modify(|state| *state = None).or_insert(Some(value));

@@ -1,7 +1,7 @@
-//! Apply and update held against a model that knows nothing but paths: what each of them says, and who owns it.
+//! Compares apply and update with a simple model of paths, values and owners.
 //!
-//! A Service has every shape there is: a map (labels), a set (finalizers), a list with keys (ports), a map and a list that are
-//! owned as a whole (selector, externalIPs), and a plain field (sessionAffinity).
+//! A Service has every shape: a map (labels), a set (finalizers), a list with keys (ports), an atomic map and an atomic list
+//! (selector, externalIPs), and a scalar (sessionAffinity).
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected fails")]
 
@@ -19,7 +19,7 @@ use crate::api::version::GroupVersion;
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
 
-/// What a manifest says, by path.
+/// The values of a manifest by path.
 type Said = BTreeMap<String, String>;
 
 #[derive(Clone, Debug)]
@@ -43,14 +43,14 @@ fn manifest() -> impl Strategy<Value = Manifest> {
         proptest::option::of("ClientIP|None"),
     )
         .prop_map(|(mut labels, finalizers, ports, selector, external, affinity)| {
-            // Said by all, so that the object always has an owner: one that has none is another story.
+            // In every manifest, so that the object always has a manager: the case without any is different.
             labels.insert("base".to_owned(), "1".to_owned());
             Manifest { labels, finalizers, ports, selector, external, affinity }
         })
 }
 
 impl Manifest {
-    /// What it says, as the model sees it.
+    /// Its values, as the model sees them.
     fn said(&self) -> Said {
         let mut said = Said::new();
         let mut put = |path: String, value: &str| said.insert(path, value.to_owned());
@@ -80,7 +80,7 @@ impl Manifest {
         (!self.external.is_empty()).then_some(Value::Array(all))
     }
 
-    /// The manifest itself. Containers that would be empty are left out: those that are stated have owners of their own.
+    /// The manifest itself. Empty containers are omitted: stated ones have owners of their own.
     fn object(&self) -> Value {
         let mut object = Value::object();
         object.set("apiVersion", "v1");
@@ -111,7 +111,7 @@ impl Manifest {
     }
 }
 
-/// What an object says, as the model sees it.
+/// The values of an object, as the model sees them.
 fn flattened(object: &Value) -> Said {
     let mut said = Said::new();
     let at = |path: &[&str]| object.at(path).cloned().unwrap_or_default();
@@ -143,7 +143,7 @@ fn flattened(object: &Value) -> Said {
     said
 }
 
-/// What each owner owns, as the model sees it.
+/// The fields of each manager, as the model sees them.
 fn owners(object: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let entries = object.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
     let of = |entry: &Value| {
@@ -161,7 +161,7 @@ fn owners(object: &Value) -> BTreeMap<String, BTreeSet<String>> {
             let port = keys.get("port").and_then(Value::as_int).unwrap();
             for (field, _) in below.fields().into_iter().flatten() {
                 match field.strip_prefix("f:") {
-                    // The protocol is a key that nobody here says: updates show it, as its default.
+                    // The protocol is a key with a default that no manifest states: updates show it.
                     Some("protocol" | "targetPort") => {}
                     Some(field) => drop(owned.insert(format!("ports/{port}/{field}"))),
                     None => drop(owned.insert(format!("ports/{port}"))),
@@ -178,20 +178,19 @@ fn owners(object: &Value) -> BTreeMap<String, BTreeSet<String>> {
     entries.iter().map(of).filter(|(_, owned)| !owned.is_empty()).collect()
 }
 
-/// The lists that can be without items. To be there at all has owners, too: whoever updated an object that had no such list.
+/// The lists that can be empty. Their existence has owners, too: managers that updated an object without such a list.
 const LISTS: [&str; 2] = ["finalizers", "ports"];
 
 fn lists(said: &Said) -> BTreeSet<&'static str> {
     LISTS.into_iter().filter(|list| said.keys().any(|path| path.starts_with(&format!("{list}/")))).collect()
 }
 
-/// What should be, worked out path by path.
+/// The expected state, computed path by path.
 #[derive(Default)]
 struct Model {
     said: Said,
     owners: BTreeMap<String, BTreeSet<String>>,
-    /// Who owns that lists are there. An apply that takes the last item out leaves the list to them, empty; in the object that is stored
-    /// it is none.
+    /// The owners of lists' existence. An apply that removes the last item leaves them an empty list, which is not stored.
     lists: BTreeMap<String, BTreeSet<&'static str>>,
 }
 
@@ -200,7 +199,7 @@ impl Model {
         self.owners.iter().any(|(other, owned)| other != who && owned.contains(path))
     }
 
-    /// How many times somebody else owns what would be changed.
+    /// The number of conflicts.
     fn conflicts(&self, who: &str, config: &Said) -> usize {
         let changed = config.iter().filter(|(path, value)| self.said.get(*path) != Some(value));
         let others = |path: &str| {
@@ -217,7 +216,7 @@ impl Model {
         let before = self.owners.remove(who).unwrap_or_default();
         for path in before.into_iter().filter(|path| !config.contains_key(path)) {
             if !self.is_others(who, &path) {
-                // An item goes with all that it says, whoever said it.
+                // An item is removed with all its fields, whoever set them.
                 let gone = |known: &String| *known == path || known.starts_with(&format!("{path}/"));
                 self.said.retain(|known, _| !gone(known));
                 self.owners.values_mut().for_each(|owned| owned.retain(|known| !gone(known)));
@@ -255,7 +254,7 @@ impl Model {
     }
 }
 
-/// One write: by whom, whether it applies, whether by force, and what.
+/// One write: the manager, whether it applies, whether by force, and the manifest.
 type Step = (usize, bool, bool, Manifest);
 
 proptest! {
@@ -291,7 +290,7 @@ proptest! {
                 let applied = applied.map_err(|status| TestCaseError::fail(status.message))?;
                 let is_there = applied.object.is_none();
                 let object = applied.onto(live.as_ref());
-                // The other way round does not hold: whoever applies a list in another order changes it.
+                // Not the other way round: an apply of a list in another order changes it.
                 let same = live.as_ref().is_some_and(|live| flattened(live) == flattened(&object));
                 prop_assert!(same || !is_there);
                 if let Some(live) = &live {
@@ -300,7 +299,7 @@ proptest! {
                     prop_assert_eq!(&object, &at_length);
                 }
                 model.apply(&me, &said);
-                // Once more changes nothing, not even times.
+                // A repetition changes nothing, not even times.
                 let again = apply(&versions, &write, Some(&object), &manifest.object(), false).unwrap();
                 prop_assert!(again.object.is_none() && again.managers.is_none());
                 let at_length = apply_at_length(&versions, &write, &object, &manifest.object(), false).unwrap();

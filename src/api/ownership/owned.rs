@@ -1,7 +1,7 @@
-//! What an owner has, read where it stands: the entry of `metadata.managedFields` itself, without making a set of it.
+//! Reads the fields of a manager directly from the entry in `metadata.managedFields`, without building a set.
 //!
-//! That is enough to see that nothing changes. Whatever here is not as this server writes it counts as a doubt, and then the sets are
-//! made and the whole work is done.
+//! That is enough to detect a no-op apply. Anything that this server would write differently counts as a doubt, and then the sets
+//! are built and the full algorithm runs.
 
 use std::cmp::Ordering;
 
@@ -14,18 +14,18 @@ use crate::api::limits::OWNED_DEPTH;
 use crate::api::schema::Registry;
 use crate::api::value::{Object, Value};
 
-/// The entry that says that the place itself is owned.
+/// The key for the place itself.
 const ITSELF: &str = ".";
 
-/// What an owner has at and below a place.
+/// The owned fields at and below a place.
 #[derive(Clone, Copy)]
 pub(super) struct Owned<'v>(Option<&'v Object>);
 
 impl<'v> Owned<'v> {
-    /// Nothing.
+    /// No fields.
     pub(super) const NOTHING: Owned<'static> = Owned(None);
 
-    /// What an entry of the owners has, all in all. `None` if there is any doubt about it.
+    /// The fields of an entry. `None` in case of doubt.
     pub(super) fn by(entry: &'v Value) -> Option<Owned<'v>> {
         Owned::at(entry.get("fieldsV1")?)
     }
@@ -39,7 +39,7 @@ impl<'v> Owned<'v> {
         self.0.is_some_and(|steps| steps.is_empty() || names_itself(steps))
     }
 
-    /// How many steps down there are.
+    /// The number of path elements below.
     pub(super) fn len(self) -> usize {
         self.0.map_or(0, |steps| steps.len() - usize::from(names_itself(steps)))
     }
@@ -49,12 +49,12 @@ impl<'v> Owned<'v> {
         self.len() == 0
     }
 
-    /// The steps down to fields, in the order of their names.
+    /// The owned fields below, sorted by name.
     pub(super) fn fields(self) -> Fields<'v> {
         Fields { steps: self.0.map(|steps| steps.iter()), next: None }.advanced()
     }
 
-    /// Whether something in a set is owned.
+    /// Whether any member of a set is owned.
     pub(super) fn meets(self, set: &Set) -> bool {
         let below = |(element, below): &(Element, Set)| {
             self.item(&fields_v1::key(element)).is_some_and(|owned| owned.meets(below))
@@ -62,25 +62,25 @@ impl<'v> Owned<'v> {
         (set.member && self.has_itself()) || set.below().iter().any(below)
     }
 
-    /// What is at and below the item whose step is written so.
+    /// The owned fields at and below the item with this encoded path element.
     pub(super) fn item(self, step: &str) -> Option<Owned<'v>> {
         Owned::at(self.0?.get(step)?)
     }
 }
 
-/// Whether the place itself is among the steps; all others that there are come after it.
+/// Whether the place itself is among the elements; it sorts before all others.
 fn names_itself(steps: &Object) -> bool {
     steps.first_key_value().is_some_and(|(step, _)| step == ITSELF)
 }
 
-/// Walks over the fields of a place beside something else that has them in the same order.
+/// Walks over the owned fields in parallel with another sorted iterator.
 pub(super) struct Fields<'v> {
     steps: Option<std::collections::btree_map::Iter<'v, String, Value>>,
     next: Option<(&'v str, &'v Value)>,
 }
 
 impl<'v> Fields<'v> {
-    /// What is owned at and below a field. `Err` in doubt: a field before it is owned and was not asked for.
+    /// The owned fields at and below a field. `Err` in doubt: an earlier field is owned and was not asked for.
     pub(super) fn reach(&mut self, name: &str) -> Result<Option<Owned<'v>>, Doubt> {
         let Some((step, inner)) = self.next else { return Ok(None) };
         match step.strip_prefix("f:").ok_or(Doubt)?.cmp(name) {
@@ -109,10 +109,10 @@ impl<'v> Fields<'v> {
     }
 }
 
-/// Something is not as it would be if nothing changed.
+/// Something differs from a no-op.
 pub(super) struct Doubt;
 
-/// The steps to the items of a list, written as owners have them; all in one text.
+/// The encoded path elements of a list's items; all in one text.
 #[derive(Default)]
 pub(super) struct Steps {
     text: String,
@@ -120,7 +120,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// The steps to these items. `Err` if one cannot be told from the others.
+    /// The path elements of these items. `Err` if one cannot be identified.
     pub(super) fn to(registry: &Registry, shape: Shape<'_>, items: &[Value]) -> Result<Steps, Doubt> {
         let mut text = Vec::with_capacity(32 * items.len());
         let mut ends = Vec::with_capacity(items.len());
@@ -148,12 +148,12 @@ impl Steps {
     }
 }
 
-/// Writes what tells an item from the others of its list, as [`fields_v1`] does.
+/// Writes the path element of an item as [`fields_v1`] does.
 fn write_step(text: &mut Vec<u8>, registry: &Registry, shape: Shape<'_>, item: &Value) -> Result<(), Doubt> {
     match (shape, item) {
         (Shape::Keyed(ty, keys), Value::Object(fields)) => {
             text.extend_from_slice(b"k:{");
-            // Keys are written by name. Most lists have one.
+            // Keys are sorted by name. Most lists have one.
             let mut names: Vec<&String> = keys.iter().collect();
             names.sort_unstable();
             for (at, name) in names.into_iter().enumerate() {
@@ -177,14 +177,14 @@ fn write_step(text: &mut Vec<u8>, registry: &Registry, shape: Shape<'_>, item: &
     }
 }
 
-/// Whether an entry is of the one who applies now.
+/// Whether an entry belongs to the applier.
 pub(super) fn is_of(entry: &Value, manager: &str, subresource: &str) -> bool {
     entry.str("manager") == manager
         && entry.str("operation") == Operation::Apply.word()
         && entry.str("subresource") == subresource
 }
 
-/// Whether an entry can be read, and says that its owner has something.
+/// Whether an entry is valid and its manager owns something.
 pub(super) fn is_sound(entry: &Value) -> bool {
     let fields = entry.get("fieldsV1").and_then(Value::fields);
     let is_good = |fields: &Object| {
@@ -251,7 +251,7 @@ mod tests {
         for (path, item) in
             [(["spec", "ports"], "{}"), (["spec", "ports"], "1"), (["metadata", "finalizers"], "{}")]
         {
-            // A port that nobody set is shown as 0, so it can be told.
+            // An unset port is printed as 0, so it can be identified.
             let told = Steps::to(&registry, shape(&registry, service, path), &[read(item)]).is_ok();
             assert_eq!(told, path[0] == "spec" && item == "{}", "{path:?} {item}");
         }

@@ -1,7 +1,7 @@
-//! Whether an apply states again what the same owner stated before and the object still says.
+//! Detects an apply that repeats what the same manager applied before and the object still contains.
 //!
-//! Nearly every apply of a controller does. One walk over what is stated finds that out without merging anything; whenever it is in
-//! doubt it says no, and the whole work is done.
+//! Nearly every apply of a controller does. One walk over the configuration finds that without merging; in case of doubt it
+//! answers no, and the full algorithm runs.
 
 use super::compare::{Side, Walk};
 use super::field_set::is_nothing;
@@ -14,19 +14,19 @@ use crate::api::schema::encode::encode;
 use crate::api::schema::{Registry, Struct, TypeId, default};
 use crate::api::value::{Object, Value};
 
-/// How a statement repeats what is there.
+/// How a configuration repeats the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repeated {
-    /// It does not, or that is in doubt.
+    /// It does not, or it is in doubt.
     No,
-    /// It says the same in other words: what it says may still be wrong for the type.
+    /// It is equivalent: the configuration may still have a wrong type.
     Alike,
-    /// To the letter, or it is what the defaults make of it.
+    /// Literally, or after defaulting.
     Literally,
 }
 
-/// Whether `config` states the fields that are `owned` by whoever applies it, and `live` says of each what is stated. `spares` says
-/// of what would be replaced as a whole and filled in again whether nobody else has it; `reset` is what the write cannot set.
+/// Whether `config` states exactly the fields in `owned`, and `live` has the stated values. `spares` tells for an atomic value
+/// that would be replaced and defaulted again whether no other manager owns it; `reset` are the fields that the write cannot set.
 pub(super) fn repeated(
     registry: &Registry,
     ty: TypeId,
@@ -47,7 +47,7 @@ pub(super) fn repeated(
     }
 }
 
-/// Where the walk is.
+/// The position of the walk.
 #[derive(Clone, Copy)]
 struct At<'s> {
     place: Place,
@@ -68,8 +68,8 @@ struct Repetition<'r> {
 }
 
 impl<'r> Repetition<'r> {
-    /// Whether the parts of a place are those in `owned`, and are as stated. Collects into `filled` what is as stated only once
-    /// its defaults are filled in.
+    /// Whether the parts of a place are exactly those in `owned` and have the stated values. Collects into `filled` the parts
+    /// that are only equal after defaulting.
     fn inside(
         &mut self,
         shape: Shape<'r>,
@@ -119,8 +119,8 @@ impl<'r> Repetition<'r> {
         let mut steps = owned.fields();
         for (name, value) in config {
             if at.place.skips(name) {
-                // What has no owner must still be the same, or the write is refused. A time that is yet to be set is what
-                // generated manifests state.
+                // Fields without owners must still be equal, or the write is refused. Generated manifests state a null
+                // creationTimestamp.
                 let unset = at.place == Place::Metadata && name == "creationTimestamp" && value.is_null();
                 if !unset && live.get(name) != Some(value) {
                     return false;
@@ -151,12 +151,12 @@ impl<'r> Repetition<'r> {
                     let element = || Element::Field(field.name.clone());
                     self.value(shape, at, live, value, owned, filled, element)
                 }
-                // Something may be printed though nothing is said, and the other way round.
+                // An absent field may be printed, and a printed one may be absent.
                 _ => {
                     self.is_literal &= says_nothing(shape, value);
                     let new = Side::among(self.registry, field, Some(config));
                     if matches!(old, Side::Absent) {
-                        // What says as much as nothing is stated where nothing is shown: it would be added first.
+                        // An empty value is stated where nothing is shown: a merge would add it first.
                         filled.push(Element::Field(field.name.clone()), Set::leaf());
                     }
                     stated && owned.is_empty() && self.compared.same(shape, old, new)
@@ -188,22 +188,23 @@ impl<'r> Repetition<'r> {
         else {
             return false;
         };
-        // Of items that stand twice the merge makes one.
+        // A merge would join duplicate items.
         if known.has_twins() {
             return false;
         }
-        // In the same order: else the stated one would be taken on. So no item is met twice, and as many are stated as owned.
+        // In the same order: otherwise the stated order would be taken. So no item matches twice, and the numbers of stated and
+        // owned items are equal.
         let mut rest = known.iter().zip(live);
         stated.iter().zip(config).all(|(step, value)| {
             let Some((_, live)) = rest.find(|(known, _)| *known == step) else { return false };
             let Some(owned) = owned.item(step) else { return false };
-            // The steps could be written, so the item can be told.
+            // The path elements could be encoded, so this cannot fail.
             let element = || shape::element(registry, shape, value).unwrap_or(Element::Index(0));
             owned.has_itself() && self.value(inner, at.below(), live, value, owned, filled, element)
         })
     }
 
-    /// Whether a value that is there is as stated.
+    /// Whether an existing value is as stated.
     #[expect(clippy::too_many_arguments, reason = "a value, what is stated of it, and what is known of both")]
     fn value(
         &mut self,
@@ -227,7 +228,7 @@ impl<'r> Repetition<'r> {
                         same || self.fills_to(ty, live, config)
                     })
             }
-            // Nothing is stated of something that says more.
+            // An empty value is stated for a nonempty one.
             _ if is_nothing(config) => {
                 self.is_literal &= says_nothing(shape, config);
                 owned.is_empty()
@@ -240,7 +241,7 @@ impl<'r> Repetition<'r> {
         same
     }
 
-    /// Whether what is there is printed as it is stated.
+    /// Whether the existing value prints as stated.
     fn prints(&self, ty: TypeId, live: &Value, config: &Value) -> bool {
         match config {
             Value::Object(_) | Value::Array(_) => {
@@ -250,7 +251,7 @@ impl<'r> Repetition<'r> {
         }
     }
 
-    /// Whether the defaults make of what is stated what is there.
+    /// Whether defaulting turns the stated value into the existing one.
     fn fills_to(&self, ty: TypeId, live: &Value, config: &Value) -> bool {
         let mut stated = config.clone();
         default::apply(self.registry, ty, &mut stated);
@@ -258,7 +259,7 @@ impl<'r> Repetition<'r> {
     }
 }
 
-/// Whether a value that holds nothing is of the type.
+/// Whether an empty value has the right type.
 fn says_nothing(shape: Shape<'_>, value: &Value) -> bool {
     value.is_null() || matches!((shape, value), (Shape::Struct(_) | Shape::Map(_), Value::Object(_)))
 }
@@ -274,7 +275,7 @@ mod tests {
     use crate::api::status::Result;
     use crate::api::version::GroupVersion;
 
-    /// A pod with a field that is replaced as a whole and then filled in: the reference of a variable.
+    /// A pod with an atomic field that is defaulted: the reference of an environment variable.
     const POD: &str = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","creationTimestamp":null,"labels":{"x":"1"}},
         "spec":{"containers":[{"name":"c","image":"i","resources":{},"env":[{"name":"IP","valueFrom":{"fieldRef":{"fieldPath":"status.podIP"}}}],
         "ports":[{"containerPort":80},{"containerPort":81}]}],"hostNetwork":false},"status":{}}"#;
@@ -303,7 +304,7 @@ mod tests {
             apply(&self.versions(), &self.write(manager), live, &config, false)
         }
 
-        /// What is stored of an apply.
+        /// The stored result of an apply.
         fn stored(&self, live: Option<&Value>, applied: Applied) -> Value {
             let kind = GroupVersionKind::new("", "v1", "Pod");
             let text = json::to_json(&applied.onto(live));
@@ -327,7 +328,7 @@ mod tests {
         let fields = live.at(&["spec", "containers"]).unwrap().items()[0].get("env").unwrap();
         assert!(String::from_utf8(json::to_json(fields)).unwrap().contains(r#""apiVersion":"v1""#));
         assert!(stage.is_repeated(&live, POD));
-        // Another owner of something else changes nothing about it.
+        // Another manager of another field makes no difference.
         let label = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","labels":{"y":"1"}}}"#;
         let two = stage.stored(Some(&live), stage.apply("n", Some(&live), label).unwrap());
         assert!(stage.is_repeated(&two, POD));

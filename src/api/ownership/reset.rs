@@ -1,13 +1,13 @@
-//! The fields that a write cannot set, because the kind puts back what was there: whoever writes does not own them.
+//! The fields that a write cannot set, because the kind restores them: the writer does not own them.
 
-/// What a kind takes from nobody, by group, kind and sub-resource.
+/// Reset fields by group, kind and subresource.
 type Exception = ((&'static str, &'static str, &'static str), &'static [&'static [&'static str]]);
 
 const SPEC: &[&str] = &["spec"];
 const STATUS: &[&str] = &["status"];
 const METADATA: &[&str] = &["metadata"];
 
-/// Where it is not the other half of the object.
+/// Kinds that differ from the rule "spec or status".
 const EXCEPTIONS: [Exception; 17] = [
     (("", "Namespace", "finalize"), &[STATUS]),
     (("", "Pod", "status"), &[SPEC, &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]]),
@@ -28,7 +28,7 @@ const EXCEPTIONS: [Exception; 17] = [
     (("", "Pod", "ephemeralcontainers"), &[STATUS]),
 ];
 
-/// The fields that a write to the object, or to one of its sub-resources, cannot set.
+/// The fields that a write to the object or a subresource cannot set.
 pub fn reset_fields(
     group: &str,
     kind: &str,
@@ -44,7 +44,7 @@ pub fn reset_fields(
     }
 }
 
-/// The same for custom kinds.
+/// The same fields for custom resources.
 pub fn custom_reset_fields(subresource: &str, has_status: bool) -> &'static [&'static [&'static str]] {
     match subresource {
         "" if has_status => &[STATUS],

@@ -1,7 +1,6 @@
-//! Sets of fields, as trees: whether a field is in the set, and what below it is.
+//! Sets of fields, as trees.
 //!
-//! A list item is told by its keys, by its value or by its place, never by a path written out: nothing here builds
-//! texts until a set is shown to somebody.
+//! A list item is identified by its keys, its value or its index, never by a path as text: no text is built until a set is shown.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,16 +9,16 @@ use std::sync::Arc;
 use crate::api::field::quoted;
 use crate::api::value::Value;
 
-/// One step down from an object or a list.
+/// A path element below an object or a list.
 #[derive(Clone, Debug)]
 pub enum Element {
-    /// The field of this name, or the entry of a map under this key.
+    /// A field, or the entry of a map.
     Field(Arc<str>),
-    /// The list item whose key fields have these values, by name.
+    /// The list item with these key values, sorted by name.
     Key(Box<[(Arc<str>, Value)]>),
-    /// The list item that has this value.
+    /// The list item with this value.
     Value(Value),
-    /// The list item in this place.
+    /// The list item at this index.
     Index(i64),
 }
 
@@ -73,7 +72,7 @@ fn order_keys(a: &[(Arc<str>, Value)], b: &[(Arc<str>, Value)]) -> Ordering {
     unequal.unwrap_or_else(|| a.len().cmp(&b.len()))
 }
 
-/// An order of all values: numbers, texts, truths, lists, objects, null.
+/// A total order of values: numbers, strings, booleans, lists, objects, null.
 fn order(a: &Value, b: &Value) -> Ordering {
     let rank = |value: &Value| match value {
         Value::Int(_) | Value::Float(_) => 0,
@@ -103,7 +102,7 @@ fn order(a: &Value, b: &Value) -> Ordering {
     }
 }
 
-/// How conflicts name the step: `.name`, `[name="a"]`, `[="a"]`, `[0]`.
+/// The element as conflicts print it: `.name`, `[name="a"]`, `[="a"]`, `[0]`.
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -124,7 +123,7 @@ impl fmt::Display for Element {
     }
 }
 
-/// A value as messages about list items show it.
+/// A value as messages about list items print it.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
@@ -141,12 +140,12 @@ pub(super) fn shown(value: &Value) -> String {
 
 /// A set of fields at and below one place.
 ///
-/// No part of it is empty: what has neither itself nor anything below it in the set is not in the tree.
+/// No part of it is empty: a place that is not a member and has nothing below is not in the tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
-    /// Whether the place itself is in the set. Nobody owns a whole object: at the root this is false.
+    /// Whether the place itself is in the set. The root never is: nobody owns a whole object.
     pub member: bool,
-    /// What is below it, in order.
+    /// The sets below, sorted.
     below: Vec<(Element, Set)>,
 }
 
@@ -173,22 +172,22 @@ impl Set {
         !self.member && self.below.is_empty()
     }
 
-    /// What is below, in order.
+    /// The sets below, sorted.
     pub fn below(&self) -> &[(Element, Set)] {
         &self.below
     }
 
-    /// What is at and below a step down.
+    /// The set at and below a path element.
     pub fn get(&self, element: &Element) -> Option<&Set> {
         self.below.get(self.place(element)?).map(|(_, set)| set)
     }
 
-    /// The place of a step down among those below.
+    /// The index of a path element.
     fn place(&self, element: &Element) -> Option<usize> {
         self.below.binary_search_by(|(known, _)| known.cmp(element)).ok()
     }
 
-    /// What is at and below a field.
+    /// The set at and below a field.
     pub fn get_field(&self, name: &str) -> Option<&Set> {
         let at = self.below.binary_search_by(|(known, _)| match known {
             Element::Field(known) => (**known).cmp(name),
@@ -197,24 +196,24 @@ impl Set {
         self.below.get(at.ok()?).map(|(_, set)| set)
     }
 
-    /// Appends what is below a step down, unless that is nothing. The order is made by [`Set::sort`].
+    /// Appends a nonempty set. Call [`Set::sort`] afterwards.
     pub(super) fn push(&mut self, element: Element, set: Set) {
         if !set.is_empty() {
             self.below.push((element, set));
         }
     }
 
-    /// Makes room for so many steps down.
+    /// Reserves memory for so many elements.
     pub(super) fn reserve(&mut self, count: usize) {
         self.below.reserve_exact(count);
     }
 
-    /// Puts in order what was appended.
+    /// Sorts appended elements.
     pub(super) fn sort(&mut self) {
         self.below.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     }
 
-    /// Makes one of the steps down that are there twice: items that cannot be told apart are owned together.
+    /// Joins equal elements: items that cannot be told apart are owned together.
     pub(super) fn join_twins(&mut self) {
         self.below.dedup_by(|later, first| {
             let same = later.0 == first.0;
@@ -225,7 +224,7 @@ impl Set {
         });
     }
 
-    /// What is in either.
+    /// The members of either set.
     #[must_use]
     pub fn union(&self, other: &Set) -> Set {
         self.combine(other, &|a, b| match (a, b) {
@@ -236,7 +235,7 @@ impl Set {
         .with(self.member || other.member)
     }
 
-    /// What is in any of these. Joined in pairs, so that many small sets cost what they hold and not its square.
+    /// The members of any set. Joined in pairs, so that many small sets take linear and not quadratic time.
     pub fn union_all(sets: impl IntoIterator<Item = Set>) -> Set {
         let mut sets: Vec<Set> = sets.into_iter().collect();
         while sets.len() > 1 {
@@ -253,7 +252,7 @@ impl Set {
         sets.pop().unwrap_or_default()
     }
 
-    /// What is in both.
+    /// The members of both sets.
     #[must_use]
     pub fn intersection(&self, other: &Set) -> Set {
         self.combine(other, &|a, b| match (a, b) {
@@ -263,7 +262,7 @@ impl Set {
         .with(self.member && other.member)
     }
 
-    /// What is in this and not in `other`. A field that is in `other` takes nothing with it that is below.
+    /// The members of this set that are not in `other`. A field in `other` does not remove the fields below it.
     #[must_use]
     pub fn difference(&self, other: &Set) -> Set {
         self.combine(other, &|a, b| match (a, b) {
@@ -274,7 +273,7 @@ impl Set {
         .with(self.member && !other.member)
     }
 
-    /// What is in this and neither in `other` nor below anything in it.
+    /// The members of this set that are neither in `other` nor below a member of it.
     #[must_use]
     pub fn recursive_difference(&self, other: &Set) -> Set {
         self.combine(other, &|a, b| match (a, b) {
@@ -286,7 +285,7 @@ impl Set {
         .with(self.member && !other.member)
     }
 
-    /// What is in this and has nothing below it.
+    /// The members without anything below.
     #[must_use]
     pub fn leaves(&self) -> Set {
         let mut leaves = Set { member: self.member && self.below.is_empty(), below: Vec::new() };
@@ -301,7 +300,7 @@ impl Set {
         self
     }
 
-    /// Walks down both in step.
+    /// Walks down both sets in parallel.
     fn combine(&self, other: &Set, join: &dyn Fn(Option<&Set>, Option<&Set>) -> Set) -> Set {
         let mut joined = Set { member: false, below: Vec::with_capacity(self.below.len()) };
         let (mut ours, mut theirs) = (self.below.iter().peekable(), other.below.iter().peekable());

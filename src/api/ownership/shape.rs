@@ -1,4 +1,4 @@
-//! What ownership sees of a type: what is owned as a whole, and what is owned part by part.
+//! How field ownership sees types: atomic, or part by part.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,26 +8,25 @@ use crate::api::schema::encode::{Form, Print, printed};
 use crate::api::schema::{Field, ListFact, Registry, Scalar, Struct, Type, TypeId};
 use crate::api::value::{Object, Value};
 
-/// A type as ownership sees it.
+/// A type as field ownership sees it.
 #[derive(Clone, Copy)]
 pub(super) enum Shape<'r> {
-    /// Each field has its owners.
+    /// Each field has its own owners.
     Struct(&'r Struct),
-    /// Each entry has its owners.
+    /// Each entry has its own owners.
     Map(TypeId),
-    /// Each item has its owners, told by its value.
+    /// Each item has its own owners, identified by its value.
     Set(TypeId),
-    /// Each item has its owners, told by these fields.
+    /// Each item has its own owners, identified by these fields.
     Keyed(TypeId, &'r [String]),
-    /// Owned as a whole.
+    /// Atomic: owned as a whole.
     Whole(TypeId),
-    /// Nobody has said what it is: an object has an owner for each entry, anything else is owned as a whole. See
-    /// [`Shape::settled`].
+    /// Without a schema: an object has owners for each entry, anything else is atomic. See [`Shape::settled`].
     Free(TypeId),
 }
 
 impl Shape<'_> {
-    /// The shape, now that the values are known that have it.
+    /// The final shape, once its values are known.
     pub(super) fn settled<'v>(self, values: impl IntoIterator<Item = Option<&'v Value>>) -> Self {
         let Shape::Free(ty) = self else { return self };
         let mut values = values.into_iter().flatten().filter(|value| !value.is_null()).peekable();
@@ -40,7 +39,7 @@ impl Shape<'_> {
     }
 }
 
-/// The part of an object a walk is in: what nobody owns stands at its top and in its metadata.
+/// The place of a walk: fields without owners are at the root and in the metadata.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Place {
     Root,
@@ -48,7 +47,7 @@ pub(super) enum Place {
     Inside,
 }
 
-/// What the server says of an object, which therefore has no owner.
+/// Metadata that the server sets, without owners.
 const UNOWNED_METADATA: [&str; 8] = [
     "name",
     "namespace",
@@ -70,7 +69,7 @@ impl Place {
         }
     }
 
-    /// Where a field of this place is.
+    /// The place of a field below.
     pub(super) fn under(self, name: &str) -> Place {
         if self == Place::Root && name == "metadata" { Place::Metadata } else { Place::Inside }
     }
@@ -91,7 +90,7 @@ pub(super) fn of_type(registry: &Registry, ty: TypeId, whole: Option<bool>) -> S
     }
 }
 
-/// The shape of what a struct has under this name; `None` if it has nothing.
+/// The shape of a struct's field; `None` if there is none.
 pub(super) fn of_name<'r>(registry: &'r Registry, structure: &Struct, name: &str) -> Option<Shape<'r>> {
     match structure.field(name) {
         Some(field) => Some(of_field(registry, field)),
@@ -104,7 +103,7 @@ pub(super) fn of_field<'r>(registry: &'r Registry, field: &Field) -> Shape<'r> {
     of_type(registry, field.ty, field.map_atomic)
 }
 
-/// The shape of the items of a list that has owners for each.
+/// The shape of the items of an associative list.
 pub(super) fn of_item<'r>(registry: &'r Registry, list: Shape<'_>, item: TypeId) -> Shape<'r> {
     match list {
         Shape::Keyed(..) => of_type(registry, item, None),
@@ -112,7 +111,7 @@ pub(super) fn of_item<'r>(registry: &'r Registry, list: Shape<'_>, item: TypeId)
     }
 }
 
-/// What tells an item from the others of its list.
+/// The path element of a list item.
 pub(super) fn element(registry: &Registry, shape: Shape<'_>, item: &Value) -> Result<Element, String> {
     match (shape, item) {
         (Shape::Keyed(ty, keys), Value::Object(fields)) => keyed(registry, ty, keys, fields),
@@ -146,15 +145,14 @@ fn keyed(registry: &Registry, item: TypeId, keys: &[String], fields: &Object) ->
     Ok(Element::Key(values.into()))
 }
 
-/// The value of one of the key fields of an item: what is stated, its default, or the zero value of a field that is always
-/// shown.
+/// The value of a key field of an item: the stated one, its default, or the zero value of a field that is always printed.
 pub(super) fn key<'v>(
     registry: &'v Registry,
     item: TypeId,
     name: &str,
     fields: &'v Object,
 ) -> Option<Cow<'v, Value>> {
-    // Null is a key like others, though no default comes in its place.
+    // Null is a valid key value, and is not replaced by the default.
     if let Some(stated) = fields.get(name) {
         return Some(Cow::Borrowed(stated));
     }
@@ -165,7 +163,7 @@ pub(super) fn key<'v>(
     }
 }
 
-/// What an object shows of a field that nobody set: its zero value, where the type shows that.
+/// The printed value of an unset field: its zero value, if the type prints it.
 fn unsaid(registry: &Registry, field: &Field) -> Option<Value> {
     match (printed(registry, field, None, Form::Kept), registry.get(field.ty)) {
         (Print::Zero, Type::Scalar(scalar)) => match scalar {

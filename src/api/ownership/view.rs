@@ -1,7 +1,7 @@
-//! Owners of a field that can also be written through another kind: the replicas of an object and of its scale.
+//! Ownership of a field that can also be written through another kind: the replicas of an object and of its scale.
 //!
-//! The view knows its own version only, so whoever owns the field in the object is shown as if they had written the view.
-//! When the view is written, what became of those owners goes back into the object.
+//! The view only knows its own version, so the managers of the field are shown as if they had written the view. When the view is
+//! written, the changes of these managers are copied back into the object.
 
 use super::Versions;
 use super::managers::{Manager, Managers};
@@ -17,16 +17,16 @@ const SHOWN_FIELD: &[&str] = &["spec", "replicas"];
 pub struct View<'a> {
     /// The versions of the object.
     pub whole: Versions<'a>,
-    /// The version of the object that the client speaks.
+    /// The version of the object in the request.
     pub version: &'a GroupVersion,
     /// The version of the view.
     pub shown: &'a GroupVersion,
-    /// The field of the object.
+    /// The path of the field in the object.
     pub field: Vec<&'a str>,
 }
 
 impl View<'_> {
-    /// Writes into the view of an object who owns what it shows.
+    /// Writes the managers of the shared field into the view.
     pub fn lend(&self, whole: &Value, view: &mut Value) {
         let field = Set::of_fields(&[SHOWN_FIELD]);
         let owners = present(whole).0.into_iter().filter(|owner| self.owns(owner));
@@ -34,17 +34,17 @@ impl View<'_> {
         Managers(lent.collect()).store(view);
     }
 
-    /// The owners of the object now that its view was written.
+    /// The managers of the object after its view was written.
     pub fn owners(&self, whole: &Value, view: &Value) -> Managers {
         let field = self.field_set();
         let mut shown = present(view);
         let mut owners = Managers::default();
         for mut owner in present(whole).0 {
-            // Fields of a version that is gone mean nothing any more.
+            // Entries of a version that no longer exists are dropped.
             if !self.is_known(&owner) {
                 continue;
             }
-            // Only whoever applied is known again in another version. Others own the field apart from now on.
+            // Only appliers are recognized in another version. Other managers own the field separately from now on.
             if self.owns(&owner) && shown.take(&owner).is_none() {
                 owner.fields = owner.fields.difference(&field);
             }

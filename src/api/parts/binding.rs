@@ -7,7 +7,7 @@ use crate::api::meta;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 
-/// Checks a binding.
+/// Validates a binding.
 pub fn validate(binding: &Value, errors: &mut Errors) {
     let (target, path) = (binding.get("target").unwrap_or(&Value::Null), Path::new("target"));
     if !matches!(target.str("kind"), "" | "Node") {
@@ -19,7 +19,7 @@ pub fn validate(binding: &Value, errors: &mut Errors) {
     }
 }
 
-/// Checks that the pod is the one that the binding means. `key` is where it is stored.
+/// Checks the preconditions of a binding. `key` is the storage key of the pod.
 pub fn check_preconditions(pod: &Value, binding: &Value, of: GroupResource<'_>, key: &str) -> Result<()> {
     for (field, name) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
         let (wanted, found) = (meta::of(binding).str(field), meta::of(pod).str(field));
@@ -31,7 +31,7 @@ pub fn check_preconditions(pod: &Value, binding: &Value, of: GroupResource<'_>, 
     Ok(())
 }
 
-/// Puts a pod on the node of the binding. The error says why it cannot go there.
+/// Binds a pod to a node. The error says why it cannot be bound.
 pub fn bind(pod: &mut Value, binding: &Value, now: &str) -> std::result::Result<(), String> {
     let name = meta::name(pod);
     let spec = pod.get("spec").unwrap_or(&Value::Null);

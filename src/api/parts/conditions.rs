@@ -1,9 +1,9 @@
-//! Conditions: one per type in a list, each with the time of its last turn.
+//! Conditions: one per type in a list, each with its last transition time.
 
 use crate::api::kinds::items_mut;
 use crate::api::value::Value;
 
-/// Puts a condition in the place of the one of its type. Its time stays if its status does.
+/// Sets a condition by its type. Its transition time stays if its status does.
 pub fn put(status: &mut Value, mut condition: Value, now: &str) {
     if !matches!(status.get("conditions"), Some(Value::Array(_))) {
         status.set("conditions", Value::Array(Vec::new()));

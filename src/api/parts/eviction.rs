@@ -1,4 +1,4 @@
-//! Evictions: a pod goes in good order, if those who count on it can spare it.
+//! Evictions: whether PodDisruptionBudgets allow the deletion of a pod.
 
 use super::conditions;
 use crate::api::field::{FieldError, Path};
@@ -8,19 +8,19 @@ use crate::api::schema::GroupVersionKind;
 use crate::api::status::{Cause, GroupResource, Result, Status};
 use crate::api::value::Value;
 
-/// How many evicted pods a budget remembers until its controller has seen them go.
+/// The number of evicted pods that a budget records until its controller has seen them go.
 const MOST_DISRUPTED: usize = 2000;
-/// When a client may come back whose budget is not counted yet.
+/// The Retry-After for a budget that is not counted yet.
 const COUNTED_WITHIN_SECONDS: u32 = 10;
 const REFUSED: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 const BUDGET: GroupResource<'_> = GroupResource { group: "policy", resource: "poddisruptionbudget" };
 
-/// The version in which clients may still send a body of this kind, although it is served no more. It looks the same.
+/// A removed version that clients may still send. It has the same fields.
 pub fn older_version(kind: &GroupVersionKind) -> Option<&'static str> {
     (kind.group == "policy" && kind.kind == "Eviction").then_some("policy/v1beta1")
 }
 
-/// Checks an eviction.
+/// Validates an eviction.
 pub fn validate(eviction: &Value, errors: &mut Errors) {
     let field = "ignoreStoreReadErrorWithClusterBreakingPotential";
     if eviction.at(&["deleteOptions", field]) == Some(&Value::Bool(true)) {
@@ -30,20 +30,20 @@ pub fn validate(eviction: &Value, errors: &mut Errors) {
     }
 }
 
-/// What an eviction needs to know of a pod.
+/// The state of a pod, for an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It has ended or is going: nobody loses it.
+    /// Finished or terminating: no budget counts it.
     Over,
-    /// It has not begun: nobody loses it, unless it begins in this moment.
+    /// Pending: no budget counts it, unless it starts at this moment.
     NotBegun,
-    /// It runs, and is good for nothing at present.
+    /// Running but not ready.
     Unready,
-    /// It serves.
+    /// Running and ready.
     Ready,
 }
 
-/// How a pod stands.
+/// The state of a pod.
 pub fn standing(pod: &Value) -> Standing {
     let status = pod.get("status").unwrap_or(&Value::Null);
     match status.str("phase") {
@@ -61,7 +61,7 @@ pub fn standing(pod: &Value) -> Standing {
     }
 }
 
-/// Whether a budget counts this pod.
+/// Whether a budget selects this pod.
 pub fn guards(budget: &Value, pod: &Value) -> bool {
     selector_matches(budget.at(&["spec", "selector"]), meta::of(pod).get("labels"))
 }

@@ -1,4 +1,4 @@
-//! How many there are of something: the one kind through which everything that has replicas can be made larger.
+//! The Scale kind, through which all resources with replicas are scaled.
 
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::Errors;
@@ -8,19 +8,19 @@ use crate::api::print;
 use crate::api::status::{self, Status};
 use crate::api::value::Value;
 
-/// What a scale says of the object it belongs to.
+/// The metadata that a scale copies from its object.
 const IDENTITY: [&str; 5] = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
 
-/// Where objects say how many there are.
+/// The location of the replica fields.
 #[derive(Clone, Debug)]
 pub enum Scale {
-    /// Where built-in kinds do.
+    /// The fields of built-in kinds.
     Standard,
-    /// Where a definition says that its kind does.
+    /// The paths in a definition.
     At(ReplicaPaths),
 }
 
-/// Where a custom kind says how many there are.
+/// The replica paths of a custom resource.
 #[derive(Clone, Debug)]
 pub struct ReplicaPaths {
     wanted: String,
@@ -33,7 +33,7 @@ fn steps(path: &str) -> Vec<&str> {
 }
 
 impl Scale {
-    /// The scale of an object that has replicas.
+    /// The scale of an object.
     pub fn show(&self, object: &Value) -> status::Result<Value> {
         match self {
             Scale::Standard => show(object).map_err(Status::bad_request),
@@ -41,14 +41,14 @@ impl Scale {
         }
     }
 
-    /// Checks a scale that a client wants. What custom kinds allow is checked in the object.
+    /// Validates a scale. Custom resources are validated as whole objects.
     pub fn validate(&self, scale: &Value, errors: &mut Errors) {
         if let Scale::Standard = self {
             validate(scale, errors);
         }
     }
 
-    /// Gives the object as many replicas as the scale says.
+    /// Writes the replicas of a scale into the object.
     pub fn write(&self, object: &mut Value, scale: &Value) {
         match self {
             Scale::Standard => write(object, scale),
@@ -59,7 +59,7 @@ impl Scale {
         }
     }
 
-    /// The field of the object that a write changes.
+    /// The path of the written field.
     pub fn field(&self) -> Vec<&str> {
         match self {
             Scale::Standard => vec!["spec", "replicas"],
@@ -69,7 +69,7 @@ impl Scale {
 }
 
 impl ReplicaPaths {
-    /// Reads what a definition says.
+    /// Parses the paths of a definition.
     pub fn read(said: &Value) -> ReplicaPaths {
         let text = |field: &str| said.str(field).to_owned();
         let selector = said.get("labelSelectorPath").and_then(Value::as_str);
@@ -80,7 +80,7 @@ impl ReplicaPaths {
         }
     }
 
-    /// Refuses an object that does not say how many it wants.
+    /// Refuses an object without replicas in its spec.
     pub fn need(&self, object: &Value) -> status::Result<()> {
         if object.at(&steps(&self.wanted)).is_some() {
             return Ok(());
@@ -103,7 +103,7 @@ impl ReplicaPaths {
         Ok(scale)
     }
 
-    /// Checks what an object says of its replicas.
+    /// Validates the replica fields of an object.
     pub fn check(&self, object: &Value, with_spec: bool, errors: &mut Errors) {
         let wanted = Some(&self.wanted).filter(|_| with_spec);
         for path in wanted.into_iter().chain([&self.found]) {
@@ -132,7 +132,7 @@ impl ReplicaPaths {
     }
 }
 
-/// The number at the end of a path; the error says that something else is there.
+/// The number at a path; an error if it is something else.
 fn number(object: &Value, path: &str) -> Result<Option<i64>, String> {
     match object.at(&steps(path)) {
         None => Ok(None),
@@ -154,7 +154,7 @@ fn not(path: &str, found: &Value, wanted: &str) -> String {
     format!("{path} accessor error: {shown} is of the type {kind}, expected {wanted}")
 }
 
-/// A scale that says whose it is.
+/// A scale with the object's identity.
 fn begin(object: &Value) -> Value {
     let mut scale = Value::object();
     scale.set("kind", "Scale");
@@ -172,7 +172,7 @@ fn fill(scale: &mut Value, part: &str, count: i64) {
     }
 }
 
-/// The scale of an object of a built-in kind.
+/// The scale of a built-in object.
 fn show(object: &Value) -> Result<Value, String> {
     let mut scale = begin(object);
     for part in ["spec", "status"] {
@@ -185,13 +185,13 @@ fn show(object: &Value) -> Result<Value, String> {
     Ok(scale)
 }
 
-/// What selects the pods, as text. `None` for a selector that selects nothing because it is wrong.
+/// The pod selector as text. `None` if it is invalid.
 fn selector(object: &Value) -> Option<String> {
     let selector = object.at(&["spec", "selector"]);
     if object.str("kind") != "ReplicationController" {
         return print::requirements(selector);
     }
-    // The oldest of these kinds has a plain set of labels.
+    // ReplicationControllers have a plain map of labels.
     let mut labels = Value::object();
     labels.set("matchLabels", selector.cloned().unwrap_or_default());
     print::requirements(Some(&labels))

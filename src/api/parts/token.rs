@@ -1,4 +1,4 @@
-//! Requests for tokens of service accounts.
+//! TokenRequests of service accounts.
 
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::Errors;

@@ -1,4 +1,4 @@
-//! Reading the body of a patch: any JSON, with what a strict reader finds wrong noted on the way.
+//! Parses the body of a patch: any JSON, with the findings of strict decoding.
 
 use std::borrow::Cow;
 
@@ -10,21 +10,21 @@ use crate::api::field::quoted;
 use crate::api::limits;
 use crate::api::value::Value;
 
-/// What a body holds.
+/// A parsed body.
 #[derive(Debug)]
 pub struct Body<'a> {
-    /// The text, with what is no text in it replaced.
+    /// The text, with invalid UTF-8 replaced.
     pub text: Cow<'a, str>,
-    /// The value.
+    /// The parsed value.
     pub value: Value,
-    /// One sentence for each unknown or duplicate field, in the order of the body.
+    /// One message per unknown or duplicate field, in order.
     pub strict: Vec<String>,
 }
 
-/// The fields of an operation of a JSON Patch. In any other body every field is known.
+/// The fields of a JSON Patch operation. In other bodies every field is known.
 const OPERATION: [&str; 4] = ["op", "path", "from", "value"];
 
-/// Reads a body. The error is what is wrong with it as JSON.
+/// Parses a body. The error is about JSON syntax.
 pub fn read(body: &[u8], operations: bool) -> Result<Body<'_>, String> {
     let text = match std::str::from_utf8(body) {
         Ok(text) => Cow::Borrowed(text),
@@ -51,7 +51,7 @@ fn read_text(text: &str, operations: bool) -> Result<(Value, Vec<String>), serde
     Ok((value, notes.found))
 }
 
-/// What was found, and where the reader is.
+/// The findings, and the position of the parser.
 struct Notes {
     operations: bool,
     path: Vec<Step>,
@@ -116,7 +116,7 @@ impl Listen for Notes {
     }
 }
 
-/// What a value is, as messages about patches call its kind.
+/// The type of a value as messages about patches name it.
 pub fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "nil",

@@ -1,8 +1,7 @@
-//! Whether a value without types fits a type: what a strategic merge patch leaves is held against the schema here.
+//! Checks the result of a strategic merge patch against its type.
 //!
-//! The reference does not decode the result of such a patch, it copies it field by field. So the messages are other than
-//! those of the decoder, and a few things fit that a decoder refuses: 1.0 where an integer belongs, or one that is too
-//! large, which loses its upper half.
+//! The reference does not decode that result, but copies it field by field. So the messages differ from the decoder's, and some
+//! values are accepted that a decoder refuses: 1.0 for an integer, or one that is too large, which is truncated.
 
 use super::body::kind;
 use crate::api::codec::json;
@@ -11,11 +10,11 @@ use crate::api::schema::decode::{self, Refused};
 use crate::api::schema::{Field, Registry, Scalar, Struct, Type, TypeId, base64, text_types};
 use crate::api::value::{Object, Value};
 
-/// What is said of a number where a text belongs.
+/// The message for a number in the place of a string.
 const NO_TEXT: &str = "cannot convert int64 to string";
 
-/// Holds a value against a type and makes its numbers what the type keeps. Answers one sentence for each field that the
-/// type does not know; the error is the first thing that does not fit.
+/// Checks a value against a type, and converts its numbers. Answers one message per unknown field; the error is the first
+/// mismatch.
 pub fn fit(registry: &Registry, ty: TypeId, value: &mut Value) -> Result<Vec<String>, String> {
     let mut fitting = Fitting { registry, path: String::new(), unknown: Vec::new() };
     fitting.value(ty, value)?;
@@ -127,7 +126,7 @@ impl<'r> Fitting<'r> {
         }
     }
 
-    /// Some types read themselves, also here.
+    /// Some types have their own decoder, also here.
     fn decoded(&self, ty: TypeId, value: &Value) -> Result<(), String> {
         match decode::decode(self.registry, ty, &json::to_json(value)) {
             Ok(_) => Ok(()),
@@ -137,8 +136,8 @@ impl<'r> Fitting<'r> {
     }
 }
 
-/// Calls a text what the field calls it. Fields whose texts have no name of their own, and fields of other types, are not in
-/// that table: what is wrong deeper down stays as it is.
+/// Names the Go type of a string field in the message. Fields without a named type, and errors further down, are not in that
+/// table and stay unchanged.
 fn named(owner: &Struct, field: &Field, wrong: String) -> String {
     if wrong != NO_TEXT {
         return wrong;
@@ -147,7 +146,7 @@ fn named(owner: &Struct, field: &Field, wrong: String) -> String {
     kind.map_or(wrong, |kind| format!("cannot convert int64 to {kind}"))
 }
 
-/// A byte that stands as a number in a list; too large ones lose their upper part, as other numbers do.
+/// A byte as a number in a list; too large ones are truncated like other numbers.
 fn byte(item: &Value) -> Result<u8, String> {
     match item {
         Value::Null => Ok(0),

@@ -1,7 +1,7 @@
-//! JSON Patch, RFC 6902: a list of operations on places that are named by JSON pointers.
+//! JSON Patch, RFC 6902: a list of operations at JSON pointers.
 //!
-//! Where the RFC and what clients of the API know differ, the clients win: an object field need not be there to be
-//! replaced, a negative index counts from the end, and what stands before the first slash of a pointer does not count.
+//! Where the RFC and the reference differ, the reference wins: a missing object field can be replaced, a negative index counts
+//! from the end, and text before the first slash of a pointer is ignored.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::text::Node;
 use crate::api::limits;
 
-/// One operation, as far as it makes sense.
+/// One operation; unusable parts are absent.
 #[derive(Clone, Debug, Default)]
 pub struct Operation<'a> {
     kind: Option<String>,
@@ -26,7 +26,7 @@ pub struct DoesNotApply;
 
 type Applied<T> = Result<T, DoesNotApply>;
 
-/// The operations of a text that is known to be a list of objects.
+/// Parses the operations of a text that is known to be a list of objects.
 pub fn read(text: &str) -> Option<Vec<Operation<'_>>> {
     let operations: Option<Vec<Option<BTreeMap<String, &RawValue>>>> = serde_json::from_str(text).ok()?;
     Some(operations.unwrap_or_default().into_iter().map(operation).collect())
@@ -39,7 +39,7 @@ fn operation(fields: Option<BTreeMap<String, &RawValue>>) -> Operation<'_> {
     Operation { kind: word("op"), path: word("path"), from: word("from"), value }
 }
 
-/// Applies the operations one after the other. Where one does not apply, the target is left half changed: it is a copy.
+/// Applies the operations in order. If one fails, the target is left half changed: it is a copy.
 pub fn apply<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Applied<()> {
     let mut work = Work { target, copied: 0, shifted: 0, deepened: 0 };
     operations.iter().try_for_each(|operation| work.apply(operation))
@@ -89,7 +89,7 @@ impl<'a> Work<'_, 'a> {
         }
     }
 
-    /// The object or list that holds the place of a pointer, and its key there.
+    /// The object or list that contains the place of a pointer, and its key there.
     fn holder(&mut self, pointer: &str) -> Applied<(&mut Node<'a>, String)> {
         let mut keys = pointer.split('/').skip(1).map(unescaped);
         let mut key = keys.next().ok_or(DoesNotApply)?;
@@ -110,8 +110,8 @@ impl<'a> Work<'_, 'a> {
         self.insert(pointer, value)
     }
 
-    /// Moves a value. It was not too deep where it was: only at a deeper place it has to be looked at, which takes as long as it is
-    /// large.
+    /// Moves a value. Its depth was checked at its old place, so it is only checked again at a deeper one, which takes time
+    /// proportional to its size.
     fn shove(&mut self, from: &str, to: &str) -> Applied<()> {
         let moved = self.remove(from)?;
         if level(to) > level(from) {
@@ -124,7 +124,7 @@ impl<'a> Work<'_, 'a> {
         self.insert(to, moved)
     }
 
-    /// Puts in a value that is known not to be too deep there.
+    /// Inserts a value that is known not to be too deep there.
     fn insert(&mut self, pointer: &str, value: Node<'a>) -> Applied<()> {
         let shifted = match self.holder(pointer)? {
             (Node::Object(fields), key) => {
@@ -163,7 +163,7 @@ impl<'a> Work<'_, 'a> {
         if pointer.is_empty() {
             let mut value = value.ok_or(DoesNotApply)?;
             value.open();
-            // Something without parts in the place of the whole changes nothing, and nobody is told.
+            // A scalar in the place of the whole document is ignored silently.
             if matches!(value, Node::Object(_) | Node::Array(_)) {
                 *self.target = value;
             }
@@ -225,12 +225,12 @@ fn level(pointer: &str) -> usize {
     pointer.matches('/').count()
 }
 
-/// Checked at every insertion, so that nothing can ever become deeper: what writes and drops it recurses.
+/// Checked at every insertion, because encoding and dropping a value recurse.
 fn check_depth(pointer: &str, depth: usize) -> Applied<()> {
     if level(pointer) + depth > limits::PATCH_DEPTH { Err(DoesNotApply) } else { Ok(()) }
 }
 
-/// What stands under a key. An object may have nothing there; a list must have the index.
+/// The value under a key. An object may lack it; a list must have the index.
 fn get<'n, 'a>(holder: &'n mut Node<'a>, key: &str) -> Applied<Option<&'n mut Node<'a>>> {
     holder.open();
     match holder {
@@ -243,7 +243,7 @@ fn get<'n, 'a>(holder: &'n mut Node<'a>, key: &str) -> Applied<Option<&'n mut No
     }
 }
 
-/// The position that a key means in a list with so many places.
+/// The index that a key means in a list with so many places.
 fn index(key: &str, places: usize) -> Applied<usize> {
     let number: i64 = key.parse().map_err(|_| DoesNotApply)?;
     let places = i64::try_from(places).map_err(|_| DoesNotApply)?;
@@ -399,7 +399,7 @@ mod tests {
         };
         assert!(patched(&big, &copies(2)).is_some());
         assert!(patched(&big, &copies(3)).is_none());
-        // Each copy into itself doubles how deep it is.
+        // Each copy into itself doubles its depth.
         let mut patch = Vec::new();
         for level in 0..8 {
             let to = "/a".repeat(1 << level);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against an implementation of others, wherever it applies a patch: it is stricter about what must be there.
+        /// Compared with another implementation, wherever that applies a patch: it is stricter about missing values.
         #[test]
         fn others_agree(
             document in any_document(),
@@ -445,7 +445,7 @@ mod tests {
             let operations = serde_json::Value::from(operations);
             let mut expected = document.clone();
             let theirs: json_patch::Patch = serde_json::from_value(operations.clone()).unwrap();
-            // What fails is not undone: the oracle cannot undo everything, and nobody looks at it.
+            // Failed patches are not compared.
             let applied = json_patch::patch_unsafe(&mut expected, &theirs).is_ok();
             let ours = patched(&document.to_string(), &operations.to_string());
             if applied {

@@ -1,7 +1,7 @@
-//! The order of lists that a strategic merge patch merges.
+//! The order of lists in a strategic merge patch.
 //!
-//! What the patch names comes in the order of the patch, what only the server has stays in the order it had, and the two
-//! are interleaved by where they stood before.
+//! Items of the patch come in the order of the patch, items that only the server has keep their order, and the two are
+//! interleaved by their previous positions.
 
 use std::collections::HashMap;
 
@@ -10,15 +10,15 @@ use super::strategic::{DIRECTIVE, Fault, no_merge_key, wrong_type};
 use crate::api::codec::to_json;
 use crate::api::value::{Object, Value};
 
-/// The longest list whose items are sorted one by one; see [`sorted`].
+/// The longest list that is sorted by insertion; see [`sorted`].
 const SHORT: usize = 20;
 
-/// What tells the items of a list apart: themselves, or one of their fields.
+/// How the items of a list are identified: by value, or by a merge key.
 #[derive(Clone, Copy)]
 pub struct Identity<'k>(pub Option<&'k str>);
 
 impl Identity<'_> {
-    /// What stands for an item; `None` if it lacks the field.
+    /// The identity of an item; `None` if it lacks the merge key.
     pub fn of(self, item: &Value) -> Option<Vec<u8>> {
         match self.0 {
             None => Some(to_json(item)),
@@ -26,7 +26,7 @@ impl Identity<'_> {
         }
     }
 
-    /// The same of an item that must have it.
+    /// The identity of an item that must have the merge key.
     pub fn required(self, item: &Value) -> Result<Vec<u8>, Fault> {
         if let (Some(key), Some(fields)) = (self.0, item.fields())
             && !fields.contains_key(key)
@@ -36,7 +36,7 @@ impl Identity<'_> {
         self.of(item).ok_or_else(|| wrong_type("map[string]interface {}", item))
     }
 
-    /// Where each item stands; the first place counts.
+    /// The position of each item; the first one counts.
     pub fn places(self, items: &[Value]) -> HashMap<Vec<u8>, usize> {
         let mut places = HashMap::with_capacity(items.len());
         for (at, item) in items.iter().enumerate() {
@@ -48,7 +48,7 @@ impl Identity<'_> {
     }
 }
 
-/// What the items of some lists are. They must all be the same.
+/// The type of the items of some lists. It must be the same for all.
 pub fn element_kind(lists: &[&[Value]]) -> Result<&'static str, Fault> {
     let mut items = lists.iter().flat_map(|list| list.iter());
     let first = items.next().ok_or_else(|| Fault::unfit("no elements in any of the given slices"))?;
@@ -63,7 +63,7 @@ pub fn element_kind(lists: &[&[Value]]) -> Result<&'static str, Fault> {
     Ok(kind(first))
 }
 
-/// Parts items into those that `named` has and the others.
+/// Splits items into those that `named` contains and the others.
 pub fn parted(
     items: Vec<Value>,
     named: &[Value],
@@ -101,7 +101,7 @@ pub fn ordered(
     Ok(all)
 }
 
-/// The items in the order in which `order` has them. Items marked for deletion go last.
+/// The items in the order of `order`. Items marked for deletion go last.
 fn sorted(items: Vec<Value>, order: &[Value], identity: Identity<'_>) -> Result<Vec<Value>, Fault> {
     if identity.0.is_some() {
         order.iter().try_for_each(|item| identity.required(item).map(drop))?;
@@ -114,8 +114,8 @@ fn sorted(items: Vec<Value>, order: &[Value], identity: Identity<'_>) -> Result<
         if deletes { marked.push(item) } else { kept.push((place, item)) }
     }
     if kept.len() <= SHORT {
-        // An item that the order does not know comes before any neighbour, and any neighbour before it: which of the two
-        // depends on how one sorts. Short lists are sorted as the reference sorts them.
+        // An item that the order does not contain compares as smaller in both directions: the result depends on the sorting
+        // algorithm. Short lists are sorted as in the reference.
         let before = |left: Option<usize>, right: Option<usize>| match (left, right) {
             (Some(left), Some(right)) => left < right,
             _ => true,
@@ -135,7 +135,7 @@ fn sorted(items: Vec<Value>, order: &[Value], identity: Identity<'_>) -> Result<
     Ok(kept.into_iter().map(|(_, item)| item).chain(marked).collect())
 }
 
-/// Whether an item of a list asks for its own deletion.
+/// Whether an item has the directive to delete it.
 pub fn is_deletion(item: &Object) -> bool {
     item.get(DIRECTIVE).and_then(Value::as_str) == Some("delete")
 }

@@ -28,7 +28,7 @@ pub fn apply<'a>(target: &mut Node<'a>, mut patch: Node<'a>) {
     }
 }
 
-/// Takes the nulls out of what has nothing to merge with: there is nothing that they could remove.
+/// Removes nulls from a part that has nothing to merge with.
 fn prune(node: &mut Node<'_>) {
     node.open();
     match node {
@@ -56,7 +56,7 @@ mod tests {
         node.to_text()
     }
 
-    /// The examples of the RFC that begin and end with an object, and what follows from them.
+    /// The examples of the RFC that begin and end with an object, and their consequences.
     #[test]
     fn examples() {
         for (target, patch, result) in [

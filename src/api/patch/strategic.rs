@@ -1,9 +1,8 @@
-//! Strategic merge patch: a merge that knows from the schema which lists are merged and by which field their items are
-//! told apart.
+//! Strategic merge patch: a merge in which the schema tells which lists are merged, and by which key.
 //!
-//! Words that begin with a dollar sign direct it: `$patch` (replace, delete) in an object or an item, `$retainKeys` beside
-//! the fields of an object, `$setElementOrder/LIST` and `$deleteFromPrimitiveList/LIST` beside a list. Clients know the
-//! faults by their texts, also where the reference calls a fault of the client its own.
+//! Directives begin with a dollar sign: `$patch` (replace, delete) in an object or item, `$retainKeys` beside the fields of an
+//! object, `$setElementOrder/LIST` and `$deleteFromPrimitiveList/LIST` beside a list. Clients know the error messages, even those
+//! that the reference reports as its own errors.
 
 use std::collections::HashSet;
 
@@ -15,7 +14,7 @@ use crate::api::schema::{Field, Registry, Scalar, Type, TypeId};
 use crate::api::status::{Result, Status};
 use crate::api::value::{Object, Value};
 
-/// The field that says what becomes of the object it is in.
+/// The directive for the object that contains it.
 pub const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
 const SET_ORDER: &str = "$setElementOrder";
@@ -26,14 +25,14 @@ const DELETE_FROM: &str = "$deleteFromPrimitiveList";
 pub enum Fault {
     /// A directive is malformed.
     Malformed(&'static str),
-    /// There are lists inside of lists.
+    /// A list contains lists.
     DoesNotApply,
-    /// It does not fit the object or its type. The reference calls these its own fault; they are the client's.
+    /// The patch does not fit the object or its type. The reference answers 500 for these; they are errors of the client.
     Unfit(String),
 }
 
 impl Fault {
-    /// A fault of a patch that does not fit.
+    /// An error of a patch that does not fit.
     pub fn unfit(message: impl Into<String>) -> Fault {
         Fault::Unfit(message.into())
     }
@@ -41,13 +40,13 @@ impl Fault {
 
 type Merged<T> = std::result::Result<T, Fault>;
 
-/// An item lacks the field by which it would be known.
+/// An item lacks the merge key.
 pub fn no_merge_key(item: &Object, key: &str) -> Fault {
     let shown = printed(&Value::Object(item.clone()));
     Fault::Unfit(format!("map: {shown} does not contain declared merge key: {key}"))
 }
 
-/// A value is something else than it must be.
+/// A value has the wrong type.
 pub fn wrong_type(wanted: &str, found: &Value) -> Fault {
     let found = match found {
         Value::Null => "%!s(<nil>)",
@@ -58,8 +57,7 @@ pub fn wrong_type(wanted: &str, found: &Value) -> Fault {
     Fault::Unfit(format!("expected a {wanted}, but received a {found}"))
 }
 
-/// Merges a patch into an object of type `ty`. What is carried out is taken out of the patch: messages about what came of
-/// it show the rest.
+/// Merges a patch into an object of type `ty`. Executed directives are removed from the patch: messages show the rest.
 pub fn apply(registry: &Registry, ty: TypeId, original: Value, patch: &mut Value) -> Result<Value> {
     let Value::Object(patch) = patch else { return Ok(original) };
     let Value::Object(original) = original else { return Ok(original) };
@@ -71,14 +69,14 @@ pub fn apply(registry: &Registry, ty: TypeId, original: Value, patch: &mut Value
     })
 }
 
-/// What the schema says of one field.
+/// The schema of one field.
 struct Place<'r> {
     ty: TypeId,
     field: &'r Field,
 }
 
 impl Place<'_> {
-    /// Whether the field is merged, replaced or neither is said.
+    /// Whether the field is merged or replaced; empty if the schema does not say.
     fn strategy(&self) -> &str {
         let strategies = self.field.patch.iter().flat_map(|fact| &fact.strategies);
         strategies.map(String::as_str).find(|strategy| *strategy != "retainKeys").unwrap_or_default()
@@ -164,7 +162,7 @@ impl<'r> Merge<'r> {
         Ok(Place { ty: field.ty, field })
     }
 
-    /// The schema of the items of a list.
+    /// The schema of a list's items.
     fn list_place(&self, ty: TypeId, key: &str) -> Merged<Place<'r>> {
         let place = self.place(ty, key)?;
         match self.registry.get(place.ty) {
@@ -176,7 +174,7 @@ impl<'r> Merge<'r> {
         }
     }
 
-    /// Merges the lists whose order the patch sets, and takes them out of the patch.
+    /// Merges the lists whose order the patch sets, and removes them from the patch.
     fn ordered_lists(&self, original: &mut Object, patch: &mut Object, ty: TypeId) -> Merged<()> {
         let orders: Vec<String> = patch.keys().filter(|key| key.starts_with(SET_ORDER)).cloned().collect();
         for order_key in orders {
@@ -207,7 +205,7 @@ impl<'r> Merge<'r> {
         Ok(())
     }
 
-    /// Merges two lists, or takes the items of the second from the first.
+    /// Merges two lists, or removes the items of the second from the first.
     fn lists(
         &self,
         original: Vec<Value>,
@@ -243,7 +241,7 @@ impl<'r> Merge<'r> {
         ordered(inside, outside, &patch, &original, identity)
     }
 
-    /// Merges items that are objects: those that are there, and those that are new behind them.
+    /// Merges items that are objects: existing ones in place, new ones behind them.
     fn items(
         &self,
         mut original: Vec<Value>,
@@ -271,7 +269,7 @@ impl<'r> Merge<'r> {
     }
 }
 
-/// Carries out the directives among the items of a patch: what is left of the original, and the patch without them.
+/// Executes the directives among the items of a patch. Answers the rest of the original, and the patch without them.
 fn without_special_items<'p>(
     mut original: Vec<Value>,
     patch: &'p mut [Value],
@@ -305,7 +303,7 @@ fn without_special_items<'p>(
     Ok((original, plain))
 }
 
-/// Drops the fields that a patch does not want to keep.
+/// Drops the fields that `$retainKeys` does not list.
 fn retain_keys(original: &mut Object, patch: &mut Object) -> Merged<()> {
     const MALFORMED: Fault = Fault::Malformed("invalid patch format of retainKeys");
     let Some(kept) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
@@ -337,7 +335,7 @@ fn list(value: Option<&Value>) -> Merged<Option<&[Value]>> {
     }
 }
 
-/// Checks that the order names the items of the patch, in the order of the patch.
+/// Checks that the order lists the items of the patch in the same order.
 fn check_order(patch: &[Value], order: &[Value], identity: Identity<'_>) -> Merged<()> {
     if patch.is_empty() || order.is_empty() {
         return Ok(());
@@ -373,7 +371,7 @@ fn check_order(patch: &[Value], order: &[Value], identity: Identity<'_>) -> Merg
     Ok(())
 }
 
-/// Takes out what is null in objects: there is nothing it could remove.
+/// Removes null fields: there is nothing that they could remove.
 fn discard_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -385,7 +383,7 @@ fn discard_nulls(value: &mut Value) {
     }
 }
 
-/// A value without the objects that only direct what becomes of others; `None` if it is one itself.
+/// A value without objects that are only directives; `None` if it is one itself.
 fn undirected(value: &mut Value) -> Option<Value> {
     match value {
         Value::Array(items) => Some(Value::Array(undirected_items(items))),
@@ -393,12 +391,12 @@ fn undirected(value: &mut Value) -> Option<Value> {
     }
 }
 
-/// The same for the items of a list, which is left as long as it was.
+/// The items of a list without directives; the list itself keeps its length.
 fn undirected_items(items: &mut [Value]) -> Vec<Value> {
     items.iter_mut().filter_map(|item| undirect(item).then(|| item.clone())).collect()
 }
 
-/// Takes the objects out of a value that only direct what becomes of others. Whether it is none itself.
+/// Removes directive objects from a value. Answers whether it is none itself.
 fn undirect(value: &mut Value) -> bool {
     match value {
         Value::Object(fields) if fields.contains_key(DIRECTIVE) => return false,
@@ -441,7 +439,7 @@ mod tests {
         let two = r#"{"containers":[{"image":"1","name":"a"},{"image":"2","name":"b"}]}"#;
         for (patch, result) in [
             (r#"[{"name":"b","image":"9"}]"#, r#"[{"image":"1","name":"a"},{"image":"9","name":"b"}]"#),
-            // What is new comes before what only the server has.
+            // New items come before those that only the server has.
             (r#"[{"name":"c"}]"#, r#"[{"name":"c"},{"image":"1","name":"a"},{"image":"2","name":"b"}]"#),
             (r#"[{"name":"a","$patch":"delete"}]"#, r#"[{"image":"2","name":"b"}]"#),
             (r#"[{"name":"z","$patch":"delete"}]"#, r#"[{"image":"1","name":"a"},{"image":"2","name":"b"}]"#),
@@ -577,7 +575,7 @@ mod tests {
             prop_assert_eq!(&pod(&once, &spec(&patch)).unwrap(), &once);
             let items = |text: &str| json::read(text.as_bytes()).unwrap().get("containers").unwrap().items().to_vec();
             let (wanted, found) = (items(&spec(&patch)), items(&once));
-            // The items of the patch are all there, in its order.
+            // All items of the patch are there, in its order.
             let named: Vec<Value> = found.into_iter().filter(|item| wanted.contains(item)).collect();
             prop_assert_eq!(named, wanted);
         }

@@ -1,7 +1,7 @@
-//! A JSON text of which only the parts that are looked at are taken apart.
+//! A JSON text that is parsed only where it is accessed.
 //!
-//! A patch changes a few fields of a large object: the rest travels as the text it came as. That is quick, and it is what
-//! messages show: what was opened has its keys sorted, what was not keeps the order it had.
+//! A patch changes a few fields of a large object: the rest stays text. That is fast, and error messages show it: parsed parts
+//! have sorted keys, others keep their order.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,21 +15,21 @@ use crate::api::codec::json::write_string;
 pub enum Node<'a> {
     /// `null`
     Null,
-    /// Anything else, as it came.
+    /// Anything else, unparsed.
     Text(Cow<'a, str>),
-    /// An object that was opened.
+    /// A parsed object.
     Object(BTreeMap<String, Node<'a>>),
-    /// A list that was opened.
+    /// A parsed list.
     Array(Vec<Node<'a>>),
 }
 
 impl<'a> Node<'a> {
-    /// The whole of a text, which must be JSON.
+    /// A whole text, which must be valid JSON.
     pub fn of(text: Cow<'a, str>) -> Node<'a> {
         if text.trim_ascii() == "null" { Node::Null } else { Node::Text(text) }
     }
 
-    /// Opens an object or a list; leaves what has no parts as it is.
+    /// Parses an object or a list; scalars stay as they are.
     pub fn open(&mut self) {
         if let Node::Text(text) = self {
             let opened = match text {
@@ -42,7 +42,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// How deep it nests: 0 for what has no parts.
+    /// The nesting depth: 0 for scalars.
     pub fn depth(&self) -> usize {
         match self {
             Node::Null => 0,
@@ -52,9 +52,9 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// How much there is to look at in it: what was opened part by part, what was not by its length.
+    /// The work to traverse it: parsed parts are counted, unparsed text is weighed by its length.
     pub fn parts(&self) -> usize {
-        /// About as many signs are read in the time that an opened part takes.
+        /// Characters of text that take as long to scan as one parsed part.
         const SIGNS_PER_PART: usize = 32;
         match self {
             Node::Null => 1,
@@ -64,11 +64,11 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The text, compact, keys of what was opened sorted.
+    /// The compact text, with sorted keys in parsed parts.
     pub fn to_text(&self) -> String {
         let mut out = Vec::with_capacity(256);
         self.write(&mut out);
-        // Made of text, and cut at ASCII characters only.
+        // It consists of text that was cut at ASCII characters only.
         String::from_utf8(out).unwrap_or_default()
     }
 
@@ -101,7 +101,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Whether two parts mean the same. What has no parts is compared letter by letter: 1 and 1.0 differ.
+    /// Whether two parts are equal. Scalars are compared as text: 1 and 1.0 differ.
     pub fn same(&mut self, other: &mut Node<'_>) -> bool {
         self.open();
         other.open();
@@ -139,7 +139,7 @@ fn opened<'t, 'a>(text: &'t str, part: impl Fn(&'t str) -> Cow<'a, str>) -> Opti
     }
 }
 
-/// Appends a JSON text without the space between its tokens, and safe inside a web page.
+/// Appends a JSON text without whitespace, escaped for HTML.
 fn write_compact(out: &mut Vec<u8>, text: &[u8]) {
     let (mut quoted, mut escaped) = (false, false);
     let mut rest = text;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::expressions::{Age, Compiler};
 use crate::api::cel::escape::escape;
 use crate::api::cel::types::{Form, ListKind, ObjectType, Property, Shape, Type};
-use crate::api::limits::TYPES_CHECKED;
+use crate::api::limits::{TYPE_CHECK_COST, TYPE_CHECK_EACH, TYPE_WARNINGS_BYTES, TYPES_CHECKED};
 use crate::api::schema::{GroupVersionKind, Registry, Scalar, Type as SchemaType, TypeId};
 use crate::api::value::Value;
 
@@ -54,9 +54,29 @@ pub fn named(policy: &Value) -> Vec<(String, String, String)> {
     found
 }
 
-/// Holds the expressions of a policy against the kinds that it is about, whose order is that of what is told.
+/// Holds the expressions of a policy against the kinds that it is about, whose order is that of what is told. May take seconds.
 pub fn check(policy: &Value, kinds: &[(GroupVersionKind, Type)], params: Option<&Type>) -> Vec<Mismatch> {
+    check_within(TYPE_CHECK_COST, policy, kinds, params)
+}
+
+/// The same for at most this much.
+fn check_within(
+    mut left: usize,
+    policy: &Value,
+    kinds: &[(GroupVersionKind, Type)],
+    params: Option<&Type>,
+) -> Vec<Mismatch> {
     let list = |field: &str| policy.at(&["spec", field]).map(Value::items).unwrap_or_default();
+    let mut affords = |expressions: &mut dyn Iterator<Item = &str>| {
+        let cost: usize = expressions.map(|text| text.len() + TYPE_CHECK_EACH).sum();
+        let rest = left.checked_sub(cost.saturating_mul(kinds.len()));
+        left = rest.unwrap_or(0);
+        rest.is_some()
+    };
+    // Without its variables nothing could be said of any expression.
+    if !affords(&mut list("variables").iter().map(|variable| variable.str("expression"))) {
+        return Vec::new();
+    }
     let mut compilers: Vec<(String, Compiler)> = kinds
         .iter()
         .map(|(kind, object)| {
@@ -68,12 +88,15 @@ pub fn check(policy: &Value, kinds: &[(GroupVersionKind, Type)], params: Option<
             (format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind), compiler)
         })
         .collect();
-    let mut found = Vec::new();
+    let (mut found, mut told) = (Vec::new(), 0);
     for (place, validation) in list("validations").iter().enumerate() {
         for field in ["expression", "messageExpression"] {
             let text = validation.str(field);
             if text.is_empty() && field == "messageExpression" {
                 continue;
+            }
+            if !affords(&mut std::iter::once(text)) {
+                return found;
             }
             let wrong = compilers.iter_mut().filter_map(|(kind, compiler)| {
                 let why = compiler.read(text, true, Age::Stored).err()?;
@@ -82,7 +105,12 @@ pub fn check(policy: &Value, kinds: &[(GroupVersionKind, Type)], params: Option<
             let wrong: Vec<String> = wrong.collect();
             if !wrong.is_empty() {
                 let field = format!("spec.validations[{place}].{field}");
-                found.push(Mismatch { field, warning: wrong.join("\n") });
+                let warning = wrong.join("\n");
+                told += field.len() + warning.len();
+                if told > TYPE_WARNINGS_BYTES {
+                    return found;
+                }
+                found.push(Mismatch { field, warning });
             }
         }
     }
@@ -191,6 +219,33 @@ mod tests {
             told("variables.r == 'x'")[0].warning.contains("no matching overload"),
             "variables have types too"
         );
+    }
+
+    #[test]
+    fn a_policy_that_says_too_much_is_looked_at_in_part() {
+        let registry = Registry::builtin().unwrap();
+        let kind = GroupVersionKind::new("apps", "v1", "Deployment");
+        let kinds = [(kind.clone(), type_of(&registry, &kind).unwrap())];
+        let found = |left: usize, variables: usize, wrong: &str| {
+            let variable = r#"{"name":"v","expression":"1"}"#;
+            let validation = format!(r#"{{"expression":"{wrong}"}}"#);
+            let policy = format!(
+                r#"{{"spec":{{"variables":[{}],"validations":[{}]}}}}"#,
+                vec![variable; variables].join(","),
+                vec![validation; 40].join(",")
+            );
+            check_within(left, &json::read(policy.as_bytes()).unwrap(), &kinds, None).len()
+        };
+        assert_eq!(found(TYPE_CHECK_COST, 1, "object.no"), 40);
+        assert_eq!(found(10 * (TYPE_CHECK_EACH + 9), 0, "object.no"), 10);
+        assert_eq!(
+            found(10 * TYPE_CHECK_EACH, 10, "object.no"),
+            0,
+            "nothing can be said without the variables"
+        );
+        let long = format!("object.no == '{}'", "x".repeat(15_000));
+        let some = found(TYPE_CHECK_COST, 0, &long);
+        assert!((1..40).contains(&some), "what is told has to fit into an object: {some}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Webhooks and policies that have a say in what is stored.
+//! Rows of webhook configurations and admission policies.
 
 use super::Printer;
 use super::cells::{Shown, UNSET, cells};

@@ -1,4 +1,4 @@
-//! Lengths of time as a person says them: two units at most, and fewer the longer it is.
+//! Human-readable durations: two units at most, and fewer for longer ones.
 
 use super::cells::UNKNOWN;
 

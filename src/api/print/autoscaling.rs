@@ -1,4 +1,4 @@
-//! What makes workloads larger and smaller.
+//! Rows of HorizontalPodAutoscalers.
 
 use super::cells::{NONE, Shown, UNKNOWN, UNSET, cells};
 use crate::api::value::Value;

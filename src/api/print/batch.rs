@@ -1,4 +1,4 @@
-//! Work that comes to an end.
+//! Rows of Jobs and CronJobs.
 
 use super::age;
 use super::cells::{NONE, Shown, UNSET, cells, holds};

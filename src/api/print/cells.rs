@@ -1,4 +1,4 @@
-//! The object that is shown, and how its fields are read.
+//! Reads the fields of an object for its cells.
 
 use super::age;
 use crate::api::schema::time;

@@ -1,4 +1,4 @@
-//! The columns of a table, with what their cells mean.
+//! The columns of a table, with their descriptions.
 
 use std::borrow::Cow;
 use std::sync::Arc;

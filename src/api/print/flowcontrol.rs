@@ -1,4 +1,4 @@
-//! How requests share the server.
+//! Rows of flow schemas and priority levels.
 
 use std::cmp::Ordering;
 

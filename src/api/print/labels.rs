@@ -1,4 +1,4 @@
-//! Labels and what selects them, as text.
+//! Labels and selectors as text.
 
 use super::cells::{NONE, texts};
 use crate::api::names;

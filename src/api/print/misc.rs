@@ -1,4 +1,4 @@
-//! Kinds that stand alone.
+//! Rows of kinds that belong to no other file.
 
 use super::age;
 use super::cells::{NONE, Shown, UNSET, cells, condition, first_few, or, quantity};

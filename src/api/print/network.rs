@@ -1,4 +1,4 @@
-//! Services, what stands behind them, and how they are reached.
+//! Rows of services, endpoints and ingresses.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Nodes, and the ways in which they run containers.
+//! Rows of nodes and RuntimeClasses.
 
 use std::collections::BTreeSet;
 

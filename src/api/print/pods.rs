@@ -1,4 +1,4 @@
-//! Pods: the one word that sums up what the containers do is worked out from all of their states.
+//! Rows of pods: the status column is computed from the states of all containers.
 
 use std::collections::BTreeMap;
 

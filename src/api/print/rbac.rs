@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Rows of roles and bindings.
 
 use super::cells::{Shown, cells};
 use crate::api::value::Value;

@@ -1,4 +1,4 @@
-//! Volumes, and the drivers and classes they come from.
+//! Rows of volumes, claims, drivers and classes.
 
 use super::Printer;
 use super::cells::{NONE, Shown, UNSET, cells, joined, or, quantity, texts};

@@ -1,4 +1,4 @@
-//! Kinds that keep pods running.
+//! Rows of workload resources.
 
 use super::Printer;
 use super::cells::{NONE, Shown, cells, items};

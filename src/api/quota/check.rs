@@ -1,4 +1,4 @@
-//! The decision: whether a write stays within the quotas of its namespace, and what they have counted after it.
+//! Checks a write against the quotas of its namespace, and computes their new usage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,34 +12,34 @@ use crate::api::value::Value;
 /// A write as quotas see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// What is written.
+    /// The resource.
     pub of: GroupResource<'a>,
-    /// The sub-resource, empty for the object itself.
+    /// The subresource, empty for the object itself.
     pub subresource: &'a str,
-    /// What is done to it.
+    /// The kind of write.
     pub change: Change,
-    /// The state that shall be.
+    /// The new state.
     pub new: &'a Value,
-    /// The state that is; null for what is new.
+    /// The old state; null for a create.
     pub old: &'a Value,
-    /// The present moment, in seconds.
+    /// The current time, in seconds.
     pub now: i64,
 }
 
 impl Request<'_> {
-    /// Whether the write can use more than before. Where it cannot, no quota need be read.
+    /// Whether the write can add usage. If not, no quota need be read.
     pub fn charges(&self, features: Features) -> bool {
         let meter = Meter::of(self.of, features);
         meter.is_some_and(|meter| meter.charges(self.change, self.subresource, self.new, self.old))
     }
 }
 
-/// Why a write may not be.
+/// Why a write is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The quotas forbid it.
+    /// A quota is exceeded.
     Forbidden(String),
-    /// No quota covers it. The reference answers this without saying whose fault it is.
+    /// No quota covers it. The reference answers this without a proper status.
     Uncovered(String),
 }
 
@@ -47,7 +47,7 @@ fn forbidden<T>(why: String) -> Result<T, Refusal> {
     Err(Refusal::Forbidden(why))
 }
 
-/// What quotas have counted after a write: by index, for those whose count changes.
+/// The new usage of quotas that change, by index.
 pub type Charges = BTreeMap<usize, Amounts>;
 
 /// Checks a write against all quotas of its namespace.
@@ -67,7 +67,7 @@ pub fn check(
     if !negative.is_empty() {
         return forbidden(format!("quota usage is negative for resource(s): {}", negative.join(",")));
     }
-    // What a quota counted before is not counted again.
+    // Usage that a quota counted before is not counted again.
     let all = positive(input.clone());
     let growth = match request.change {
         Change::Create => all.clone(),
@@ -93,7 +93,7 @@ pub fn check(
     Ok(charges)
 }
 
-/// The quotas that are about an object. It is refused if it does not say enough, or if one of them has not been counted.
+/// The quotas that cover an object. An error if the object lacks required fields, or a quota was not counted yet.
 fn concerned<'q>(
     quotas: &'q [Quota],
     request: &Request<'_>,
@@ -118,7 +118,7 @@ fn concerned<'q>(
     Ok(concerned)
 }
 
-/// Refuses what is limited by the configuration and covered by no quota.
+/// Refuses limited resources without a covering quota.
 fn require_cover(
     quotas: &[Quota],
     concerned: &[(usize, &Quota)],
@@ -160,14 +160,14 @@ fn require_cover(
     Err(Refusal::Uncovered(format!("insufficient quota to match these scopes: [{}]", uncovered.join(" "))))
 }
 
-/// What a quota has counted after a demand; `None` if that is what it had.
+/// The new usage of a quota; `None` if it does not change.
 fn charge(quota: &Quota, demand: &Amounts, subresource: &str) -> Result<Option<Amounts>, Refusal> {
     let mut used = quota.used.clone();
     let mut exceeded = Vec::new();
     for (name, amount) in demand {
         let Some(hard) = quota.hard.get(name) else { continue };
         let sum = used.get(name).map_or_else(|| amount.clone(), |used| used.plus(amount));
-        // A status only tells what is: refusing it would change nothing.
+        // A status only reports facts: refusing it would change nothing.
         if sum > *hard && subresource != "status" {
             exceeded.push(name.as_str());
         }
@@ -198,7 +198,7 @@ fn positive(mut amounts: Amounts) -> Amounts {
     amounts
 }
 
-/// By how much the new amounts are larger; what shrinks is given back by whoever counts anew, not by a write.
+/// The growth of usage; the quota controller subtracts, not a write.
 fn growth(new: &Amounts, old: &Amounts) -> Amounts {
     let grown = new.iter().map(|(name, amount)| {
         let more = old.get(name).map_or_else(|| amount.clone(), |old| amount.minus(old));

@@ -1,4 +1,4 @@
-//! What may be used only where a quota covers it: the configuration of the plug-in.
+//! Resources that may be used only if a quota covers them: the configuration of the plug-in.
 
 use super::Scope;
 use crate::api::status::GroupResource;
@@ -7,18 +7,18 @@ use crate::api::value::Value;
 /// One entry of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limited {
-    /// The group of the type, empty for the core.
+    /// The group of the type, empty for the core group.
     pub group: String,
     /// The plural name of the type.
     pub resource: String,
-    /// Parts of the names of what needs a quota.
+    /// Substrings of quota resource names that need a quota.
     pub contains: Vec<String>,
     /// Objects of these scopes need a quota of the same scope.
     pub scopes: Vec<Scope>,
 }
 
 impl Limited {
-    /// Reads the `limitedResources` of a configuration of the plug-in.
+    /// Parses the `limitedResources` of a configuration.
     pub fn read_all(configuration: &Value) -> Vec<Limited> {
         let list =
             |entry: &Value, field: &str| entry.get(field).map(Value::items).unwrap_or_default().to_vec();
@@ -35,12 +35,12 @@ impl Limited {
         list(configuration, "limitedResources").iter().map(read).collect()
     }
 
-    /// Whether it is about a type.
+    /// Whether it concerns a type.
     pub fn is_about(&self, of: GroupResource<'_>) -> bool {
         self.group == of.group && self.resource == of.resource
     }
 
-    /// Whether what has this name needs a quota.
+    /// Whether this quota resource needs a quota.
     pub fn names(&self, name: &str) -> bool {
         self.contains.iter().any(|part| name.contains(part.as_str()))
     }

@@ -1,12 +1,12 @@
-//! ResourceQuotas: what an object uses of what a namespace may have, and whether there is enough of it.
+//! ResourceQuotas: the usage of objects, and whether it fits.
 //!
-//! - [`usage`] what an object uses, by its kind; [`pods`] the longest part of it;
-//! - [`scope`] which objects a quota is about;
-//! - [`check`] whether a write may be, and what its namespace has used then;
-//! - [`tally`] what a namespace uses, counted from its objects;
-//! - [`limited`] what may be used only where a quota covers it.
+//! - [`usage`] computes the usage of an object by its kind; [`pods`] is the longest part of it;
+//! - [`scope`] selects the objects of a quota;
+//! - [`check`] checks a write and computes the new usage;
+//! - [`tally`] counts the usage of a namespace from its objects;
+//! - [`limited`] are resources that may be used only if a quota covers them.
 //!
-//! Nothing here is written: whoever charges a quota stores what [`check`] answers.
+//! Nothing is stored here: the caller stores the result of [`check`].
 
 pub mod check;
 pub mod limited;
@@ -25,36 +25,36 @@ use super::amounts::{self, Amounts};
 use super::meta;
 use super::value::Value;
 
-/// The feature gates that decide what is counted.
+/// The feature gates that change how usage is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// What the status says of the resources of containers counts: pods can be resized while they run.
+    /// Container statuses count, because pods can be resized in place.
     pub resized_pods: bool,
-    /// Pods can ask for resources as a whole.
+    /// Pods can have resources as a whole.
     pub pod_resources: bool,
-    /// A claim whose growth failed is charged for what was allocated.
+    /// A claim whose expansion failed is charged for its allocated size.
     pub failed_expansion: bool,
-    /// Quotas can be about claims of certain volume attributes classes.
+    /// Quotas can have scopes of VolumeAttributesClasses.
     pub attributes_classes: bool,
-    /// Claims of devices are counted by the devices they ask for.
+    /// ResourceClaims are counted by their devices.
     pub device_claims: bool,
 }
 
-/// A quota as decisions need it.
+/// A quota, parsed for decisions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quota {
-    /// Its name, for messages.
+    /// The name, for messages.
     pub name: String,
-    /// What may be used, as its status says: a specification that nobody has looked at yet binds nobody.
+    /// The limits in its status: a spec that the controller has not processed yet has no effect.
     pub hard: Amounts,
-    /// What is used.
+    /// The current usage.
     pub used: Amounts,
-    /// What it is about; everything if there are none.
+    /// The scopes; empty for everything.
     pub scopes: Vec<Scope>,
 }
 
 impl Quota {
-    /// Reads the object.
+    /// Parses a quota.
     pub fn read(object: &Value) -> Quota {
         Quota {
             name: meta::name(object).to_owned(),

@@ -1,4 +1,4 @@
-//! What pods use.
+//! The usage of pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,17 +10,16 @@ use crate::api::meta;
 use crate::api::schema::time;
 use crate::api::value::Value;
 
-/// The quota on pods in whatever state.
+/// The quota on pods in any state.
 pub const COUNT: &str = "count/pods";
-/// The quota on pods that have not ended.
+/// The quota on pods that are not finished.
 const PODS: &str = "pods";
 
-/// What every container must ask for where a quota names it. An old rule that is kept for clients that rely on it; what came
-/// later is not in it.
+/// The resources that every container must specify if a quota names them. A legacy rule: later resources are not in it.
 const MUST_SPECIFY: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
-/// Whether pods use what has this name: themselves, what their containers ask for, large pages, and what vendors define.
+/// Whether pods use this quota resource: pods, compute resources, huge pages, and extended resources.
 pub fn use_resource(name: &str) -> bool {
     matches!(name, COUNT | PODS)
         || COMPUTE.contains(&name)
@@ -28,7 +27,7 @@ pub fn use_resource(name: &str) -> bool {
         || (!is_native(name) && name.starts_with("requests."))
 }
 
-/// What a pod uses at a moment, in seconds.
+/// The usage of a pod at a time, in seconds.
 pub fn usage(pod: &Value, features: Features, now: i64) -> Amounts {
     let mut used = Amounts::from([(COUNT.to_owned(), one())]);
     if is_over(pod, now) {
@@ -39,7 +38,7 @@ pub fn usage(pod: &Value, features: Features, now: i64) -> Amounts {
     let mut limits = total(pod, "limits", &statuses, features);
     let overhead = amounts::read(pod.at(&["spec", "overhead"]));
     amounts::add(&mut requests, &overhead);
-    // No limit stays no limit.
+    // Overhead is not added to an unlimited resource.
     let overhead =
         overhead.into_iter().filter(|(name, _)| limits.get(name).is_some_and(|limit| !limit.is_zero()));
     let overhead: Amounts = overhead.collect();
@@ -48,7 +47,7 @@ pub fn usage(pod: &Value, features: Features, now: i64) -> Amounts {
     used
 }
 
-/// Requests and limits by the names that quotas have for them.
+/// Requests and limits under the names of quotas.
 fn named(requests: &Amounts, limits: &Amounts) -> Amounts {
     let mut used = Amounts::from([(PODS.to_owned(), one())]);
     for (name, amount) in requests {
@@ -68,7 +67,7 @@ fn named(requests: &Amounts, limits: &Amounts) -> Amounts {
     used
 }
 
-/// Whether the pod has ended, or should have: one that hangs on a lost node must not keep others from being made.
+/// Whether the pod is finished or should be: one that hangs on a lost node must not block others.
 pub fn is_over(pod: &Value, now: i64) -> bool {
     if matches!(pod.get("status").map(|status| status.str("phase")), Some("Failed" | "Succeeded")) {
         return true;
@@ -80,7 +79,7 @@ pub fn is_over(pod: &Value, now: i64) -> bool {
     going.zip(grace).is_some_and(|(time, grace)| now > time.saturating_add(grace))
 }
 
-/// What runs of the containers, by name.
+/// The container statuses by name.
 fn statuses(pod: &Value) -> BTreeMap<&str, &Value> {
     let list = |name: &str| pod.at(&["status", name]).map(Value::items).unwrap_or_default();
     let all = list("containerStatuses").iter().chain(list("initContainerStatuses"));
@@ -105,8 +104,8 @@ fn total(pod: &Value, field: &str, statuses: &BTreeMap<&str, &Value>, features: 
     all
 }
 
-/// What a container holds while its size changes: the most of what it has and what it will have. What will never be is
-/// not counted.
+/// The usage of a container during a resize: the maximum of the allocated and the requested resources. An infeasible request does
+/// not count.
 fn resized(wanted: Amounts, status: &Value, field: &str, infeasible: bool) -> Amounts {
     let mut held = if infeasible { Amounts::new() } else { wanted };
     amounts::raise(&mut held, &amounts::read(status.at(&["resources", field])));
@@ -122,7 +121,7 @@ fn is_resize_infeasible(pod: &Value) -> bool {
     pending.is_some_and(|condition| condition.str("reason") == "Infeasible")
 }
 
-/// Says what containers leave out though a quota on these names wants to know it.
+/// The error for containers that do not specify a resource that a quota requires.
 pub fn must_specify<'a>(
     pod: &Value,
     names: impl Iterator<Item = &'a str>,
@@ -151,7 +150,7 @@ pub fn must_specify<'a>(
     (!parts.is_empty()).then(|| format!("must specify {}", parts.join("; ")))
 }
 
-/// Whether a container says how much it wants of what quotas know by this name.
+/// Whether a container specifies the resource of this quota name.
 fn says(container: &Value, name: &str) -> bool {
     let (field, resource) = name.split_once('.').unwrap_or(("requests", name));
     container.at(&["resources", field, resource]).is_some()

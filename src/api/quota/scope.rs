@@ -1,21 +1,21 @@
-//! Scopes: which pods and claims a quota is about.
+//! Scopes: the pods and claims that a quota covers.
 
 use crate::api::kinds::core::pod::quality;
 use crate::api::value::Value;
 
-/// One requirement on the objects that a quota counts.
+/// One scope requirement of a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
-    /// What is looked at.
+    /// The name of the scope.
     pub name: String,
-    /// How it is compared.
+    /// The operator.
     pub operator: String,
-    /// What with.
+    /// The values to compare with.
     pub values: Vec<String>,
 }
 
 impl Scope {
-    /// All requirements of the specification of a quota.
+    /// All scopes of a quota's spec.
     pub fn of_quota(spec: &Value) -> Vec<Scope> {
         let named = spec.get("scopes").map(Value::items).unwrap_or_default().iter();
         let named = named.filter_map(Value::as_str).map(|name| Scope {
@@ -27,7 +27,7 @@ impl Scope {
         named.chain(selected.iter().map(Scope::read)).collect()
     }
 
-    /// Reads a requirement of a selector.
+    /// Parses a requirement of a scope selector.
     pub fn read(requirement: &Value) -> Scope {
         let values = requirement.get("values").map(Value::items).unwrap_or_default();
         Scope {
@@ -37,12 +37,12 @@ impl Scope {
         }
     }
 
-    /// As messages show it.
+    /// As messages print it.
     pub fn shown(&self) -> String {
         format!("{{{} {} [{}]}}", self.name, self.operator, self.values.join(" "))
     }
 
-    /// Whether a pod is in this scope.
+    /// Whether a pod matches this scope.
     pub fn holds_pod(&self, pod: &Value) -> bool {
         match self.name.as_str() {
             "Terminating" => has_deadline(pod),
@@ -58,7 +58,7 @@ impl Scope {
         }
     }
 
-    /// Whether a claim is in this scope. A claim on its way from one class to another is in those of both.
+    /// Whether a claim matches this scope. A claim that changes its class matches both.
     pub fn holds_claim(&self, claim: &Value) -> bool {
         const CLASSES: [&[&str]; 3] = [
             &["spec", "volumeAttributesClassName"],
@@ -70,7 +70,7 @@ impl Scope {
         self.name == "VolumeAttributesClass" && self.selects(&named)
     }
 
-    /// Whether one of the names is selected; where there are none, whether that is.
+    /// Whether one of the names is selected; without any names, whether absence is.
     fn selects(&self, names: &[&str]) -> bool {
         let listed = |name: &&str| self.values.iter().any(|value| value == name);
         match self.operator.as_str() {
@@ -83,7 +83,7 @@ impl Scope {
     }
 }
 
-/// Whether the pod ends by itself.
+/// Whether the pod has a deadline.
 pub fn has_deadline(pod: &Value) -> bool {
     pod.at(&["spec", "activeDeadlineSeconds"]).and_then(Value::as_int).is_some_and(|seconds| seconds >= 0)
 }

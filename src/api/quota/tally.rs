@@ -1,5 +1,5 @@
-//! Counting anew: what a namespace uses by its objects. Who does that in the background gives each object that is there to
-//! the tally of each quota; what comes out is what the quota's status should say.
+//! Counts the usage of a namespace from its objects. The quota controller passes each object to the tally of each quota; the
+//! result is the quota's status.
 
 use super::usage::{Meter, number};
 use super::{Features, Scope};
@@ -7,7 +7,7 @@ use crate::api::amounts::{self, Amounts};
 use crate::api::status::GroupResource;
 use crate::api::value::Value;
 
-/// The count of one quota.
+/// The count for one quota.
 #[derive(Clone, Debug)]
 pub struct Tally {
     scopes: Vec<Scope>,
@@ -16,8 +16,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Begins to count for a quota with this specification, in a cluster that has these types. What none of them uses is
-    /// not counted.
+    /// Starts counting for a quota, in a cluster with these types. Resources that no type uses are not counted.
     pub fn begin<'a>(
         spec: &Value,
         types: impl Iterator<Item = GroupResource<'a>>,
@@ -33,13 +32,13 @@ impl Tally {
         Tally { scopes: Scope::of_quota(spec), used, features }
     }
 
-    /// Whether objects of a type matter. Those of other types need not be looked at.
+    /// Whether objects of a type matter. Others need not be read.
     pub fn counts(&self, of: GroupResource<'_>) -> bool {
         let meter = Meter::of(of, self.features);
         meter.is_some_and(|meter| self.used.keys().any(|name| meter.measures(name)))
     }
 
-    /// Counts an object as it is at a moment, in seconds.
+    /// Counts an object at a time, in seconds.
     pub fn add(&mut self, of: GroupResource<'_>, object: &Value, now: i64) {
         let Some(meter) = Meter::of(of, self.features) else { return };
         if self.scopes.iter().all(|scope| meter.is_in(object, scope)) {
@@ -49,7 +48,7 @@ impl Tally {
         }
     }
 
-    /// What is used in all.
+    /// The total usage.
     pub fn end(self) -> Amounts {
         self.used
     }
@@ -108,7 +107,7 @@ mod tests {
             &object(r#"{"spec":{"containers":[{"resources":{"limits":{"cpu":"1"}}}]}}"#),
             0,
         );
-        // Services are in no scope.
+        // Services match no scope.
         tally.add(of("services"), &object("{}"), 0);
         assert_eq!(shown(tally), "pods=1,services=0");
     }

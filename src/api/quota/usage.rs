@@ -1,4 +1,4 @@
-//! What an object uses, by its kind, under the names that quotas have for it.
+//! The usage of an object by its kind, under the resource names of quotas.
 
 use super::scope::has_deadline;
 use super::{Features, Quota, Scope, pods};
@@ -9,19 +9,19 @@ use crate::api::status::GroupResource;
 use crate::api::value::Value;
 use crate::api::words::annotations;
 
-/// Between the name of a storage class and what is counted of its claims.
+/// Between the name of a storage class and the counted resource.
 const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
 /// After the name of a device class.
 const DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
-/// As many devices as a claim can get: the worst case where it asks for all.
+/// The maximum number of devices of a claim: the worst case of a request for all.
 const MOST_DEVICES: i64 = 32;
 
 const CLAIMS: [&str; 2] = ["persistentvolumeclaims", "requests.storage"];
 const SERVICES: [&str; 4] = ["count/services", "services", "services.nodeports", "services.loadbalancers"];
-/// Types that were counted under their plain names before all could be.
+/// Types that have plain names from before generic counting.
 const PLAIN: [&str; 4] = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
 
-/// Types that are not stored, and events, which come and go.
+/// Types that are not stored, and events.
 const IGNORED: [(&str, &str); 10] = [
     ("", "bindings"),
     ("", "componentstatuses"),
@@ -52,12 +52,12 @@ enum What {
     Objects,
 }
 
-/// What is done to an object.
+/// The kind of write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is new.
+    /// A create.
     Create,
-    /// It takes the place of an older state.
+    /// An update.
     Update,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Meter<'a> {
         Some(Meter { of, what, features })
     }
 
-    /// Whether a write of this kind can use more than before. Says yes where it takes the states to know.
+    /// Whether such a write can add usage. Answers true if the states are needed to know.
     pub fn may_charge(&self, change: Change, subresource: &str) -> bool {
         match (self.what, subresource, change) {
             (_, "", Change::Create)
@@ -88,13 +88,13 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Whether this very write can use more than before: a pod that is updated does so only by changing its scope.
+    /// Whether this write can add usage: a pod update does so only by changing its scope.
     pub fn charges(&self, change: Change, subresource: &str, new: &Value, old: &Value) -> bool {
         let plain_update = self.what == What::Pods && subresource.is_empty() && change == Change::Update;
         self.may_charge(change, subresource) && (!plain_update || has_deadline(new) != has_deadline(old))
     }
 
-    /// Whether objects of this type use what has this name.
+    /// Whether objects of this type use this quota resource.
     pub fn measures(&self, name: &str) -> bool {
         match self.what {
             What::Pods => pods::use_resource(name),
@@ -128,7 +128,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Whether an object is in a scope. Types that have no scopes are in none.
+    /// Whether an object matches a scope. Types without scopes match none.
     pub fn is_in(&self, object: &Value, scope: &Scope) -> bool {
         match self.what {
             What::Pods => scope.holds_pod(object),
@@ -137,23 +137,23 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Whether objects of this type must be covered by a quota of their scope where the configuration says so.
+    /// Whether objects of this type must be covered by a quota of their scope, if so configured.
     pub fn needs_cover(&self) -> bool {
         self.what == What::Pods || (self.what == What::Claims && self.features.attributes_classes)
     }
 
-    /// Whether a quota is about an object.
+    /// Whether a quota covers an object.
     pub fn matches(&self, quota: &Quota, object: &Value) -> bool {
         quota.hard.keys().any(|name| self.measures(name))
             && quota.scopes.iter().all(|scope| self.is_in(object, scope))
     }
 
-    /// Says what an object leaves out though a quota on these names wants to know it.
+    /// The error for an object that does not specify a resource that a quota requires.
     pub fn unspecified<'n>(&self, object: &Value, names: impl Iterator<Item = &'n str>) -> Option<String> {
         if self.what == What::Pods { pods::must_specify(object, names, self.features) } else { None }
     }
 
-    /// What an object uses at a moment, in seconds.
+    /// The usage of an object at a time, in seconds.
     pub fn usage(&self, object: &Value, now: i64) -> Amounts {
         match self.what {
             What::Pods => pods::usage(object, self.features, now),
@@ -188,7 +188,7 @@ impl<'a> Meter<'a> {
         used
     }
 
-    /// What a claim is charged for, in whole bytes.
+    /// The charged size of a claim, in whole bytes.
     fn claim_size(&self, claim: &Value) -> Option<Quantity> {
         let amount = |path: &[&str]| amounts::read(claim.at(path)).remove("storage");
         let wanted = amount(&["spec", "resources", "requests"])?.in_wholes();
@@ -200,7 +200,7 @@ impl<'a> Meter<'a> {
         let mut used = Amounts::from([(self.count_name(), one())]);
         let requests = claim.at(&["spec", "devices", "requests"]).map(Value::items).unwrap_or_default();
         for request in requests {
-            // Of alternatives the worst for each class counts.
+            // For alternatives the worst case per class counts.
             let mut worst = Amounts::new();
             let choices = request.get("firstAvailable").map(Value::items).unwrap_or_default();
             let own = request.get("exactly").unwrap_or(request);
@@ -225,7 +225,7 @@ fn service(service: &Value) -> Amounts {
     let chosen = |port: &&Value| port.get("nodePort").and_then(Value::as_int).is_some_and(|port| port != 0);
     let (balancers, node_ports) = match spec.str("type") {
         "NodePort" => (0, ports.len()),
-        // Where none are given, those that the client chose count all the same.
+        // Without allocated node ports, those that the client chose still count.
         "LoadBalancer"
             if spec.get("allocateLoadBalancerNodePorts").and_then(Value::as_bool) == Some(false) =>
         {

@@ -1,8 +1,7 @@
-//! Roles that gather the rules of other roles, which they find by label.
+//! Aggregated ClusterRoles: roles that collect the rules of other roles by label.
 //!
-//! What a role gathers is worked out from those roles alone that gather nothing themselves: a role that gathers a role that
-//! gathers has its rules in one step, and roles that gather each other have what the others around them give, and keep
-//! nothing alive between themselves.
+//! The rules of an aggregated role are computed only from roles that are not aggregated themselves. So nested aggregation needs
+//! one step, and roles that aggregate each other keep no rules alive between themselves.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -11,11 +10,11 @@ use crate::api::kinds::selector_matches;
 use crate::api::meta;
 use crate::api::value::Value;
 
-/// What matters here of one role.
+/// The relevant parts of one role.
 #[derive(Debug, Default, PartialEq)]
 struct Known {
     labels: Option<Value>,
-    /// What it gathers by; `None` if its rules are its own.
+    /// Its aggregation rule; `None` if its rules are its own.
     selectors: Option<Vec<Value>>,
 }
 
@@ -35,18 +34,18 @@ impl Known {
     }
 }
 
-/// All cluster roles, as far as gathering goes.
+/// All ClusterRoles, as far as aggregation needs them.
 #[derive(Debug, Default)]
 pub struct Gatherers(BTreeMap<String, Known>);
 
 impl Gatherers {
-    /// Takes a role in, in the place of an older state of it. Answers whose rules may have to change for it.
+    /// Adds a role, or replaces its older state. Answers the roles whose rules may change.
     pub fn put(&mut self, name: &str, role: &Value) -> BTreeSet<String> {
         let known = Known::of(role);
         let gathers = known.selectors.is_some();
         let old = self.0.insert(name.to_owned(), known);
         let known = self.0.get(name);
-        // The rules of one that gathers give nothing to others, only what it gathers does.
+        // The rules of an aggregated role do not count for others, only its sources do.
         let mut concerned = if gathers && old.as_ref() == known {
             BTreeSet::new()
         } else {
@@ -59,13 +58,13 @@ impl Gatherers {
         concerned
     }
 
-    /// Lets go of a role. Answers whose rules may have to change for it.
+    /// Removes a role. Answers the roles whose rules may change.
     pub fn remove(&mut self, name: &str) -> BTreeSet<String> {
         let Some(old) = self.0.remove(name) else { return BTreeSet::new() };
         self.above(vec![old.labels])
     }
 
-    /// Everybody who gathers roles with such labels, or gathers one who does.
+    /// All roles that aggregate such labels, directly or indirectly.
     fn above(&self, mut labels: Vec<Option<Value>>) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         while let Some(next) = labels.pop() {
@@ -78,12 +77,11 @@ impl Gatherers {
         found
     }
 
-    /// The roles whose rules a role gathers, in the order in which they count: by selector, then by name. `None` if it
-    /// gathers nothing: its rules are its own.
+    /// The roles that a role aggregates, in order of precedence: by selector, then by name. `None` if it is not aggregated.
     pub fn sources(&self, name: &str) -> Option<Vec<&str>> {
         let mut seen = HashSet::from([name]);
         let mut sources = Vec::new();
-        // Not by recursion: how long a chain of roles is, is up to clients.
+        // Without recursion: clients decide how long a chain of roles is.
         let mut ways = vec![self.next_to(self.0.get(name)?.selectors.as_ref()?).into_iter()];
         while let Some(way) = ways.last_mut() {
             let Some((name, known)) = way.next() else {
@@ -109,7 +107,7 @@ impl Gatherers {
     }
 }
 
-/// The rules of several roles together, each once.
+/// The rules of several roles, without duplicates.
 pub fn joined(rules: impl IntoIterator<Item = Rule>) -> Vec<Rule> {
     let mut seen = HashSet::new();
     rules.into_iter().filter(|rule| seen.insert(rule.clone())).collect()

@@ -1,4 +1,4 @@
-//! What a role would give that its author does not have: nobody hands out more than they hold.
+//! The rights of a role that its author lacks: nobody may grant more than they have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,23 +7,23 @@ use super::rule::{Ask, Rule, Words};
 use crate::api::field::quoted;
 use crate::api::limits::{RIGHTS_COMPARED, ROLE_PERMISSIONS};
 
-/// What is missing.
+/// The rights that are missing.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Missing {
     /// These, each with one verb, one resource, one name.
     Rules(Vec<Rule>),
-    /// There is so much to compare that nobody did. Whoever cannot be shown to hold all of it does not.
+    /// Too many to compare. A user who cannot be shown to have all rights counts as lacking them.
     TooMany,
 }
 
-/// What `wanted` allows and `held` does not; `None` if there is no such thing.
+/// The rights of `wanted` that `held` lacks; `None` if there are none.
 pub fn missing<'a>(held: &[&Role], wanted: impl IntoIterator<Item = &'a Rule>) -> Option<Missing> {
     let (mut permissions_left, mut words_left) = (ROLE_PERMISSIONS, RIGHTS_COMPARED);
     let mut lacking = Vec::new();
     for rule in wanted {
         match permissions(rule).and_then(|count| permissions_left.checked_sub(count)) {
             Some(after) => permissions_left = after,
-            // One rule may hold what would take too long to count out.
+            // A single rule may cover what would take too long to enumerate.
             None if covered_at_once(held, rule, &mut words_left) => continue,
             None => return Some(Missing::TooMany),
         }
@@ -40,7 +40,7 @@ pub fn missing<'a>(held: &[&Role], wanted: impl IntoIterator<Item = &'a Rule>) -
     (!lacking.is_empty()).then_some(Missing::Rules(lacking))
 }
 
-/// Whether one of the roles allows this. `None`: that would take too long to find out.
+/// Whether one of the roles allows this. `None` if the budget is exceeded.
 fn is_held(held: &[&Role], ask: &Ask<'_>, words_left: &mut usize) -> Option<bool> {
     for role in held {
         if role.allows_within(ask, words_left)? {
@@ -50,7 +50,7 @@ fn is_held(held: &[&Role], ask: &Ask<'_>, words_left: &mut usize) -> Option<bool
     Some(false)
 }
 
-/// Whether a single rule of the roles covers all of a rule.
+/// Whether a single rule of the roles covers the whole rule.
 fn covered_at_once(held: &[&Role], rule: &Rule, words_left: &mut usize) -> bool {
     for mine in held.iter().flat_map(|role| role.rules()) {
         let Some(after) = words_left.checked_sub(mine.words().saturating_mul(rule.words())) else {
@@ -64,14 +64,14 @@ fn covered_at_once(held: &[&Role], rule: &Rule, words_left: &mut usize) -> bool 
     false
 }
 
-/// How many single permissions a rule stands for; `None` for more than a number holds.
+/// The number of single permissions of a rule; `None` on overflow.
 fn permissions(rule: &Rule) -> Option<usize> {
     let names = rule.resource_names.len().max(1);
     let resources = rule.api_groups.len().checked_mul(rule.resources.len())?.checked_mul(names)?;
     resources.checked_add(rule.paths.len())?.checked_mul(rule.verbs.len())
 }
 
-/// Shows each single permission of a rule, as a question and as a rule of its own, until somebody has seen enough.
+/// Visits each single permission of a rule, as a question and as a rule, until the visitor stops.
 fn for_each_permission(
     rule: &Rule,
     mut take: impl FnMut(&Ask<'_>, &dyn Fn() -> Rule) -> Option<()>,
@@ -108,7 +108,7 @@ fn for_each_permission(
 /// The first of some permissions, and the verbs of all.
 type Joined<'a> = (&'a Rule, Vec<Box<str>>);
 
-/// Puts single permissions that differ only in their verb together.
+/// Joins single permissions that differ only in their verb.
 fn compact(rules: &[Rule]) -> Vec<Rule> {
     let mut others = Vec::new();
     let mut by_object: BTreeMap<(&str, &str, &str), Joined<'_>> = BTreeMap::new();
@@ -126,8 +126,7 @@ fn compact(rules: &[Rule]) -> Vec<Rule> {
     others
 }
 
-/// Why somebody may not grant what they do not hold, in the reference's words. `trouble`: what kept the server from
-/// knowing all that they hold.
+/// The error for an escalation, in the reference's words. `trouble`: errors while the user's rights were collected.
 pub fn refusal(user: &str, groups: &[String], missing: &Missing, trouble: &[String]) -> String {
     let groups: Vec<String> = groups.iter().map(|group| quoted(group)).collect();
     let lacking: BTreeSet<String> = match missing {

@@ -1,9 +1,7 @@
-//! Who has which role, found by who asks and where: a decision looks at the bindings of one user and their groups in one
-//! namespace, however many there are of others. A change of one role or binding changes what belongs to it and nothing
-//! else.
+//! An index of bindings by subject and namespace: a decision examines only the bindings of one user and their groups in one
+//! namespace. A change of a role or binding updates only its own entries.
 //!
-//! What is put in and taken out is what stores hold. A role that a binding names need not be there: it is looked up when
-//! somebody asks.
+//! It mirrors the stored objects. A role that a binding names need not exist: it is looked up for every decision.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
@@ -23,52 +21,52 @@ use crate::api::limits::MISSING_ROLES_TOLD;
 use crate::api::words::ACCOUNT_PREFIX;
 use crate::api::words::RBAC_GROUP;
 
-/// Changes of roles after which those that nobody has any more are looked for.
+/// The number of role changes after which unused roles are swept.
 const SWEEP_EVERY: usize = 10_000;
 
-/// Somebody whom a binding names.
+/// A subject of a binding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Subject {
-    /// `User`, `Group` or `ServiceAccount`. Any other is nobody.
+    /// `User`, `Group` or `ServiceAccount`. Other kinds match nobody.
     pub kind: Box<str>,
-    /// Their name.
+    /// The name of the subject.
     pub name: Box<str>,
-    /// The namespace of an account; empty: that of the binding.
+    /// The namespace of a service account; empty for that of the binding.
     pub namespace: Box<str>,
 }
 
-/// Which role a binding gives.
+/// The role reference of a binding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct RoleRef {
     /// `Role` or `ClusterRole`.
     pub kind: Box<str>,
-    /// Its name.
+    /// The name of the role.
     pub name: Box<str>,
 }
 
-/// Gives a role to somebody: in its namespace or, if it has none, everywhere.
+/// A RoleBinding, or a ClusterRoleBinding if it has no namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Binding {
-    /// Its namespace; empty for everywhere.
+    /// The namespace; empty for a ClusterRoleBinding.
     pub namespace: Box<str>,
-    /// Its name.
+    /// The name of the binding.
     pub name: Box<str>,
-    /// What it gives.
+    /// The granted role.
     pub role: RoleRef,
-    /// To whom.
+    /// The subjects.
     pub subjects: Box<[Subject]>,
 }
 
-/// How a user is found.
+/// The key of a subject.
 enum Whom {
     User(String),
     Group(Box<str>),
 }
 
 impl Subject {
-    /// The user or group it means in a binding of this namespace; `None` for nobody.
+    /// The user or group of a subject in a binding of this namespace; `None` for nobody.
     fn whom(&self, namespace: &str) -> Option<Whom> {
         match &*self.kind {
             "User" => Some(Whom::User(self.name.to_string())),
@@ -91,7 +89,7 @@ impl Subject {
     }
 }
 
-/// Everything that a store holds of a role or binding and that matters here.
+/// The relevant fields of a stored role or binding.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Stored {
@@ -103,12 +101,12 @@ struct Stored {
     role_ref: RoleRef,
 }
 
-/// Reads the text of a stored role. `None` if it is none.
+/// Parses a stored role; `None` if it is invalid.
 pub fn read_role(text: &[u8]) -> Option<Role> {
     serde_json::from_slice::<Stored>(text).ok().map(|stored| Role::new(stored.rules))
 }
 
-/// Reads the text of a stored binding. `None` if it is none.
+/// Parses a stored binding; `None` if it is invalid.
 pub fn read_binding(namespace: &str, name: &str, text: &[u8]) -> Option<Binding> {
     let stored = serde_json::from_slice::<Stored>(text).ok()?;
     Some(Binding {
@@ -119,7 +117,7 @@ pub fn read_binding(namespace: &str, name: &str, text: &[u8]) -> Option<Binding>
     })
 }
 
-/// The bindings of one user or group, each list by name.
+/// The bindings of one user or group, sorted by name.
 #[derive(Debug, Default)]
 struct Held {
     everywhere: Vec<Arc<Binding>>,
@@ -135,7 +133,7 @@ impl Held {
                 None => self.within.entry(namespace.into()).or_default(),
             },
         };
-        // A binding that names somebody twice is theirs once.
+        // A binding with a duplicate subject is added once.
         if let Err(at) = list.binary_search_by(|known| known.name.cmp(&binding.name)) {
             list.insert(at, Arc::clone(binding));
         }
@@ -165,7 +163,7 @@ impl Held {
     }
 }
 
-/// By namespace, then name; cluster-wide ones have the empty namespace.
+/// By namespace, then name; cluster-scoped ones have the empty namespace.
 type ByPlace<T> = HashMap<Box<str>, HashMap<Box<str>, Arc<T>>>;
 
 fn put<T>(places: &mut ByPlace<T>, namespace: &str, name: &str, item: Arc<T>) -> Option<Arc<T>> {
@@ -184,11 +182,11 @@ fn take<T>(places: &mut ByPlace<T>, namespace: &str, name: &str) -> Option<Arc<T
     taken
 }
 
-/// Roles by what they allow. Most namespaces of a large cluster have the same few roles: what they say is kept once.
+/// Deduplicates roles by their rules. Most namespaces of a large cluster have the same few roles.
 #[derive(Debug, Default)]
 struct Pool(HashSet<ByRules>);
 
-/// A role that is found by its rules.
+/// A role, hashed by its rules.
 #[derive(Debug)]
 struct ByRules(Arc<Role>);
 
@@ -213,7 +211,7 @@ impl Hash for ByRules {
 }
 
 impl Pool {
-    /// The role that says the same, if there is one.
+    /// The existing role with the same rules, or this one.
     fn share(&mut self, role: Role) -> Arc<Role> {
         if let Some(ByRules(known)) = self.0.get(role.rules()) {
             return Arc::clone(known);
@@ -223,38 +221,38 @@ impl Pool {
         role
     }
 
-    /// Lets go of a role that one place less has.
+    /// Drops a role that one place less uses.
     fn release(&mut self, role: Option<Arc<Role>>) {
-        // The pool's own and this one. Whoever else holds it for a moment leaves it to the next sweep.
+        // The pool's reference and this one. If another reference exists for a moment, the next sweep drops the role.
         if let Some(role) = role.filter(|role| Arc::strong_count(role) <= 2) {
             self.0.remove(role.rules());
         }
     }
 
-    /// Lets go of all roles that nobody has.
+    /// Drops all unused roles.
     fn sweep(&mut self) {
         self.0.retain(|ByRules(role)| Arc::strong_count(role) > 1);
     }
 }
 
-/// The index. See the module text.
+/// The index. See the module documentation.
 #[derive(Debug, Default)]
 pub struct Index {
     roles: ByPlace<Role>,
-    /// What the roles say.
+    /// The shared roles.
     pool: Pool,
-    /// Changes of roles since the pool was swept.
+    /// Role changes since the last sweep.
     changes: usize,
     bindings: ByPlace<Binding>,
     users: HashMap<Box<str>, Held>,
     groups: HashMap<Box<str>, Held>,
 }
 
-/// A role that a binding names and nobody has made.
+/// A role that a binding names and that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing(pub RoleRef);
 
-/// As the reference's caches say it.
+/// In the words of the reference's caches.
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RoleRef { kind, name } = &self.0;
@@ -267,14 +265,14 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Tells of a role that is missing: once, and of some of them only. More would help nobody.
+/// Notes a missing role: once each, and only a limited number.
 fn tell(missing: &mut Vec<Missing>, lost: Missing) {
     if missing.len() < MISSING_ROLES_TOLD && !missing.contains(&lost) {
         missing.push(lost);
     }
 }
 
-/// The roles that were looked at for one question. Nearly everybody has few: those are found without a table.
+/// The roles that were examined for one question. Most users have few, which need no hash table.
 #[derive(Default)]
 struct Refused {
     few: [usize; 8],
@@ -297,20 +295,20 @@ impl Refused {
     }
 }
 
-/// What comes of a question.
+/// The result of a question.
 #[derive(Debug)]
 pub enum Found {
     /// A binding allows it.
     Allowed(Allowance),
-    /// None does; these roles could not be looked at.
+    /// No binding allows it; these roles are missing.
     Nothing(Vec<Missing>),
 }
 
-/// Why something is allowed.
+/// Why an action is allowed.
 #[derive(Clone, Debug)]
 pub struct Allowance {
     binding: Arc<Binding>,
-    /// The first of its subjects that means the asker.
+    /// The first of its subjects that matches the user.
     subject: Subject,
 }
 
@@ -326,7 +324,7 @@ impl fmt::Display for Allowance {
     }
 }
 
-/// A binding and its role, as messages name them.
+/// A binding and its role, as messages print them.
 struct Described<'a>(&'a Binding);
 
 impl fmt::Display for Described<'_> {
@@ -341,7 +339,7 @@ impl fmt::Display for Described<'_> {
 }
 
 impl Index {
-    /// Puts a role in the place of the one of its name.
+    /// Adds a role, or replaces the one of its name.
     pub fn put_role(&mut self, namespace: &str, name: &str, role: Role) {
         let role = self.pool.share(role);
         let old = put(&mut self.roles, namespace, name, role);
@@ -357,13 +355,13 @@ impl Index {
         }
     }
 
-    /// Takes a role out.
+    /// Removes a role.
     pub fn remove_role(&mut self, namespace: &str, name: &str) {
         let old = take(&mut self.roles, namespace, name);
         self.role_went(old);
     }
 
-    /// Puts a binding in the place of the one of its name.
+    /// Adds a binding, or replaces the one of its name.
     pub fn put_binding(&mut self, binding: Binding) {
         self.remove_binding(&binding.namespace, &binding.name);
         let binding = Arc::new(binding);
@@ -378,7 +376,7 @@ impl Index {
         put(&mut self.bindings, &namespace, &name, binding);
     }
 
-    /// Takes a binding out.
+    /// Removes a binding.
     pub fn remove_binding(&mut self, namespace: &str, name: &str) {
         let Some(binding) = take(&mut self.bindings, namespace, name) else { return };
         let forget = |held: &mut HashMap<Box<str>, Held>, name: &str| {
@@ -398,20 +396,20 @@ impl Index {
         }
     }
 
-    /// Takes out all roles, or all bindings, that have a namespace, or all that have none: before they are read anew.
+    /// Removes all namespaced roles, or all cluster roles, before they are read again.
     pub fn clear_roles(&mut self, namespaced: bool) {
         self.roles.retain(|namespace, _| namespace.is_empty() == namespaced);
         self.pool.sweep();
     }
 
-    /// As [`Index::clear_roles`], for bindings.
+    /// Like [`Index::clear_roles`], for bindings.
     pub fn clear_bindings(&mut self, namespaced: bool) {
         let gone = self.bindings.iter().filter(|(namespace, _)| namespace.is_empty() != namespaced);
         let gone: Vec<Arc<Binding>> = gone.flat_map(|(_, names)| names.values().cloned()).collect();
         gone.iter().for_each(|binding| self.remove_binding(&binding.namespace, &binding.name));
     }
 
-    /// The role that a binding of this namespace means.
+    /// The role that a binding of this namespace names.
     pub fn role(&self, namespace: &str, role: &RoleRef) -> Result<&Arc<Role>, Missing> {
         let place = match &*role.kind {
             "ClusterRole" => "",
@@ -422,8 +420,8 @@ impl Index {
         found.ok_or_else(|| Missing(role.clone()))
     }
 
-    /// Shows every binding of somebody in a namespace: those that count everywhere first. One that they have through two
-    /// groups is shown twice.
+    /// Visits every binding of a user in a namespace, cluster-wide ones first. One that the user has through two groups is
+    /// visited twice.
     fn bindings_of<'a, B>(
         &'a self,
         who: &Identity,
@@ -440,11 +438,11 @@ impl Index {
         ControlFlow::Continue(())
     }
 
-    /// Whether somebody may do this.
+    /// Decides whether a user may do this.
     pub fn decide(&self, who: &Identity, action: &Action) -> Found {
         let ask = Ask::from(action);
         let mut missing = Vec::new();
-        // Somebody who has one role a thousand times, and others between, is told no once by each.
+        // A role that is bound a thousand times is evaluated once.
         let mut refused = Refused::default();
         let allowed = self.bindings_of(who, namespace_of(action), |binding| {
             match self.role(&binding.namespace, &binding.role) {
@@ -462,14 +460,14 @@ impl Index {
         Found::Allowed(Allowance { binding: Arc::clone(binding), subject })
     }
 
-    /// The roles that somebody has in a namespace, and those that they would have if they were there.
+    /// The roles of a user in a namespace, and the missing ones.
     pub fn roles_of(&self, who: &Identity, namespace: &str) -> (Vec<Arc<Role>>, Vec<Missing>) {
         let (mut roles, mut missing) = (Vec::new(), Vec::new());
         let (mut seen, mut given) = (HashSet::new(), HashSet::new());
         let _all: ControlFlow<()> = self.bindings_of(who, namespace, |binding| {
             if seen.insert(Arc::as_ptr(binding)) {
                 match self.role(&binding.namespace, &binding.role) {
-                    // One role can be bound a thousand times.
+                    // A role may be bound a thousand times.
                     Ok(role) if !given.insert(Arc::as_ptr(role)) => {}
                     Ok(role) => roles.push(Arc::clone(role)),
                     Err(lost) => tell(&mut missing, lost),
@@ -480,7 +478,7 @@ impl Index {
         (roles, missing)
     }
 
-    /// Everything that somebody may do in a namespace.
+    /// All rights of a user in a namespace.
     pub fn grants(&self, who: &Identity, namespace: &str) -> Grants {
         let (roles, missing) = self.roles_of(who, namespace);
         Grants {
@@ -490,7 +488,7 @@ impl Index {
         }
     }
 
-    /// The binding that lacks only the asker or, if there is none, the smallest role that would allow this.
+    /// The binding that lacks only this user or, if there is none, the smallest role that would allow this.
     pub fn nearest(&self, action: &Action) -> Option<String> {
         let (ask, namespace) = (Ask::from(action), namespace_of(action));
         let places = if namespace.is_empty() { vec![""] } else { vec![namespace, ""] };
@@ -514,7 +512,7 @@ impl Index {
     }
 }
 
-/// Where an action takes place; empty for the whole cluster.
+/// The namespace of an action; empty for the whole cluster.
 fn namespace_of(action: &Action) -> &str {
     match &action.target {
         Target::Resource { namespace, .. } => namespace,

@@ -1,13 +1,12 @@
-//! The rules of one role, found by the resource they are about: a role with a hundred rules answers as quickly as one with
-//! two.
+//! The rules of one role, indexed by resource: a role with a hundred rules is as fast as one with two.
 
 use super::rule::{Ask, On, Rule};
 
-/// The rules of one role. See the module text.
+/// The rules of one role. See the module documentation.
 #[derive(Debug, Default)]
 pub struct Role {
     rules: Box<[Rule]>,
-    /// Where each resource is named: the number of the rule and of its resource, by the resource.
+    /// For each named resource the index of its rule and of its name, sorted by resource.
     named: Box<[(u32, u32)]>,
 }
 
@@ -24,7 +23,7 @@ impl Role {
         role
     }
 
-    /// Its rules, in their order.
+    /// Its rules, in order.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
@@ -34,8 +33,8 @@ impl Role {
         self.matching(ask).any(|rule| rule.allows_asked(ask))
     }
 
-    /// As [`Role::allows`], for somebody who has only so much time: takes from `left` how many words were compared at most.
-    /// `None` if that was more than there was.
+    /// [`Role::allows`] with a budget: subtracts from `left` how many words were compared at most. `None` if the budget is
+    /// exceeded.
     pub(super) fn allows_within(&self, ask: &Ask<'_>, left: &mut usize) -> Option<bool> {
         for rule in self.matching(ask) {
             *left = left.checked_sub(rule.words() + 1)?;
@@ -47,7 +46,7 @@ impl Role {
         Some(false)
     }
 
-    /// The rules that name what somebody asks about, or stand for everything.
+    /// The rules that name the requested resource, or a wildcard.
     fn matching<'a>(&'a self, ask: &'a Ask<'_>) -> impl Iterator<Item = &'a Rule> {
         let (every, names) = match &ask.on {
             On::Path(_) => (&*self.rules, [None; 3]),

@@ -1,4 +1,4 @@
-//! One rule of a role: what it allows, and what it covers.
+//! One rule of a role: what it allows, and which other rules it covers.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,14 +11,14 @@ use crate::api::value::Value;
 
 const ALL: &str = "*";
 
-/// A list of words that seldom changes and often stays.
+/// A compact list of words.
 pub type Words = Box<[Box<str>]>;
 
-/// What may be done to what. Fields are empty where they do not apply.
+/// A PolicyRule. Fields that do not apply are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Rule {
-    /// What may be done; `*` stands for everything.
+    /// The verbs; `*` stands for all.
     #[serde(deserialize_with = "null_is_default")]
     pub verbs: Words,
     /// The API groups; `*` stands for all.
@@ -27,22 +27,22 @@ pub struct Rule {
     /// The resources: `pods`, `pods/log`, `*/scale`, `*`.
     #[serde(deserialize_with = "null_is_default")]
     pub resources: Words,
-    /// The names of the objects; none: all of them.
+    /// The names of the objects; empty for all.
     #[serde(deserialize_with = "null_is_default")]
     pub resource_names: Words,
-    /// The paths; a `*` at the end stands for any rest.
+    /// The non-resource paths; a final `*` stands for any rest.
     #[serde(rename = "nonResourceURLs", deserialize_with = "null_is_default")]
     pub paths: Words,
 }
 
-/// Reads null as what is absent: a field without a value is written so.
+/// Parses null as the default, because absent fields may be written so.
 pub fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     from: D,
 ) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// An action, with what rules compare worked out once.
+/// An action, prepared for comparisons.
 pub struct Ask<'a> {
     pub(super) verb: &'a str,
     pub(super) on: On<'a>,
@@ -51,9 +51,9 @@ pub struct Ask<'a> {
 pub(super) enum On<'a> {
     Resource {
         group: &'a str,
-        /// The resource with its part: `pods/log`.
+        /// The resource with its subresource: `pods/log`.
         resource: Cow<'a, str>,
-        /// What also stands for it: `*/log`; empty for a resource itself.
+        /// The wildcard form: `*/log`; empty without a subresource.
         any_with_part: String,
         name: &'a str,
     },
@@ -79,7 +79,7 @@ impl<'a> From<&'a Action> for Ask<'a> {
 }
 
 impl<'a> Ask<'a> {
-    /// One verb on one resource as rules name it, `*` and `*/part` included, and on one object or all of them.
+    /// One verb on one resource as rules name it, including `*` and `*/part`, and on one object or all of them.
     pub(super) fn resource(verb: &'a str, group: &'a str, resource: &'a str, name: &'a str) -> Ask<'a> {
         let part = resource.split_once('/').map(|(_, part)| format!("*/{part}"));
         let any_with_part = part.unwrap_or_default();
@@ -100,13 +100,13 @@ fn has_or_all(words: &[Box<str>], word: &str) -> bool {
     words.iter().any(|known| **known == *ALL || **known == *word)
 }
 
-/// Whether a path of a rule stands for this path.
+/// Whether a rule's path matches this path.
 fn path_covers(rule: &str, path: &str) -> bool {
     rule == path || (rule.ends_with('*') && path.starts_with(rule.trim_end_matches('*')))
 }
 
 impl Rule {
-    /// Whether it allows this.
+    /// Whether it allows the action.
     pub fn allows(&self, ask: &Ask<'_>) -> bool {
         match &ask.on {
             On::Resource { resource, any_with_part, .. } => {
@@ -123,7 +123,7 @@ impl Rule {
         }
     }
 
-    /// Whether it allows this, if it names the resource that is asked about.
+    /// Whether it allows the action, given that it names the requested resource.
     pub(super) fn allows_asked(&self, ask: &Ask<'_>) -> bool {
         let On::Resource { group, name, .. } = &ask.on else { return self.allows(ask) };
         has_or_all(&self.verbs, ask.verb)
@@ -131,13 +131,13 @@ impl Rule {
             && (self.resource_names.is_empty() || has(&self.resource_names, name))
     }
 
-    /// How many words there are to compare in it.
+    /// The number of words to compare.
     pub(super) fn words(&self) -> usize {
         let Rule { verbs, api_groups, resources, resource_names, paths } = self;
         [verbs, api_groups, resources, resource_names, paths].iter().map(|words| words.len()).sum()
     }
 
-    /// Whether everything that `other` allows is allowed by this rule alone.
+    /// Whether this rule alone allows everything that `other` allows.
     pub fn covers(&self, other: &Rule) -> bool {
         let all = |mine: &Words, theirs: &Words| has(mine, ALL) || theirs.iter().all(|word| has(mine, word));
         let names = if other.resource_names.is_empty() {
@@ -158,7 +158,7 @@ impl Rule {
             || resource.split_once('/').is_some_and(|(_, part)| has(&self.resources, &format!("*/{part}")))
     }
 
-    /// Its fields as an object has them.
+    /// The rule as a value.
     pub fn to_value(&self) -> Value {
         let mut value = Value::object();
         let fields = [
@@ -175,7 +175,7 @@ impl Rule {
         value
     }
 
-    /// Reads the fields that an object has.
+    /// Parses a rule from a value.
     pub fn from_value(value: &Value) -> Rule {
         let words = |field: &str| {
             let items = value.get(field).map(Value::items).unwrap_or_default();
@@ -190,7 +190,7 @@ impl Rule {
         }
     }
 
-    /// What it grants, as policies list it.
+    /// The rule as a grant.
     pub fn to_grant(&self) -> Grant {
         let words = |words: &Words| words.iter().map(|word| word.to_string()).collect();
         Grant {
@@ -203,12 +203,12 @@ impl Rule {
     }
 }
 
-/// The rules of an object.
+/// The rules of a role.
 pub fn rules_of(role: &Value) -> Vec<Rule> {
     role.get("rules").map(Value::items).unwrap_or_default().iter().map(Rule::from_value).collect()
 }
 
-/// As messages about missing permissions write it.
+/// As messages about missing permissions print it.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fields = [

@@ -1,4 +1,4 @@
-//! May somebody do something: the three reviews that ask this.
+//! The three access reviews: SelfSubjectAccessReview, SubjectAccessReview and LocalSubjectAccessReview.
 
 use std::collections::BTreeSet;
 
@@ -14,18 +14,18 @@ use crate::api::names;
 use crate::api::select::{self, FieldSelector};
 use crate::api::value::Value;
 
-/// Whom a review asks about.
+/// The subject of a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
-    /// Whoever asks.
+    /// The asking user.
     Oneself,
-    /// Somebody whom the review names.
+    /// The user in the spec.
     Anybody,
-    /// The same, in one namespace.
+    /// The user in the spec, in one namespace.
     AnybodyIn,
 }
 
-/// Checks what a review says, in the reference's order.
+/// Validates a review, in the reference's order.
 pub fn validate(review: &Value, about: About) -> Errors {
     let mut errors = Errors::new();
     let spec = Node::of(review, "spec");
@@ -55,7 +55,7 @@ pub fn validate(review: &Value, about: About) -> Errors {
     errors
 }
 
-/// A part that messages print as a value of the reference's own language, which is its business.
+/// An error whose value is printed in Go syntax.
 fn shown(errors: &mut Errors, node: &Node<'_>, why: &str) {
     errors.push(FieldError::invalid(&node.path, "authorization.NonResourceAttributes{}", why));
 }
@@ -111,17 +111,17 @@ fn check_label_requirement(requirement: &Node<'_>, errors: &mut Errors) {
     requirement.child("values").items().for_each(|value| value.syntax(errors, names::label_value));
 }
 
-/// What a review asks.
+/// The question of a review.
 pub struct Question {
-    /// The action.
+    /// The action to authorize.
     pub action: Action,
-    /// To which objects.
+    /// The selectors.
     pub selection: Selection,
-    /// What of the selectors could not be understood, for the answer.
+    /// The selectors that could not be parsed, for the response.
     pub ignored: Vec<&'static str>,
 }
 
-/// The somebody whom a review names.
+/// The user in the spec.
 pub fn subject(review: &Value) -> Identity {
     let spec = review.get("spec").unwrap_or(&Value::Null);
     let extra = spec.get("extra").and_then(Value::fields).into_iter().flatten();
@@ -138,7 +138,7 @@ fn words(list: Option<&Value>) -> Vec<String> {
     items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// Reads what a valid review asks. `selectors`: whether selectors count; else they are taken out.
+/// The question of a valid review. `selectors`: whether selectors count; otherwise they are removed.
 pub fn question(review: &mut Value, selectors: bool) -> Question {
     let spec = review.entry("spec");
     if !selectors && let Some(resource) = spec.get_mut("resourceAttributes") {
@@ -190,7 +190,7 @@ fn requirements(selector: &Value) -> &[Value] {
     all.get(..SELECTOR_RULES).unwrap_or(all)
 }
 
-/// The requirements of a field selector as text; nothing if it cannot be understood.
+/// Parses a raw field selector; `None` if it is invalid.
 pub fn parse_fields(raw: &str) -> Option<Vec<FieldRule>> {
     let parsed = FieldSelector::parse(raw).ok()?;
     let rule = |term: &select::Term| {
@@ -200,7 +200,7 @@ pub fn parse_fields(raw: &str) -> Option<Vec<FieldRule>> {
     Some(parsed.terms().iter().map(rule).collect())
 }
 
-/// The rules of a field selector, and whether something in it was wrong.
+/// The rules of a field selector, and whether any part was invalid.
 fn field_rules(selector: Option<&Value>) -> (Vec<FieldRule>, bool) {
     let Some(selector) = selector else { return (Vec::new(), false) };
     if requirements(selector).is_empty() {
@@ -245,7 +245,7 @@ fn label_rules(selector: Option<&Value>) -> (Vec<LabelRule>, bool) {
     (rules, wrong)
 }
 
-/// Writes the answer into the review. `hint`: what would have to be there, for those who may know.
+/// Writes the response into the review. `hint`: what would have to exist, for users who may see it.
 pub fn answer(review: &mut Value, question: &Question, verdict: &Verdict, hint: Option<String>) {
     let mut status = Value::object();
     status.set("allowed", verdict.decision == Decision::Allowed);

@@ -1,4 +1,4 @@
-//! Whose is this token: the review that asks this, for servers that are shown tokens of this cluster.
+//! TokenReview: verifies tokens of this cluster for other servers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use crate::api::bearer::bearer;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 
-/// What a review asks.
+/// The question of a review.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The token as a header would show it; `None` if there is nothing left of it.
+    /// The token as a header would contain it; `None` if it is empty.
     pub bearer: Option<String>,
-    /// What it must be meant for; nothing: for this server.
+    /// The required audiences; empty for this server's own.
     pub audiences: Arc<[String]>,
 }
 
-/// Reads the review.
+/// Parses the review.
 pub fn question(review: &Value) -> Result<Question> {
     let spec = review.get("spec").unwrap_or(&Value::Null);
     let token = spec.str("token");
@@ -28,12 +28,12 @@ pub fn question(review: &Value) -> Result<Question> {
     }
     let audiences = spec.get("audiences").map(Value::items).unwrap_or_default();
     let audiences = audiences.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-    // The token is looked at as if it had come in a request.
+    // The token is treated as if it came in a header.
     let shown = format!("Bearer {token}");
     Ok(Question { bearer: bearer(&shown).token.map(str::to_owned), audiences })
 }
 
-/// Writes down what was found.
+/// Writes the response into the review.
 pub fn answer(review: &mut Value, found: std::result::Result<Bearer, Refusal>) {
     let mut status = Value::object();
     match found {
@@ -45,7 +45,7 @@ pub fn answer(review: &mut Value, found: std::result::Result<Bearer, Refusal>) {
             }
         }
         Err(Refusal::Anonymous) => {}
-        // The one who knows the server's own token is asked first, and is not asked about any other.
+        // The reference's first authenticator, for its own loopback token, always reports an unknown token.
         Err(Refusal::Refused(reasons)) => {
             let all = [UNKNOWN_TOKEN.to_owned()].into_iter().chain(reasons).collect();
             status.set("error", together(all));
@@ -54,7 +54,7 @@ pub fn answer(review: &mut Value, found: std::result::Result<Bearer, Refusal>) {
     review.set("status", status);
 }
 
-/// Several reasons as one text, each said once.
+/// Joins reasons without duplicates.
 fn together(mut reasons: Vec<String>) -> String {
     let mut said = BTreeSet::new();
     reasons.retain(|reason| said.insert(reason.clone()));

@@ -1,7 +1,7 @@
-//! Random values of any type, for tests of laws: what comes out is what a decoder would make of some body.
+//! Random values of any type, for property tests: they equal the result of decoding some body.
 //!
-//! A value is a function of its seed, so a test draws seeds and a failure names one. A value has some of the fields of its
-//! type only: a kind has up to thousands, and a law is broken by a few of them.
+//! A value is a function of its seed, so a test draws seeds and a failure names one. A value has only some fields of its type: a
+//! kind has up to thousands, and few of them break a property.
 
 use proptest::prelude::*;
 
@@ -9,12 +9,12 @@ use super::decode::is_nothing;
 use super::{Either, GroupVersionKind, Other, Registry, Scalar, Struct, Type, TypeId, time};
 use crate::api::value::{Object, Value};
 
-/// How deep types that hold themselves are followed.
+/// How deep recursive types are followed.
 const DEPTH: usize = 16;
-/// Fields that one value has at most.
+/// The maximum number of fields of one value.
 const FIELDS: usize = 250;
 
-/// A kind of the registry with a value of it. The value says its kind and apiVersion.
+/// A kind of the registry with a value, including kind and apiVersion.
 pub(crate) fn object(
     registry: &'static Registry,
 ) -> impl Strategy<Value = (GroupVersionKind, TypeId, Value)> {
@@ -26,7 +26,7 @@ pub(crate) fn object(
     })
 }
 
-/// A value of this kind. It says its kind and apiVersion.
+/// A value of this kind, including kind and apiVersion.
 pub(crate) fn of_kind(registry: &Registry, kind: &GroupVersionKind, ty: TypeId, seed: u64) -> Value {
     let mut value = of_type(registry, ty, seed);
     value.set("kind", kind.kind.as_str());
@@ -34,10 +34,10 @@ pub(crate) fn of_kind(registry: &Registry, kind: &GroupVersionKind, ty: TypeId, 
     value
 }
 
-/// A value of this type, in its smallest form, without kind and apiVersion of its own or of anything inside.
+/// A value of this type in canonical form, without kind and apiVersion at any level.
 pub(crate) fn of_type(registry: &Registry, ty: TypeId, seed: u64) -> Value {
     let mut source = Source { registry, state: seed, one_in: 1, left: FIELDS };
-    // Some values are full and some are sparse: laws break at both ends.
+    // Some values are full and some are sparse: properties break at both ends.
     source.one_in = source.pick(&[1, 1, 2, 2, 3, 5]);
     source.value(ty, DEPTH)
 }
@@ -47,12 +47,12 @@ struct Source<'r> {
     state: u64,
     /// One field in so many is set.
     one_in: u64,
-    /// Fields that may still be set.
+    /// The number of fields that may still be set.
     left: usize,
 }
 
 impl Source<'_> {
-    /// The next random number: a counter, well mixed.
+    /// The next random number: a mixed counter.
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -89,9 +89,9 @@ impl Source<'_> {
 
     fn fields(&mut self, structure: &Struct, depth: usize) -> Object {
         let mut fields = Object::new();
-        // The first two fields of an object are its kind and apiVersion.
+        // The first two fields of an object are kind and apiVersion.
         let own = structure.fields.get(if structure.object { 2 } else { 0 }..).unwrap_or_default();
-        // Begun anywhere, because the fields that come last may find nothing left.
+        // Starts anywhere, because the last fields may exceed the limit.
         let from = self.below(own.len().max(1) as u64) as usize;
         for field in own.iter().cycle().skip(from).take(own.len()) {
             if depth == 0 || self.left == 0 || self.below(self.one_in) > 0 {

@@ -1,11 +1,11 @@
-//! Base64 as the API reads it: line breaks are skipped, and an error names the byte.
+//! Base64 as Go reads it: line breaks are skipped, and an error names the byte.
 
 use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// The canonical form of base64 text, or the position of the first byte that is wrong.
+/// The canonical form of base64 text, or the position of the first invalid byte.
 pub fn canonical(text: &str) -> Result<Cow<'_, str>, usize> {
     if STANDARD.decode(text).is_ok() {
         return Ok(Cow::Borrowed(text));
@@ -46,7 +46,7 @@ fn lenient(text: &[u8]) -> Result<Vec<u8>, usize> {
     if filled == 0 { Ok(out) } else { Err(text.len() - filled) }
 }
 
-/// Checks what stands from the first `=` at `at` on, after `filled` digits of its group.
+/// Checks the padding from the first `=` at `at` on, after `filled` digits of its group.
 fn padding(text: &[u8], at: usize, filled: usize) -> Result<(), usize> {
     let next = |from: usize| {
         (from..text.len()).find(|&at| !matches!(text.get(at), Some(b'\n' | b'\r'))).unwrap_or(text.len())

@@ -1,7 +1,7 @@
-//! The files of the facts table, as they stand in `schema/`.
+//! The embedded files of the schema table.
 //!
-//! They are in two sets: what a server knows, and what earlier releases served. A body of the second is of no
-//! registered kind, so a server does not even parse these files; see [`super::Registry::complete`].
+//! There are two sets: the kinds of this release, and those of earlier ones. The kinds of the second set are not registered, so a
+//! server does not even parse these files; see [`super::Registry::complete`].
 
 /// Name and text of every file that a server parses at start.
 pub const FILES: [(&str, &str); 39] = [
@@ -46,7 +46,7 @@ pub const FILES: [(&str, &str); 39] = [
     ("storagemigration_v1alpha1", include_str!("../../../schema/storagemigration_v1alpha1.api")),
 ];
 
-/// Name and text of the files of group versions that no server of this release knows.
+/// Name and text of the files of removed group versions.
 pub const REMEMBERED: [(&str, &str); 27] = [
     ("admission_v1beta1", include_str!("../../../schema/admission_v1beta1.api")),
     ("apidiscovery_v2beta1", include_str!("../../../schema/apidiscovery_v2beta1.api")),

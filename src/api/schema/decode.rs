@@ -1,7 +1,7 @@
-//! The walk that reads JSON against a type: one pass over the tokens, with what is wrong noted on the way.
+//! Decodes JSON against a type, in one pass over the tokens that also collects the findings of strict decoding.
 //!
-//! The value that comes out is in its smallest form: what is absent and what is zero are the same where the type says
-//! so, quantities, times and bytes are canonical, unknown fields are gone. Two bodies that mean the same are equal.
+//! The result is canonical: absent and zero are the same where the type says so, quantities, times and bytes are normalized,
+//! unknown fields are dropped. Equivalent bodies give equal values.
 
 use std::fmt;
 
@@ -15,27 +15,27 @@ use super::{Either, Field, Other, Registry, Scalar, Struct, Type, TypeId, base64
 use crate::api::codec::json::{self, Listen as _};
 use crate::api::value::{Fields, Value};
 
-/// What a body holds.
+/// A decoded body.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decoded {
-    /// The value, in its smallest form.
+    /// The canonical value.
     pub value: Value,
-    /// One sentence for each unknown or duplicate field, in the order of the body.
+    /// One message per unknown or duplicate field, in order.
     pub strict: Vec<String>,
 }
 
-/// Why a body cannot be read.
+/// Why a body cannot be decoded.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refused {
-    /// The tokenizer stopped: the text is no JSON, or one of the few that it does not take.
+    /// The tokenizer failed: the text is no JSON, or one of the few that it does not accept.
     Tokens,
-    /// The text is JSON, but holds something that the type does not. The message says what.
+    /// The text is JSON, but has a value of the wrong type. The message says which.
     Type(String),
 }
 
-/// Reads a body of type `ty`.
+/// Decodes a body of type `ty`.
 pub fn decode(registry: &Registry, ty: TypeId, body: &[u8]) -> Result<Decoded, Refused> {
-    // The whole text is looked at once, and not each part of it when it is read.
+    // UTF-8 is checked once for the whole text, and not for each part.
     let text = std::str::from_utf8(body).map_err(|_| Refused::Tokens)?;
     let mut notes = Notes::new(registry);
     let mut tokens = serde_json::Deserializer::from_str(text);
@@ -58,11 +58,11 @@ pub fn decode(registry: &Registry, ty: TypeId, body: &[u8]) -> Result<Decoded, R
     Ok(Decoded { value, strict })
 }
 
-/// Reads one value of one type. `None` is null, which means absent, or a mismatch that was noted.
+/// Decodes one value of one type. `None` is null, which means absent, or a mismatch that was noted.
 struct Seed<'n, 'r> {
     notes: &'n mut Notes<'r>,
     ty: TypeId,
-    /// Whether what is empty here is told from what is absent.
+    /// Whether empty differs from absent here.
     given: bool,
 }
 
@@ -77,8 +77,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_, '_> {
             }
             Type::Scalar(Scalar::Free) => json::Any(self.notes).deserialize(tokens).map(Some),
             Type::Scalar(Scalar::String | Scalar::Bool | Scalar::Bytes) => tokens.deserialize_any(self),
-            // These need the text of the token itself: numbers for messages, quantities because they are no JSON
-            // numbers at all.
+            // These need the text of the token: numbers for messages, and quantities because they are no JSON numbers.
             Type::Scalar(scalar) => {
                 let raw = <&RawValue>::deserialize(tokens)?;
                 self.scalar(*scalar, raw.get())
@@ -122,7 +121,7 @@ impl<'r> Seed<'_, 'r> {
                 },
             },
             Scalar::Time | Scalar::MicroTime => self.instant(scalar, raw),
-            // The caller reads these another way.
+            // The caller decodes these differently.
             _ => Ok(None),
         }
     }
@@ -142,14 +141,14 @@ impl<'r> Seed<'_, 'r> {
             })
         };
         match printed {
-            // A time that is none is not quite absent where the field shows it.
+            // A null time is not quite absent if the field prints it.
             Ok(printed) => Ok(Some(printed.map_or(Value::Null, Value::String))),
             Err(message) => Err(self.notes.stop(What::Other(message))),
         }
     }
 
-    /// The API reads what may be one of two things in a decoder of its own: what is unknown inside is not reported, and
-    /// what is wrong inside is wrong with the whole.
+    /// The reference decodes alternatives separately: unknown fields inside are not reported, and an error inside concerns the
+    /// whole.
     fn enclosed<E: serde::de::Error>(
         self,
         ty: TypeId,
@@ -168,7 +167,7 @@ impl<'r> Seed<'_, 'r> {
         }
     }
 
-    /// A token that is none of the two things.
+    /// A token that matches neither alternative.
     fn neither<E: serde::de::Error>(self, either: Either) -> Result<Option<Value>, E> {
         match either.other {
             Other::Bool => Err(self.notes.stop(What::Other("boolean or JSON schema expected".to_owned()))),
@@ -183,7 +182,7 @@ impl<'r> Seed<'_, 'r> {
         }
     }
 
-    /// Bytes may also be told one by one, as numbers.
+    /// Bytes may also be a list of numbers.
     fn bytes<'de, A: SeqAccess<'de>>(self, mut items: A) -> Result<Option<Value>, A::Error> {
         let mut bytes = Vec::new();
         while let Some(raw) = items.next_element::<&RawValue>()? {
@@ -345,7 +344,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     }
 }
 
-/// Finds a key among the fields without copying it: the field, or the text of an unknown key.
+/// Looks up a key without copying it: the field, or the text of an unknown key.
 struct Key<'r>(&'r Struct);
 
 impl<'de, 'r> DeserializeSeed<'de> for Key<'r> {
@@ -369,7 +368,7 @@ impl<'r> Visitor<'_> for Key<'r> {
     }
 }
 
-/// Which fields have been there already.
+/// The fields that occurred already.
 #[derive(Default)]
 struct Seen {
     first: u64,
@@ -377,7 +376,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether the field had been there before.
+    /// Whether the field occurred before.
     fn insert(&mut self, at: usize) -> bool {
         if let Some(bit) = 1u64.checked_shl(u32::try_from(at).unwrap_or(u32::MAX)) {
             let before = self.first & bit != 0;
@@ -392,8 +391,7 @@ impl Seen {
     }
 }
 
-/// Puts the value of a field among the others, unless it says no more than its absence. `given`: an empty list or map
-/// says more.
+/// Stores the value of a field, unless it equals absence. `given`: an empty list or map differs from absence.
 pub(crate) fn store(
     registry: &Registry,
     fields: &mut Fields,
@@ -403,7 +401,7 @@ pub(crate) fn store(
     given: bool,
 ) {
     if again && let Some(old) = fields.remove(&*field.name) {
-        // A second struct, map or list is read on top of the first; null and scalars replace it.
+        // A second struct, map or list is merged into the first; null and scalars replace it.
         if let Some(value) = value.map(|value| merged(registry, field.ty, old, value)) {
             store(registry, fields, field, Some(value), false, given);
         }
@@ -415,12 +413,12 @@ pub(crate) fn store(
     if let Some(value) = value
         && (is_told(&value) || !is_nothing(registry, field, &value))
     {
-        // Not `to_string`, which would go through the formatter.
+        // Not `to_string`, which would use the formatter.
         fields.insert((*field.name).to_owned(), value);
     }
 }
 
-/// Whether a value says no more than its absence.
+/// Whether a value equals absence.
 pub(crate) fn is_nothing(registry: &Registry, field: &Field, value: &Value) -> bool {
     if value.is_null() {
         return !field.nullable;
@@ -472,7 +470,7 @@ fn merged(registry: &Registry, ty: TypeId, old: Value, new: Value) -> Value {
     }
 }
 
-/// What null means as an item of a list or an entry of a map.
+/// The meaning of null as a list item or map entry.
 pub(crate) fn zero(registry: &Registry, ty: TypeId) -> Value {
     match registry.get(ty) {
         Type::Struct(_) => Value::object(),
@@ -489,7 +487,7 @@ fn is_number(raw: &str) -> bool {
     raw.starts_with(|c: char| c == '-' || c.is_ascii_digit())
 }
 
-/// What a token is, for a message. The text of a number is shown where a number was wanted.
+/// The type of a token for a message. Numbers are shown where a number was expected.
 fn found(raw: &str, show_number: bool) -> String {
     match raw.as_bytes().first() {
         Some(b'"') => "string".to_owned(),
@@ -507,7 +505,7 @@ fn integer(scalar: Scalar, raw: &str) -> Result<i64, String> {
     number.filter(fits).ok_or_else(|| found(raw, true))
 }
 
-/// The text of a string token; `None` if it is another token.
+/// The text of a string token; `None` for other tokens.
 fn unquote<E: serde::de::Error>(raw: &str) -> Option<Result<String, E>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
     if !inner.contains('\\') {

@@ -1,11 +1,11 @@
-//! The walk that fills in defaults: what the table says of a field that is absent. Defaults that depend on other
-//! values are functions beside their kinds in [`crate::api::kinds`], called before the walk.
+//! Sets the defaults of the schema table. Defaults that depend on other values are functions of the kinds in
+//! [`crate::api::kinds`], which run before.
 
 use super::quantity::Quantity;
 use super::{Registry, Scalar, Struct, Type, TypeId};
 use crate::api::value::{Fields, Value};
 
-/// Fills in the defaults of the type, at every level.
+/// Sets the defaults of the type, at every level.
 pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
     match (registry.get(ty), value) {
         (Type::Struct(structure), Value::Object(fields)) if !structure.defaulted.is_empty() => {
@@ -21,7 +21,7 @@ pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
                 apply(registry, map.value, value);
             }
         }
-        // Amounts of resources are kept in thousandths at most.
+        // Resource quantities are rounded to thousandths.
         (Type::Scalar(Scalar::Quantity), Value::String(text)) => {
             // Only these can be smaller than a thousandth.
             let small = text.bytes().any(|byte| matches!(byte, b'.' | b'n' | b'u' | b'e' | b'E'));
@@ -37,8 +37,8 @@ fn fill(registry: &Registry, structure: &Struct, fields: &mut Fields) {
     for field in structure.defaulted.iter().filter_map(|at| structure.fields.get(usize::from(*at))) {
         let set = fields.get(&*field.name).is_some_and(|value| !is_unset(value, field.pointer));
         let default = field.default.as_ref().or(field.fill.as_ref());
-        // A zero that is no pointer says the same as nothing, and values are kept in their smallest form: else an object
-        // that was filled in would differ from itself after it was stored.
+        // A zero that is no pointer equals absence, and values are canonical: otherwise a defaulted object would differ from
+        // itself after it was stored.
         if !set && let Some(default) = default.filter(|default| !is_unset(default, field.pointer)) {
             fields.insert((*field.name).to_owned(), (**default).clone());
         }
@@ -50,7 +50,7 @@ fn fill(registry: &Registry, structure: &Struct, fields: &mut Fields) {
         } else if !field.pointer
             && registry.structure(field.ty).is_some_and(|inner| !inner.defaulted.is_empty())
         {
-            // A struct that is no pointer is always there: its defaults hold also when the body does not mention it.
+            // A struct that is no pointer is always present: its defaults apply even if the body omits it.
             let mut inner = Value::object();
             apply(registry, field.ty, &mut inner);
             if inner.fields().is_some_and(|fields| !fields.is_empty()) {
@@ -60,7 +60,7 @@ fn fill(registry: &Registry, structure: &Struct, fields: &mut Fields) {
     }
 }
 
-/// Whether a value counts as absent. A pointer that is set is set, also to zero.
+/// Whether a value counts as absent. A pointer that is set counts, even to zero.
 fn is_unset(value: &Value, pointer: bool) -> bool {
     match value {
         Value::Null => true,
@@ -76,7 +76,7 @@ fn may_have_defaults(registry: &Registry, ty: TypeId) -> bool {
     match registry.get(ty) {
         Type::Struct(structure) => !structure.defaulted.is_empty(),
         Type::List(_) | Type::Map(_) => true,
-        // Quantities in a map are amounts of resources; a quantity alone may be anything.
+        // Quantities in a map are resource quantities; a single quantity may be anything.
         Type::Scalar(scalar) => *scalar == Scalar::Quantity,
         Type::Either(_) => false,
     }

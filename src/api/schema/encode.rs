@@ -1,5 +1,4 @@
-//! The walk that writes canonical JSON: fields in the order of the type, maps by key, and each field present or absent
-//! as the type says, whatever form the value has.
+//! Writes canonical JSON: fields in the order of the type, sorted map keys, and each field present or absent as the type says.
 
 use bytes::Bytes;
 use pilothouse_actors::object::{Draft, Key, Pairs};
@@ -8,14 +7,14 @@ use super::{Field, Other, Registry, Scalar, Struct, Type, TypeId};
 use crate::api::codec::json;
 use crate::api::value::{Object, Value};
 
-/// Canonical bytes of an object with a gap for its revision.
+/// The canonical bytes of an object with a gap for its revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded {
     /// The JSON, with an empty resourceVersion.
     pub bytes: Vec<u8>,
-    /// Where the digits of the revision go.
+    /// The offset for the digits of the revision.
     pub revision_at: usize,
-    /// Where the fields after kind and apiVersion begin.
+    /// The offset of the fields after kind and apiVersion.
     pub item_at: usize,
 }
 
@@ -27,12 +26,12 @@ impl Encoded {
     }
 }
 
-/// Whether an empty list is told from none where a field shows both.
+/// Whether an empty list differs from an absent one where a field shows both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// No: the reference keeps objects in a form that does not tell them apart, and shows none.
+    /// No: the reference stores objects in Protobuf, which does not tell them apart.
     Kept,
-    /// Yes: what was decoded is encoded.
+    /// Yes: decoded values are encoded as they are.
     Exact,
 }
 
@@ -56,14 +55,14 @@ pub fn encode_zero(registry: &Registry, ty: TypeId) -> Vec<u8> {
     writer.out
 }
 
-/// The canonical JSON of an object that is to be stored. Its resourceVersion is left empty whatever the value says.
+/// The canonical JSON of an object to store. Its resourceVersion is left empty, whatever the value.
 pub fn encode_draft(registry: &Registry, ty: TypeId, value: &Value) -> Encoded {
     let mut writer = Writer::new(registry, true);
     writer.value(ty, value, Place::Root);
     Encoded { bytes: writer.out, revision_at: writer.revision_at, item_at: writer.item_at }
 }
 
-/// Where in the object the walk is: the gap belongs to the object's own metadata, not to that of a template.
+/// The position of the walk: the gap belongs to the object's own metadata, not to that of a template.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
     Root,
@@ -80,7 +79,7 @@ struct Writer<'r> {
     item_at: usize,
 }
 
-/// What to do with a field.
+/// How to print a field.
 pub(in crate::api) enum Print<'v> {
     Omit,
     Null,
@@ -112,7 +111,7 @@ impl<'r> Writer<'r> {
                 Other::List(list) => self.value(list, value, place),
                 Other::Bool => json::write_value(&mut self.out, value),
             },
-            // As an item: what is kept does not tell no bytes from none.
+            // As an item: stored objects do not tell empty bytes from absent ones.
             (Type::Scalar(Scalar::Bytes), Value::Null) if self.form == Form::Kept => {
                 self.out.extend_from_slice(b"\"\"");
             }
@@ -206,7 +205,7 @@ impl<'r> Writer<'r> {
     }
 }
 
-/// How a field of a struct is written.
+/// How a field of a struct is printed.
 pub(in crate::api) fn printed<'v>(
     registry: &Registry,
     field: &Field,

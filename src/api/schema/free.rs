@@ -1,4 +1,4 @@
-//! Reading a value of which no type says anything: all of it is kept, `null` included, and what stands twice is noted.
+//! Decodes a value without a type: everything is kept, including `null`, and duplicate keys are noted.
 
 use super::notes::{Mark, Notes};
 use crate::api::codec::json::Listen;

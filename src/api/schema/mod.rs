@@ -1,8 +1,8 @@
-//! One model of types for every kind, built in or custom.
+//! The type model of all kinds, built-in and custom.
 //!
-//! A [`Registry`] holds all types of all group versions in one arena. The walks over a type and a value each have a
-//! file of their own: [`decode`], [`encode`], [`default`], [`validate`]. Nothing here knows a kind by name: what differs between
-//! kinds is data, or a function registered beside the kind.
+//! A [`Registry`] holds all types of all group versions in one arena. Each walk over a type and a value has a file of its own:
+//! [`decode`], [`encode`], [`default`], [`validate`]. Nothing here knows a kind by name: differences between kinds are data, or
+//! functions registered with the kind.
 
 #[cfg(test)]
 pub(crate) mod arbitrary;
@@ -12,6 +12,7 @@ pub mod decode;
 pub mod default;
 pub mod encode;
 mod free;
+pub(in crate::api) mod meanings;
 mod notes;
 pub mod quantity;
 pub mod registry;
@@ -29,14 +30,14 @@ pub use validate::Rules;
 
 use super::value::Value;
 
-/// The name of a kind among all kinds.
+/// The full name of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersionKind {
-    /// The group, empty for the core.
+    /// The group, empty for the core group.
     pub group: String,
     /// The version within the group.
     pub version: String,
-    /// The kind.
+    /// The kind within the version.
     pub kind: String,
 }
 
@@ -52,9 +53,9 @@ impl GroupVersionKind {
     }
 }
 
-/// The type of what every object carries.
+/// The type of every object's metadata.
 pub const OBJECT_META: &str = "meta/v1.ObjectMeta";
-/// How messages name the struct without a name that holds kind and apiVersion.
+/// The Go name of the anonymous struct with kind and apiVersion, for messages.
 const ANONYMOUS: &str =
     r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
@@ -62,7 +63,7 @@ const ANONYMOUS: &str =
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeId(pub(super) u32);
 
-/// What a value may be.
+/// A type.
 #[derive(Clone, Debug)]
 pub enum Type {
     /// An object with known fields.
@@ -71,45 +72,45 @@ pub enum Type {
     List(List),
     /// An object whose keys are data.
     Map(Map),
-    /// An object, or something simpler in its place.
+    /// An object, or something simpler instead.
     Either(Either),
-    /// No parts.
+    /// A scalar.
     Scalar(Scalar),
 }
 
 /// An object with known fields.
 #[derive(Clone, Debug, Default)]
 pub struct Struct {
-    /// Its name within its package.
+    /// The name within its package.
     pub name: Arc<str>,
     /// The package, from which its published name follows.
     pub package: Arc<str>,
-    /// Whether it carries kind and apiVersion; these are then its first two fields.
+    /// Whether it has kind and apiVersion; these are then its first two fields.
     pub object: bool,
-    /// Whether apply takes or leaves it as a whole.
+    /// Whether it is atomic for server-side apply.
     pub atomic: bool,
-    /// `discriminator:field=Value,…` when at most one of its fields may be set.
+    /// `discriminator:field=Value,…` if at most one of its fields may be set.
     pub union: Option<Arc<str>>,
-    /// Its fields in the order of JSON, with those of inlined types where they stand.
+    /// Its fields in JSON order, with those of inlined types in place.
     pub fields: Box<[Field]>,
-    /// The type of fields that it does not name; `None` if there are no others.
+    /// The type of unnamed fields; `None` if there are none.
     pub open: Option<TypeId>,
     /// The inlined types: JSON does not show them, Protobuf nests them under these numbers.
     pub inlined: Box<[(u32, TypeId)]>,
-    /// What Protobuf has of it, by number.
+    /// The Protobuf fields, sorted by number.
     pub wire: Box<[Slot]>,
-    /// The positions of the fields that have a default, or something below them has: where the walk must go.
+    /// The indices of fields with a default at or below them: where defaulting must descend.
     pub defaulted: Box<[u16]>,
-    /// The positions of the fields that have rules, or something below them has.
+    /// The indices of fields with rules at or below them.
     pub ruled: Box<[u16]>,
-    /// The positions of the fields plus one, each at the first free place from its digest on; zero is free.
+    /// A hash table with open addressing: field indices plus one; zero is free.
     by_name: Box<[u16]>,
 }
 
 impl Struct {
-    /// The position of the field with this name.
+    /// The index of the field with this name.
     pub fn position(&self, name: &str) -> Option<usize> {
-        // The size is a power of two, and less than half of the places are taken: the search ends soon.
+        // The size is a power of two, and less than half full: the search is short.
         let mask = self.by_name.len().wrapping_sub(1);
         let mut at = digest(name);
         loop {
@@ -122,7 +123,7 @@ impl Struct {
         }
     }
 
-    /// What stands under this Protobuf number.
+    /// The meaning of this Protobuf number.
     pub fn slot(&self, number: u32) -> Option<InSlot> {
         let at = self.wire.binary_search_by_key(&number, |slot| slot.number).ok()?;
         self.wire.get(at).map(|slot| slot.what)
@@ -133,7 +134,7 @@ impl Struct {
         self.position(name).and_then(|at| self.fields.get(at))
     }
 
-    /// The name that type errors print: the last part of the package, and the name.
+    /// The Go type name in errors: the last part of the package, and the name.
     pub fn type_name(&self) -> String {
         if self.name.is_empty() {
             return ANONYMOUS.to_owned();
@@ -143,17 +144,17 @@ impl Struct {
     }
 }
 
-/// What stands under a Protobuf number of a struct.
+/// A Protobuf number of a struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// The number.
+    /// The field number.
     pub number: u32,
-    /// What it is.
+    /// Its meaning.
     pub what: InSlot,
 }
 
 impl Slot {
-    /// The number and type, if what stands there is inlined.
+    /// The number and type of an inlined type.
     fn inlined(&self) -> Option<(u32, TypeId)> {
         match self.what {
             InSlot::Inlined(ty, _) => Some((self.number, ty)),
@@ -162,17 +163,16 @@ impl Slot {
     }
 }
 
-/// What a Protobuf number means.
+/// The meaning of a Protobuf number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InSlot {
-    /// The field at this position.
+    /// The field at this index.
     Field(u16),
-    /// A message of an inlined type, whose fields stand among those of the struct itself, in their order, from this
-    /// position on.
+    /// A message of an inlined type, whose fields are among those of the struct, in order, from this index on.
     Inlined(TypeId, u16),
 }
 
-/// A number that nearly tells names apart: from the length, the first and the last bytes.
+/// A hash of a name: from the length, the first and the last bytes.
 fn digest(name: &str) -> usize {
     const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
     let bytes = name.as_bytes();
@@ -181,11 +181,11 @@ fn digest(name: &str) -> usize {
         _ => (bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)), 0),
     };
     let mixed = (head ^ tail.rotate_left(29) ^ bytes.len() as u64).wrapping_mul(MIX);
-    // The upper bits depend on all the others.
+    // The upper bits depend on all others.
     (mixed >> 40) as usize
 }
 
-/// Where the names of fields are found again; see [`Struct::position`].
+/// The hash table of field names; see [`Struct::position`].
 fn by_name(fields: &[Field]) -> Box<[u16]> {
     let mut places = vec![0u16; (2 * fields.len() + 1).next_power_of_two()];
     let mask = places.len() - 1;
@@ -204,81 +204,81 @@ fn by_name(fields: &[Field]) -> Box<[u16]> {
 /// A field of a struct.
 #[derive(Clone, Debug)]
 pub struct Field {
-    /// Its JSON name.
+    /// The JSON name.
     pub name: Arc<str>,
-    /// Its Protobuf number within the message that declares it; 0 for what Protobuf carries elsewhere.
+    /// The Protobuf number within the message that declares it; 0 if Protobuf has it elsewhere.
     pub number: u32,
-    /// What it holds.
+    /// The type of its value.
     pub ty: TypeId,
     /// Whether absent and zero differ.
     pub pointer: bool,
-    /// Whether it is printed even when zero.
+    /// Whether it is printed even if zero.
     pub emit: bool,
-    /// Whether an empty list or map that a client sends is told from none until it is stored.
+    /// Whether an empty list or map from a client differs from an absent one until it is stored.
     pub given: bool,
-    /// Whether null is a value of it, and not its absence.
+    /// Whether null is a value, and not absence.
     pub nullable: bool,
     /// Whether the published schema requires it.
     pub required: bool,
-    /// Whether the published schema advises against it.
+    /// Whether the published schema marks it as deprecated.
     pub deprecated: bool,
     /// Whether it comes from an inlined type.
     pub inlined: bool,
-    /// Whether apply takes or leaves it as a whole, where the field says so itself.
+    /// Whether it is atomic for server-side apply, if the field itself says so.
     pub map_atomic: Option<bool>,
     /// Whether the published schema calls it an atomic list though it is no list.
     pub list_atomic: bool,
-    /// How a strategic merge patch treats it.
+    /// The strategic merge patch settings.
     pub patch: Option<Box<PatchFact>>,
     /// The published default.
     pub default: Option<Box<Value>>,
-    /// The default that the server sets without publishing it.
+    /// A default that the server sets but does not publish.
     pub fill: Option<Box<Value>>,
-    /// The values it may have; empty for any.
+    /// The allowed values; empty for any.
     pub values: Box<[Arc<str>]>,
-    /// The values its items may have; empty for any.
+    /// The allowed values of its items; empty for any.
     pub item_values: Box<[Arc<str>]>,
-    /// What its values must be like.
+    /// The validation rules of its values.
     pub rules: Option<Box<Rules>>,
 }
 
 /// A list.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct List {
-    /// What it holds.
+    /// The type of the items.
     pub item: TypeId,
-    /// How apply merges it.
+    /// How server-side apply merges it.
     pub merge: ListFact,
-    /// The name that type errors print, where the list type has one.
+    /// The Go type name in errors, if the list type has one.
     pub name: Option<Arc<str>>,
 }
 
 /// An object whose keys are data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Map {
-    /// What it holds.
+    /// The type of the values.
     pub value: TypeId,
 }
 
-/// An object, or something simpler in its place.
+/// An object, or something simpler instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Either {
-    /// The object.
+    /// The type of the object.
     pub object: TypeId,
-    /// What may stand in its place.
+    /// The alternative.
     pub other: Other,
 }
 
-/// What may stand in the place of an object.
+/// The alternative of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Other {
-    /// A truth value.
+    /// A boolean.
     Bool,
     /// A list.
     List(TypeId),
 }
 
-/// What has no parts.
+/// A scalar type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scalar {
     /// Text.
@@ -287,31 +287,30 @@ pub enum Scalar {
     Int32,
     /// A 64-bit integer.
     Int64,
-    /// A truth value.
+    /// A boolean.
     Bool,
     /// A double.
     Double,
     /// Bytes, as base64 text.
     Bytes,
-    /// An instant to the second, as RFC 3339 text.
+    /// A time in seconds, as RFC 3339 text.
     Time,
-    /// An instant to the microsecond, as RFC 3339 text.
+    /// A time in microseconds, as RFC 3339 text.
     MicroTime,
-    /// A number with a unit, as text.
+    /// A quantity, as text.
     Quantity,
     /// A 32-bit integer, or text.
     IntOrString,
     /// Any object of any kind.
     Raw,
-    /// Any value.
+    /// Any JSON value.
     RawJson,
-    /// Any value, and nobody has said more of it: what is found inside is reported and owned part by part. Only custom
-    /// resources have these.
+    /// Any value without a schema: its contents are reported and owned part by part. Only custom resources have these.
     Free,
 }
 
 impl Scalar {
-    /// The scalar that the table calls by this word.
+    /// The scalar type of this name in the table.
     pub fn named(word: &str) -> Option<Scalar> {
         Some(match word {
             "string" => Scalar::String,
@@ -330,7 +329,7 @@ impl Scalar {
         })
     }
 
-    /// The name that type errors print.
+    /// The Go type name in errors.
     pub fn type_name(self) -> &'static str {
         match self {
             Scalar::String => "string",
@@ -349,8 +348,7 @@ impl Scalar {
         }
     }
 
-    /// Whether a value of this type is printed even when nothing was set, because the API's own types know no empty
-    /// form of it.
+    /// Whether a value of this type is printed even if unset, because its Go type has no empty form.
     pub fn always_printed(self) -> bool {
         matches!(
             self,

@@ -1,7 +1,7 @@
-//! What the decoding walk finds wrong, and where.
+//! Problems that decoding finds, and their paths.
 //!
-//! Problems are noted without their path; each level adds its own part on the way out, and only when there is
-//! something to add it to. So the path costs nothing in a body without problems.
+//! Problems are noted without their path; each level adds its own part on the way out, and only if there is a problem. So paths
+//! cost nothing in a valid body.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use super::{Field, Registry, Struct, TypeId, text_types};
 use crate::api::field::quoted;
 use crate::api::limits;
 
-/// What was found on the way.
+/// The problems so far.
 pub(super) struct Notes<'r> {
     pub(super) registry: &'r Registry,
     pub(super) findings: Vec<Finding>,
-    /// The first mismatch that does not end the walk.
+    /// The first mismatch that does not end decoding.
     pub(super) saved: Option<Problem>,
-    /// The mismatch that ended it. It wins over one that was saved earlier.
+    /// The mismatch that ended decoding. It takes precedence over a saved one.
     pub(super) fatal: Option<Problem>,
 }
 
@@ -28,20 +28,20 @@ pub(super) struct Finding {
     indexed: bool,
 }
 
-/// A value that the type does not have.
+/// A value of the wrong type.
 pub(super) struct Problem {
     pub(super) what: What,
     /// The struct whose field it is.
     owner: Option<Arc<str>>,
-    /// The fields on the way to it, innermost first.
+    /// The fields on the path, innermost first.
     path: Vec<Arc<str>>,
 }
 
-/// What is wrong.
+/// The type of problem.
 pub(super) enum What {
-    /// A token of another type.
+    /// A token of the wrong type.
     Mismatch { found: String, wanted: String },
-    /// Text that makes no sense, with the whole message.
+    /// Invalid text, with the whole message.
     Other(String),
 }
 
@@ -50,7 +50,7 @@ impl Problem {
         Problem { what, owner: None, path: Vec::new() }
     }
 
-    /// Calls the type that was wanted what the field calls it, or what it calls the type of its items.
+    /// Replaces the expected type by the Go type of the field, or of its items.
     fn name_type(&mut self, owner: &Struct, field: &Field, registry: &Registry) {
         let What::Mismatch { wanted, .. } = &mut self.what else { return };
         if let Some(kind) = text_types::of(&owner.package, &owner.name, &field.name) {
@@ -84,7 +84,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// How much had been noted when a level was entered.
+/// The number of problems when a level was entered.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
     findings: usize,
@@ -96,7 +96,7 @@ impl<'r> Notes<'r> {
         Notes { registry, findings: Vec::new(), saved: None, fatal: None }
     }
 
-    /// Notes a problem that does not end the walk, unless there is one already.
+    /// Notes a problem that does not end decoding, unless there is one already.
     pub(super) fn save(&mut self, what: What) {
         self.saved.get_or_insert_with(|| Problem::new(what));
     }

@@ -1,26 +1,26 @@
-//! Numbers with a unit: `100m`, `1.5Gi`, `12e6`.
+//! Quantities: `100m`, `1.5Gi`, `12e6`.
 //!
-//! A quantity is kept as decimal digits and a power of ten, so that nothing is lost whatever its size. Text that is
-//! tidy already is printed as it came; the rest is brought to the largest unit that leaves a whole number.
+//! A quantity consists of decimal digits and a power of ten, so that nothing is lost whatever its size. Canonical text is printed
+//! as it came; other text is converted to the largest unit that leaves a whole number.
 
 use std::cmp::Ordering;
 use std::fmt;
 
-/// The text does not look like a quantity.
+/// The error for malformed text.
 pub const BAD_FORMAT: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 const BAD_NUMBER: &str = "unable to parse numeric part of quantity";
 const BAD_SUFFIX: &str = "unable to parse quantity's suffix";
 
-/// The smallest power of ten that is kept; what is smaller is rounded up.
+/// The smallest power of ten; smaller parts are rounded up.
 const NANO: i64 = -9;
-/// The smallest power of ten of an amount of a resource.
+/// The smallest power of ten of a resource quantity.
 const MILLI: i64 = -3;
-/// Digits up to which text may be tidy as it stands.
+/// The maximum number of digits of text that is kept as it is.
 const TIDY_DIGITS: usize = 18;
-/// The same for binary units, whose factor takes digits too.
+/// The same for binary units, whose factor needs digits, too.
 const TIDY_BINARY_DIGITS: i64 = 15;
-/// The largest amount in a binary unit; what is larger is cut.
+/// The maximum in a binary unit; larger amounts are capped.
 const MOST_BINARY: &[u8] = b"9223372036854775807";
 
 const DECIMAL_UNITS: [(&str, i64); 10] =
@@ -28,7 +28,7 @@ const DECIMAL_UNITS: [(&str, i64); 10] =
 const BINARY_UNITS: [(&str, u32); 6] =
     [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("Pi", 50), ("Ei", 60)];
 
-/// How a quantity wants to be printed.
+/// The format of a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Decimal,
@@ -36,15 +36,15 @@ enum Format {
     Exponent,
 }
 
-/// A number with a unit.
+/// A quantity.
 #[derive(Clone, Debug)]
 pub struct Quantity {
     negative: bool,
-    /// Decimal digits without zeros at either end; empty for zero.
+    /// Decimal digits without leading and trailing zeros; empty for zero.
     digits: Vec<u8>,
     exponent: i64,
     format: Format,
-    /// The text it came as, where that is tidy.
+    /// The original text, if it is canonical.
     tidy: Option<String>,
 }
 
@@ -57,7 +57,7 @@ struct Parts<'a> {
 }
 
 impl Quantity {
-    /// Reads a quantity.
+    /// Parses a quantity.
     pub fn parse(text: &str) -> Result<Quantity, &'static str> {
         let parts = split(text)?;
         let (format, exponent, shift) = unit(parts.suffix)?;
@@ -80,17 +80,17 @@ impl Quantity {
         Quantity::parse(text).map(|quantity| quantity.to_string())
     }
 
-    /// Whether it is nothing.
+    /// Whether it is zero.
     pub fn is_zero(&self) -> bool {
         self.digits.is_empty()
     }
 
-    /// Whether it is less than nothing.
+    /// Whether it is negative.
     pub fn is_negative(&self) -> bool {
         self.negative
     }
 
-    /// The same, rounded up to thousandths if it has smaller parts.
+    /// Rounded up to thousandths.
     pub fn in_thousandths(self) -> Quantity {
         self.rounded_up(MILLI)
     }
@@ -104,7 +104,7 @@ impl Quantity {
         self
     }
 
-    /// Both together, printed as this one wants to be; as the other one if this is nothing.
+    /// The sum, in the format of this one, or of the other if this is zero.
     pub fn plus(&self, other: &Quantity) -> Quantity {
         let format = if self.is_zero() { other.format } else { self.format };
         let sum = self.billionths().saturating_add(other.billionths());
@@ -114,23 +114,23 @@ impl Quantity {
         sum
     }
 
-    /// This one without the other, printed as this one wants to be; as the other one if this is nothing.
+    /// The difference, in the format of this one, or of the other if this is zero.
     pub fn minus(&self, other: &Quantity) -> Quantity {
         self.plus(&Quantity { negative: !other.negative, ..other.clone() })
     }
 
-    /// The same, rounded up to a whole number.
+    /// Rounded up to a whole number.
     pub fn in_wholes(self) -> Quantity {
         self.rounded_up(0)
     }
 
-    /// The whole number that it is, if it is one and fits.
+    /// The integer, if it is one and fits.
     pub fn whole(&self) -> Option<i64> {
         let size = i128::from(if self.is_zero() { 0 } else { self.integer()? });
         i64::try_from(if self.negative { -size } else { size }).ok()
     }
 
-    /// Nearly the amount.
+    /// The approximate amount.
     pub fn approximate(&self) -> f64 {
         let digits = std::str::from_utf8(&self.digits).unwrap_or_default();
         let size = format!("{}e{}", if digits.is_empty() { "0" } else { digits }, self.exponent)
@@ -139,15 +139,15 @@ impl Quantity {
         if self.negative { -size } else { size }
     }
 
-    /// The amount in thousandths, rounded away from nothing: what ratios are made of, since a third of 900m is 300m and not
-    /// nearly so.
+    /// The amount in thousandths, rounded away from zero. Ratios are computed from it, because they must be exact: a third of
+    /// 900m is 300m.
     pub fn thousandths(&self) -> i128 {
         const PARTS: i128 = 1_000_000;
         let (whole, rest) = (self.billionths() / PARTS, self.billionths() % PARTS);
         whole + rest.signum()
     }
 
-    /// The amount in the smallest parts that are kept. What is far beyond all units counts as the most there is.
+    /// The amount in billionths. Amounts beyond all units are capped.
     pub fn billionths(&self) -> i128 {
         let digits = std::str::from_utf8(&self.digits).unwrap_or_default();
         let zeros = u32::try_from(self.exponent - NANO).ok().and_then(|zeros| 10i128.checked_pow(zeros));
@@ -161,7 +161,7 @@ impl Quantity {
         if self.negative { -number } else { number }
     }
 
-    /// Brings the digits to their only form, rounds what is too small, and cuts what is too large.
+    /// Normalizes the digits, rounds small parts, and caps large amounts.
     fn normalise(&mut self) {
         let leading = self.digits.iter().take_while(|digit| **digit == b'0').count();
         self.digits.drain(..leading);
@@ -183,7 +183,7 @@ impl Quantity {
         }
     }
 
-    /// How many digits stand before the decimal point.
+    /// The number of digits before the decimal point.
     fn magnitude(&self) -> i64 {
         if self.digits.is_empty() { 0 } else { self.exponent + self.digits.len() as i64 }
     }
@@ -197,7 +197,7 @@ impl Quantity {
         }
     }
 
-    /// Drops what is smaller than a power of ten, away from zero.
+    /// Drops parts smaller than a power of ten, rounding away from zero.
     fn round_up(&mut self, least: i64) {
         let drop = usize::try_from(least - self.exponent).unwrap_or(usize::MAX);
         let kept = self.digits.len().saturating_sub(drop);
@@ -209,7 +209,7 @@ impl Quantity {
         }
     }
 
-    /// The whole number this is, if it is one and fits.
+    /// The absolute integer, if it is one and fits.
     fn integer(&self) -> Option<u64> {
         let zeros = usize::try_from(self.exponent).ok().filter(|zeros| *zeros < 20)?;
         let text: Vec<u8> = self.digits.iter().copied().chain(std::iter::repeat_n(b'0', zeros)).collect();
@@ -217,7 +217,7 @@ impl Quantity {
     }
 }
 
-/// Whether the text is printed as it came.
+/// Whether the text is canonical.
 fn is_tidy(parts: &Parts<'_>, format: Format, shift: u32, scale: i64) -> bool {
     let count = parts.whole.len() + parts.fraction.len();
     if format == Format::Binary {
@@ -256,7 +256,7 @@ fn split(text: &str) -> Result<Parts<'_>, &'static str> {
     Ok(Parts { negative, whole, fraction, suffix })
 }
 
-/// The format, the power of ten and the power of two that a suffix stands for.
+/// The format, the power of ten and the power of two of a suffix.
 fn unit(suffix: &str) -> Result<(Format, i64, u32), &'static str> {
     if let Some((_, exponent)) = DECIMAL_UNITS.iter().find(|(name, _)| *name == suffix) {
         return Ok((Format::Decimal, *exponent, 0));
@@ -328,7 +328,7 @@ impl fmt::Display for Quantity {
         }
         let mut exponent = self.exponent - self.exponent.rem_euclid(3);
         if self.format != Format::Exponent {
-            // Past the largest unit more digits stand before it: a number must not shrink on being printed.
+            // Beyond the largest unit there are more digits: a number must not shrink when printed.
             exponent = exponent.min(18);
         }
         f.write_str(std::str::from_utf8(&self.digits).unwrap_or_default())?;

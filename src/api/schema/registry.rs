@@ -1,4 +1,4 @@
-//! All types of all group versions, compiled from the facts table.
+//! All types of all group versions, compiled from the schema table.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::api::words;
 /// The types of every known group version.
 #[derive(Debug, Default)]
 pub struct Registry {
-    /// The types that these are added to, if any. Their ids come first.
+    /// The types that these extend, if any. Their ids come first.
     base: Option<Arc<Registry>>,
-    /// How many those are.
+    /// The number of those.
     first: usize,
     types: Vec<Type>,
     versions: Vec<Version>,
@@ -31,14 +31,14 @@ pub struct Registry {
 struct Version {
     group: Box<str>,
     version: Box<str>,
-    /// The word for the group in messages about conversions.
+    /// The group's name in messages about conversions.
     family: Box<str>,
     kinds: HashMap<Box<str>, TypeId>,
-    /// What is told of kinds whose objects are read as they are.
+    /// The types of custom kinds, whose objects are decoded without a type.
     described: HashMap<Box<str>, TypeId>,
 }
 
-/// The kinds of the meta group that every group version knows too: bodies of requests and parts of answers.
+/// Kinds of the meta group that every group version has: request bodies and parts of responses.
 const EVERYWHERE: [&str; 7] = [
     "WatchEvent",
     "ListOptions",
@@ -48,7 +48,7 @@ const EVERYWHERE: [&str; 7] = [
     "UpdateOptions",
     "PatchOptions",
 ];
-/// The kinds of the meta group that the core's first version knows too.
+/// Kinds of the meta group that core v1 has as well.
 const IN_CORE: [&str; 6] = ["Status", "List", "APIVersions", "APIGroup", "APIGroupList", "APIResourceList"];
 
 impl Registry {
@@ -57,13 +57,13 @@ impl Registry {
         Registry::of_files(builtin::FILES.iter())
     }
 
-    /// The registry of the built-in kinds and of those that earlier releases served: for tools that convert files. A
-    /// server must not know the latter, because it would take bodies of them.
+    /// The registry of built-in and removed kinds, for tools that convert files. A server must not know the latter, because it
+    /// would accept them.
     pub fn complete() -> Result<Registry, TableError> {
         Registry::of_files(builtin::FILES.iter().chain(&builtin::REMEMBERED))
     }
 
-    /// The registry of metadata alone, for those who know of no kind.
+    /// The registry of metadata alone.
     pub fn metadata() -> Result<Registry, TableError> {
         Registry::of_files(builtin::FILES.iter().filter(|(name, _)| *name == "meta_v1"))
     }
@@ -75,7 +75,7 @@ impl Registry {
         Registry::compile(&facts)
     }
 
-    /// Compiles what the files say. They may refer to each other in any order.
+    /// Compiles the files. They may refer to each other in any order.
     pub fn compile(files: &[Facts]) -> Result<Registry, TableError> {
         Compiler::new(files)
             .and_then(|mut compiler| compiler.compile(files))
@@ -84,7 +84,7 @@ impl Registry {
 
     /// The type with this id.
     pub fn get(&self, id: TypeId) -> &Type {
-        // Ids are made by this registry only; the fallback is never reached and costs no panic path.
+        // Only this registry makes ids, so the fallback is unreachable; it avoids a panic path.
         const NONE: &Type = &Type::Scalar(Scalar::RawJson);
         match (id.0 as usize).checked_sub(self.first) {
             Some(at) => self.types.get(at).unwrap_or(NONE),
@@ -107,7 +107,7 @@ impl Registry {
         found.or_else(|| if shared() { self.meta(kind) } else { None })
     }
 
-    /// The type of a kind as those see it who look into its objects part by part.
+    /// The type of a kind, for walks into its objects; custom kinds have one, too.
     pub fn described(&self, group: &str, version: &str, kind: &str) -> Option<TypeId> {
         let described = self.version(group, version).and_then(|version| version.described.get(kind).copied());
         described.or_else(|| self.kind(group, version, kind))
@@ -132,29 +132,29 @@ impl Registry {
         self.version(words::META_GROUP, "v1")?.kinds.get(name).copied()
     }
 
-    /// The group and version in which a type is known by its name.
+    /// The group and version that define a type.
     pub fn home(&self, id: TypeId) -> Option<(&str, &str)> {
         let name = &*self.structure(id)?.name;
         let version = self.versions.iter().find(|version| version.kinds.get(name) == Some(&id))?;
         Some((&version.group, &version.version))
     }
 
-    /// The struct that holds kind and apiVersion alone: what is read of a body before its kind is known.
+    /// The struct with only kind and apiVersion: decoded before the kind is known.
     pub fn type_meta(&self) -> TypeId {
         self.type_meta
     }
 
-    /// Any value, of which nobody has said anything.
+    /// Any value without a schema.
     pub fn free(&self) -> TypeId {
         self.free
     }
 
-    /// An object that has metadata and of which nobody has said more: how custom resources are read and stored.
+    /// An object with metadata and no other schema: how custom resources are decoded and stored.
     pub fn free_object(&self) -> TypeId {
         self.free_object
     }
 
-    /// The word for a group in messages about conversions: `core`, `apps`.
+    /// The group's name in messages about conversions: `core`, `apps`.
     pub fn family(&self, group: &str) -> &str {
         let known = self.versions.iter().find(|version| *version.group == *group);
         match (known, &self.base) {
@@ -164,7 +164,7 @@ impl Registry {
         }
     }
 
-    /// The name that type errors print.
+    /// The Go type name in errors.
     pub fn type_name(&self, id: TypeId) -> String {
         match self.get(id) {
             Type::Struct(structure) => structure.type_name(),
@@ -195,12 +195,12 @@ impl Registry {
     }
 }
 
-/// What is added to types that are there already: kinds that are not built in. See [`Registry::lookup`].
+/// Types that extend a registry: custom resources. See [`Registry::lookup`].
 #[derive(Debug)]
 pub struct Addition(Registry);
 
 impl Addition {
-    /// Nothing yet, on top of these types.
+    /// Empty, on top of these types.
     pub fn to(base: &Arc<Registry>) -> Addition {
         Addition(Registry {
             base: Some(base.clone()),
@@ -214,13 +214,13 @@ impl Addition {
 
     /// Adds a type.
     pub fn add(&mut self, ty: Type) -> TypeId {
-        // A definition has a few thousand types at most: its size is bounded, and each of its bytes says less than one.
+        // A definition has a few thousand types at most, because its size is bounded.
         let id = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         self.0.types.push(ty);
         TypeId(id)
     }
 
-    /// Adds a kind whose objects are read as they are, and described by this type.
+    /// Adds a kind whose objects are decoded without a type, and described by this one.
     pub fn kind(&mut self, kind: &GroupVersionKind, described: TypeId) {
         let GroupVersionKind { group, version, kind } = kind;
         let same = |known: &&mut Version| *known.group == **group && *known.version == **version;
@@ -244,13 +244,13 @@ impl Addition {
         held.described.insert(kind.as_str().into(), described);
     }
 
-    /// All of it together.
+    /// The finished registry.
     pub fn done(self) -> Registry {
         self.0
     }
 }
 
-/// A struct with these fields, for kinds that are not built in: they have no Protobuf form and no rules of the table.
+/// A struct with these fields, for custom resources: without a Protobuf form and rules of the table.
 pub fn structure(name: &str, object: bool, fields: Vec<Field>, open: Option<TypeId>) -> Struct {
     Struct {
         name: name.into(),
@@ -262,7 +262,7 @@ pub fn structure(name: &str, object: bool, fields: Vec<Field>, open: Option<Type
     }
 }
 
-/// The work of one compilation.
+/// The state of a compilation.
 struct Compiler<'a> {
     registry: Registry,
     /// Types by `package/version.Name`, as the files refer to them.
@@ -292,7 +292,7 @@ impl<'a> Compiler<'a> {
             for fact in &file.types {
                 let id = compiler.add(Type::Struct(Struct::default()))?;
                 compiler.named.insert((place.clone(), &fact.name), id);
-                // The types of the meta group are looked up by name whether or not they are objects.
+                // Types of the meta group are looked up by name, whether or not they are objects.
                 if fact.object || file.group == words::META_GROUP {
                     kinds.insert(fact.name.as_str().into(), id);
                 }
@@ -333,7 +333,7 @@ impl<'a> Compiler<'a> {
         Ok(std::mem::take(&mut self.registry))
     }
 
-    /// What custom resources are read as.
+    /// The type of custom resources.
     fn free(&mut self) -> Result<(), String> {
         let free = self.scalar(Scalar::Free)?;
         self.registry.free = free;
@@ -372,7 +372,7 @@ impl<'a> Compiler<'a> {
         let mut nested = Vec::new();
         self.flatten(facts, file, fact, limits::INLINE_DEPTH, &mut fields, Some(&mut nested))?;
         let count = u16::try_from(fields.len()).map_err(|error| error.to_string())?;
-        // The fields of an inlined type have numbers of the message that declares them, not of this one.
+        // The fields of an inlined type have numbers of the message that declares them.
         let own = fields.iter().zip(0..count).filter(|(field, _)| !field.inlined && field.number > 0);
         let own = own.map(|(field, at)| Slot { number: field.number, what: InSlot::Field(at) });
         let mut wire: Vec<Slot> = own.chain(nested.iter().copied()).collect();
@@ -393,8 +393,7 @@ impl<'a> Compiler<'a> {
         }))
     }
 
-    /// Appends the fields of a type, and where one is inlined the fields of that. The outermost type wants to know
-    /// which it inlines.
+    /// Appends the fields of a type, including those of inlined types. The outermost type records which types it inlines.
     fn flatten(
         &mut self,
         facts: &HashMap<TypeId, (&Facts, &TypeFact)>,
@@ -466,7 +465,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// The three unions of the schema language: a schema, or something simpler in its place.
+    /// The three unions of JSON schemas: a schema, or something simpler instead.
     fn either(&mut self, file: &Facts, name: &str) -> Result<Option<TypeId>, String> {
         let Some(other) = name.strip_prefix("schema_or_") else { return Ok(None) };
         let object = self.find(file, "JSONSchemaProps")?;
@@ -537,8 +536,8 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// The types that have such a field somewhere below them, or such a value in a map. Types refer to each other in
-    /// circles, so the mark spreads until nothing changes.
+    /// The types with such a field somewhere below them, or such a value in a map. Types refer to each other in cycles, so the
+    /// mark spreads until nothing changes.
     fn spread(&self, has: impl Fn(&Field) -> bool, in_map: impl Fn(&Type) -> bool) -> Vec<bool> {
         let mut marked = vec![false; self.registry.types.len()];
         loop {
@@ -565,14 +564,14 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// Where a walk must go.
+/// The indices of fields into which a walk must descend.
 fn positions(fields: &[Field], marked: &[bool], has: impl Fn(&Field) -> bool) -> Box<[u16]> {
     let below = |field: &Field| marked.get(field.ty.0 as usize).copied().unwrap_or(false);
     let wanted = (0u16..).zip(fields).filter(|(_, field)| has(field) || below(field));
     wanted.map(|(at, _)| at).collect()
 }
 
-/// A field of which no more is said than its name and type.
+/// A field with only a name and a type.
 pub fn plain_field(name: Arc<str>, ty: TypeId) -> Field {
     Field {
         name,

@@ -1,22 +1,22 @@
-//! The parser of the facts table: one text file per group and version, one fact per line.
+//! The parser of the schema table: one text file per group version, one fact per line.
 //!
-//! The words of the format are explained in `schema/README.md`. The parser is strict: a word it does not know is an
-//! error, because a fact that is silently dropped shows up as a wrong answer to some client.
+//! `schema/README.md` explains the format. The parser is strict: an unknown word is an error, because a silently dropped fact
+//! would show up as a wrong response.
 
 use std::fmt;
 
 use super::validate::{Format, Rules};
 
-/// What one file says.
+/// The contents of one file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
     /// The Protobuf package, from which the published names of the types follow.
     pub package: String,
-    /// The group, empty for the core.
+    /// The group, empty for the core group.
     pub group: String,
     /// The version within the group.
     pub version: String,
-    /// Whether clients find the version in discovery. Others only lend their types.
+    /// Whether the version is in discovery. Others only contribute types.
     pub served: bool,
     /// The resources, in the order of the file.
     pub resources: Vec<ResourceFact>,
@@ -31,38 +31,38 @@ pub struct ResourceFact {
     pub plural: String,
     /// The kind of its objects.
     pub kind: String,
-    /// Whether its objects stand in namespaces.
+    /// Whether it is namespaced.
     pub namespaced: bool,
-    /// The name of one.
+    /// The singular name.
     pub singular: String,
-    /// Names that are quicker to type.
+    /// Abbreviations for command lines.
     pub short: Vec<String>,
-    /// The sets it belongs to, such as `all`.
+    /// The categories it belongs to, such as `all`.
     pub categories: Vec<String>,
-    /// What can be done with it, sorted.
+    /// The supported verbs, sorted.
     pub verbs: Vec<String>,
-    /// The group and version its objects are stored in; none when nothing is stored.
+    /// The storage version; `None` if nothing is stored.
     pub storage: Option<(String, String)>,
-    /// The release that brought it.
+    /// The release that introduced it.
     pub introduced: Option<(u32, u32)>,
-    /// The release that advises against it.
+    /// The release that deprecated it.
     pub deprecated: Option<(u32, u32)>,
-    /// The release that no longer has it.
+    /// The release that removes it.
     pub removed: Option<(u32, u32)>,
-    /// What to use instead.
+    /// Its replacement.
     pub replacement: Option<String>,
-    /// The feature gate that must be open, too.
+    /// The feature gate that it depends on.
     pub gate: Option<String>,
-    /// What stands below its objects.
+    /// Its subresources.
     pub subs: Vec<SubFact>,
-    /// The columns of its tables; none means name and age.
+    /// The columns of its tables; empty means name and age.
     pub columns: Vec<ColumnFact>,
 }
 
-/// One sub-resource.
+/// One subresource.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SubFact {
-    /// Its name in paths.
+    /// The name in paths.
     pub name: String,
     /// The group of its kind.
     pub group: String,
@@ -70,9 +70,9 @@ pub struct SubFact {
     pub version: String,
     /// The kind of its bodies.
     pub kind: String,
-    /// What can be done with it, sorted.
+    /// The supported verbs, sorted.
     pub verbs: Vec<String>,
-    /// The feature gate that must be open.
+    /// The feature gate that it depends on.
     pub gate: Option<String>,
 }
 
@@ -83,80 +83,80 @@ pub struct ColumnFact {
     pub name: String,
     /// The type of the cells.
     pub kind: String,
-    /// What the cells mean, such as `name`.
+    /// The format of the cells, such as `name`.
     pub format: String,
-    /// Zero for what is always shown.
+    /// Zero for columns that are always shown.
     pub priority: u32,
-    /// The field whose documentation says what the cells mean: its type as `package/version.Name`, and its JSON name.
+    /// The field whose description the column has: its type as `package/version.Name`, and its JSON name.
     pub field: Option<(String, String)>,
-    /// What the cells mean, for a column that shows no single field.
+    /// The description of a column that shows no single field.
     pub text: String,
 }
 
 /// One type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TypeFact {
-    /// Its name within the version.
+    /// The name within the version.
     pub name: String,
-    /// Whether it carries kind and apiVersion.
+    /// Whether it has kind and apiVersion.
     pub object: bool,
-    /// Whether apply takes or leaves it as a whole.
+    /// Whether it is atomic for server-side apply.
     pub atomic: bool,
-    /// `discriminator:field=Value,…` when at most one of its fields may be set.
+    /// `discriminator:field=Value,…` if at most one of its fields may be set.
     pub union: Option<String>,
-    /// What it is when it is no struct: a named list.
+    /// The type of a named list.
     pub wraps: Option<Shape>,
-    /// Its fields in the order of the wire's JSON.
+    /// Its fields in JSON order.
     pub fields: Vec<FieldFact>,
 }
 
 /// One field of a type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FieldFact {
-    /// Its Protobuf number.
+    /// The Protobuf number.
     pub number: u32,
-    /// Its JSON name; empty for a type whose fields stand among its parent's.
+    /// The JSON name; empty for an inlined type.
     pub name: String,
-    /// What it holds.
+    /// The type of its value.
     pub shape: Shape,
     /// Whether absent and zero differ.
     pub pointer: bool,
-    /// Whether it is printed even when zero.
+    /// Whether it is printed even if zero.
     pub emit: bool,
-    /// Whether an empty list or map that a client sends is told from none until it is stored.
+    /// Whether an empty list or map from a client differs from an absent one until it is stored.
     pub given: bool,
-    /// Whether a time that is none is shown as null.
+    /// Whether an absent time is printed as null.
     pub nullable: bool,
     /// Whether the published schema requires it.
     pub required: bool,
-    /// Whether the published schema advises against it.
+    /// Whether the published schema marks it as deprecated.
     pub deprecated: bool,
-    /// How apply merges a list.
+    /// How server-side apply merges a list.
     pub list: ListFact,
-    /// Whether apply takes or leaves a map or struct as a whole, where the field says so itself.
+    /// Whether a map or struct is atomic for server-side apply, if the field itself says so.
     pub map_atomic: Option<bool>,
-    /// How a strategic merge patch treats it: the strategies and the key of the merge.
+    /// The strategic merge patch settings: strategies and merge key.
     pub patch: Option<PatchFact>,
     /// The published default, as JSON.
     pub default: Option<String>,
-    /// The default that the server sets without publishing it.
+    /// A default that the server sets but does not publish.
     pub fill: FillFact,
-    /// The values it may have.
+    /// The allowed values.
     pub values: Vec<String>,
-    /// The values its items may have.
+    /// The allowed values of its items.
     pub item_values: Vec<String>,
-    /// What its values must be like.
+    /// The validation rules of its values.
     pub rules: Rules,
 }
 
-/// What a field holds.
+/// The type of a field's value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
-    /// A word: a scalar, a type of this file, or `package/version.Type`.
+    /// A scalar, a type of this file, or `package/version.Type`.
     Name(String),
     /// A list.
     List(Box<Shape>),
-    /// A map from text.
+    /// A map with string keys.
     Map(Box<Shape>),
 }
 
@@ -166,21 +166,21 @@ impl Default for Shape {
     }
 }
 
-/// How apply merges a list.
+/// How server-side apply merges a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ListFact {
-    /// Nothing is said, which means as a whole.
+    /// Not stated, which means atomic.
     #[default]
     Unsaid,
     /// As a whole.
     Atomic,
-    /// Item by item, equal items are one.
+    /// Item by item, identified by value.
     Set,
-    /// Item by item, by these keys.
+    /// Item by item, identified by these keys.
     Map(Vec<String>),
 }
 
-/// How a strategic merge patch treats a field.
+/// The strategic merge patch settings of a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PatchFact {
     /// `merge`, `replace`, `retainKeys`.
@@ -189,42 +189,42 @@ pub struct PatchFact {
     pub key: Option<String>,
 }
 
-/// A default that the server sets without publishing it.
+/// A default that the server sets but does not publish.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FillFact {
     /// None.
     #[default]
     None,
-    /// This, as JSON.
+    /// This value, as JSON.
     Always(String),
-    /// This, as JSON, under a condition that lives in code.
+    /// This value, as JSON, under a condition in code.
     Sometimes(String),
     /// A value that only code knows.
     Code,
 }
 
-/// A line that makes no sense.
+/// An invalid line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct TableError {
-    /// Its number, from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The error.
     pub message: String,
 }
 
-/// The verbs that `all` stands for, sorted.
+/// The verbs of `all`, sorted.
 const ALL_VERBS: [&str; 8] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
-/// The group and version that the text of a file is about, without reading the rest.
+/// The group and version of a file, without parsing the rest.
 pub fn group_version(text: &str) -> Option<(&str, &str)> {
     let mut words = text.lines().find_map(|line| line.strip_prefix("group "))?.split_whitespace();
     let (group, _, version) = (words.next()?, words.next()?, words.next()?);
     Some((if group == "core" { "" } else { group }, version))
 }
 
-/// Reads one file.
+/// Parses one file.
 pub fn parse(text: &str) -> Result<Facts, TableError> {
     let mut facts = Facts::default();
     for (index, line) in text.lines().enumerate() {
@@ -481,10 +481,10 @@ fn patch_fact(value: &str) -> PatchFact {
 }
 
 fn enum_values(value: &str) -> Vec<String> {
-    // A word with a space is written as JSON, which has another way to write it.
+    // A word with a space is written as JSON, with an escape.
     let mut words: Vec<String> =
         value.split(',').map(|word| serde_json::from_str(word).unwrap_or_else(|_| word.to_owned())).collect();
-    // The table has them in the order of messages; published are they in that of their letters.
+    // The table has them in the order of messages; they are published alphabetically.
     words.sort_unstable();
     words
 }

@@ -1,11 +1,10 @@
-//! What the types of texts are called. The table of facts knows them all as texts; messages about a value that is none
-//! name the type, and clients compare messages.
+//! The Go types of string fields. The schema table treats all as strings; error messages name the Go type, and clients compare
+//! messages.
 
-/// Lines of `package <name>`, each followed by lines of `<struct>.<field> <type>` of that package.
+/// Lines of `package <name>`, each followed by lines of `<struct>.<field> <type>`.
 const TABLE: &str = include_str!("../../../schema/text-types.txt");
 
-/// The type of a field, if it is a text, or a list or map of texts, with a name of its own. Looked for from the start:
-/// only messages ask.
+/// The Go type of a field, if it is a named string type, or a list or map of those. A linear search: only error messages need it.
 pub(in crate::api) fn of(package: &str, owner: &str, field: &str) -> Option<&'static str> {
     let lines = TABLE.lines().skip_while(|line| line.strip_prefix("package ") != Some(package)).skip(1);
     lines.take_while(|line| !line.starts_with("package ")).find_map(|line| {
@@ -15,7 +14,7 @@ pub(in crate::api) fn of(package: &str, owner: &str, field: &str) -> Option<&'st
     })
 }
 
-/// The type of what a list or map of that type holds; other types hold nothing but themselves.
+/// The element type of a list or map type; other types are returned unchanged.
 pub(in crate::api) fn held_by(kind: &str) -> &str {
     let map = kind.strip_prefix("map[").and_then(|rest| rest.split_once(']')).map(|(_, held)| held);
     map.or_else(|| kind.strip_prefix("[]")).unwrap_or(kind)

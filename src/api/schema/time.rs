@@ -1,32 +1,32 @@
-//! Instants as RFC 3339 text, read as strictly and refused in the same words as the API always did.
+//! Times in RFC 3339, parsed as strictly and with the same errors as in Go.
 
 use std::fmt::Write as _;
 
-/// Seconds since 1970 of the zero time, which stands for no time at all.
+/// The Unix time of Go's zero time, which means no time.
 pub const ZERO_SECONDS: i64 = -62_135_596_800;
 
 const SECONDS_LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
 const MICROS_LAYOUT: &str = "2006-01-02T15:04:05.000000Z07:00";
 const DAY_SECONDS: i64 = 86_400;
 
-/// Reads an instant to the second. A fraction is accepted and dropped.
+/// Parses a time in seconds. A fraction is accepted and dropped.
 pub fn parse_seconds(text: &str) -> Result<i64, String> {
     Reader::new(text, SECONDS_LAYOUT).instant(false).map(|(seconds, _)| seconds)
 }
 
-/// Reads an instant to the microsecond, which needs exactly six decimals: seconds and microseconds.
+/// Parses a time in microseconds, which needs exactly six decimals: seconds and microseconds.
 pub fn parse_micros(text: &str) -> Result<(i64, u32), String> {
     Reader::new(text, MICROS_LAYOUT).instant(true)
 }
 
-/// Prints an instant to the second.
+/// Prints a time in seconds.
 pub fn format_seconds(seconds: i64) -> String {
     let mut out = stem(seconds);
     out.push('Z');
     out
 }
 
-/// Prints an instant to the microsecond.
+/// Prints a time in microseconds.
 pub fn format_micros(seconds: i64, micros: u32) -> String {
     let mut out = stem(seconds);
     let _ = write!(out, ".{micros:06}Z");
@@ -55,7 +55,7 @@ pub fn date(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// The day, counted from 1970, of a date.
+/// The day of a date, counted from 1970.
 pub fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = year - i64::from(month <= 2);
     let era = year.div_euclid(400);
@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
         if range.contains(&value) { Ok(value) } else { Err(self.out_of_range(what)) }
     }
 
-    /// The hour may be one digit alone, as in the reference.
+    /// The hour may have a single digit, as in the reference.
     fn hour(&mut self) -> Result<i64, String> {
         match self.rest {
             [digit, rest @ ..] if digit.is_ascii_digit() && !rest.first().is_some_and(u8::is_ascii_digit) => {
@@ -209,12 +209,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The number that at most six decimal digits stand for.
+/// The number of at most six decimal digits.
 fn number(digits: &[u8]) -> i64 {
     digits.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit.wrapping_sub(b'0')))
 }
 
-/// Text as messages about times print it: what is not plain ASCII is written byte by byte.
+/// Text as Go's time errors quote it: non-ASCII characters byte by byte.
 fn quoted(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() + 2);
     out.push('"');

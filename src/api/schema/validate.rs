@@ -1,5 +1,5 @@
-//! The walk that checks the rules that the table states of fields: bounds, lengths, forms. It works for any type, built in
-//! or custom; rules that need more than one field are functions beside their kinds in [`crate::api::kinds`].
+//! Declarative validation of the schema table: bounds, lengths, formats. It works for any type; rules about several fields are
+//! functions of the kinds in [`crate::api::kinds`].
 
 use super::{Field, ListFact, Registry, Struct, Type, TypeId};
 use crate::api::field::{FieldError, Path, quoted};
@@ -7,46 +7,46 @@ use crate::api::findings::Errors;
 use crate::api::names;
 use crate::api::value::Value;
 
-/// What the table demands of the values of a field.
+/// The rules of a field's values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Whether there must be a value.
+    /// Whether a value is required.
     pub must: bool,
-    /// The smallest number.
+    /// The minimum.
     pub min: Option<i64>,
-    /// The largest number.
+    /// The maximum.
     pub max: Option<i64>,
-    /// The fewest bytes of a text.
+    /// The minimum length of a text in bytes.
     pub min_length: Option<usize>,
-    /// The most bytes of a text.
+    /// The maximum length of a text in bytes.
     pub max_length: Option<usize>,
-    /// The fewest items of a list or entries of a map.
+    /// The minimum number of items or entries.
     pub min_items: Option<usize>,
-    /// The most items of a list or entries of a map.
+    /// The maximum number of items or entries.
     pub max_items: Option<usize>,
-    /// The form of a text.
+    /// The format of a text.
     pub format: Option<Format>,
 }
 
-/// The forms that a rule can name.
+/// The formats of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// One part of a host name.
+    /// A DNS label.
     DnsLabel,
-    /// A host name.
+    /// A DNS subdomain.
     DnsSubdomain,
-    /// The key of a label.
+    /// A label key.
     LabelKey,
-    /// The value of a label.
+    /// A label value.
     LabelValue,
-    /// An address.
+    /// An IP address.
     Ip,
-    /// A block of addresses.
+    /// A CIDR.
     Cidr,
 }
 
 impl Format {
-    /// The form that the table calls by this word.
+    /// The format of this name in the table.
     pub fn named(word: &str) -> Option<Format> {
         Some(match word {
             "dns-label" => Format::DnsLabel,
@@ -71,16 +71,16 @@ impl Format {
     }
 }
 
-/// What becomes of a value that an update leaves as it was.
+/// How an update treats unchanged values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unchanged {
-    /// It is checked like any other.
+    /// They are validated like others.
     Checked,
-    /// It passes: rules may become stricter without locking up what is stored.
+    /// They are accepted: rules may become stricter without blocking stored objects.
     Passes,
 }
 
-/// Checks a value against the rules of its type. The old value comes with an update.
+/// Validates a value against the rules of its type. The old value is given for an update.
 pub fn validate(
     registry: &Registry,
     ty: TypeId,
@@ -93,7 +93,7 @@ pub fn validate(
     walk.errors
 }
 
-/// Whether a type has rules anywhere: most have none, and then nobody needs to look.
+/// Whether a type has rules anywhere: most have none, and need no walk.
 pub fn has_rules(registry: &Registry, ty: TypeId) -> bool {
     match registry.get(ty) {
         Type::Struct(structure) => !structure.ruled.is_empty(),
@@ -159,7 +159,7 @@ impl Walk<'_> {
         }
         match value {
             Some(Value::Int(number)) => self.number(rules, *number, path),
-            // A number that is no pointer is there also when nobody wrote it.
+            // A number that is no pointer counts even if absent.
             None if !field.pointer && (rules.min.is_some() || rules.max.is_some()) => {
                 self.number(rules, 0, path);
             }
@@ -208,7 +208,7 @@ impl Walk<'_> {
     }
 }
 
-/// The old item that a new one continues, where the list says how to tell.
+/// The old item that corresponds to a new one, if the list has keys.
 fn counterpart<'a>(merge: &ListFact, item: &Value, old: &'a [Value]) -> Option<&'a Value> {
     match merge {
         ListFact::Map(keys) => {

@@ -4,23 +4,23 @@ use super::kinds;
 use crate::api::catalog::resource::Resource;
 use crate::api::status::{self, Status};
 
-/// What must hold of the fields of an object: all of the terms.
+/// A field selector: all terms must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSelector(Vec<Term>);
 
 /// One requirement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// The label of the field.
+    /// The name of the field.
     pub field: String,
-    /// Whether the field must have the value, or must not.
+    /// Whether the field must equal the value or differ from it.
     pub equals: bool,
-    /// The value.
+    /// The value to compare with.
     pub value: String,
 }
 
 impl FieldSelector {
-    /// Reads a field selector. Which fields there are is the kind's business: see [`FieldSelector::for_kind`].
+    /// Parses a field selector. The kind decides which fields exist: see [`FieldSelector::for_kind`].
     pub fn parse(text: &str) -> status::Result<FieldSelector> {
         let mut parts = split(text);
         parts.sort_unstable();
@@ -30,7 +30,7 @@ impl FieldSelector {
             term(part).ok_or_else(not_understood)?
         });
         let mut terms = terms.collect::<status::Result<Vec<Term>>>()?;
-        // Of no field, no value: that holds of everything, whatever the sign between them.
+        // An empty field with an empty value matches everything, with either operator.
         terms.retain(|term| !(term.field.is_empty() && term.value.is_empty()));
         Ok(FieldSelector(terms))
     }
@@ -40,17 +40,17 @@ impl FieldSelector {
         &self.0
     }
 
-    /// Whether everything matches.
+    /// Whether it matches everything.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value that `field` must have.
+    /// The value that `field` must equal.
     pub fn exact(&self, field: &str) -> Option<String> {
         self.0.iter().find(|term| term.equals && term.field == field).map(|term| term.value.clone())
     }
 
-    /// The same selector over the fields that stores index, or a refusal if the kind does not know one.
+    /// The selector in terms of indexed fields, or an error if the kind does not support one.
     pub fn for_kind(&self, resource: &Resource) -> status::Result<FieldSelector> {
         let terms = self.0.iter().map(|term| {
             let field = kinds::indexed_field(resource, &term.field).map_err(Status::bad_request)?;
@@ -60,7 +60,7 @@ impl FieldSelector {
     }
 }
 
-/// Splits at commas that no backslash stands before.
+/// Splits at commas that are not escaped.
 fn split(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut start = 0;
@@ -80,10 +80,10 @@ fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-/// One term; `None` if it has no operator.
+/// Parses one term; `None` if it has no operator.
 fn term(part: &str) -> Option<status::Result<Term>> {
     let at = part.find(['!', '=']).and_then(|first| {
-        // A lone exclamation mark belongs to the field.
+        // A lone exclamation mark is part of the field.
         (first..part.len())
             .find(|at| part.as_bytes().get(*at) == Some(&b'=') || part.as_bytes()[*at..].starts_with(b"!="))
     })?;
@@ -95,7 +95,7 @@ fn term(part: &str) -> Option<status::Result<Term>> {
     Some(unescape(value).map(|value| Term { field: field.to_owned(), equals, value }))
 }
 
-/// Takes the backslashes off the characters they protect.
+/// Removes escapes.
 fn unescape(value: &str) -> status::Result<String> {
     let bad_escape = |sequence: &str| {
         Status::bad_request(format!("invalid field selector: invalid escape sequence: {sequence}"))

@@ -1,4 +1,4 @@
-//! Which fields of which kind a selector can ask for, and what an object has in them.
+//! The selectable fields of each kind, and their values in objects.
 
 use std::sync::Arc;
 
@@ -12,36 +12,36 @@ use crate::api::field::quoted;
 use crate::api::form::Form;
 use crate::api::value::Value;
 
-/// How a kind says that it does not know a field.
+/// The error message for an unsupported field.
 #[derive(Clone, Copy)]
 enum Refusal {
-    /// The way of most kinds that know fields of their own.
+    /// The message of most kinds with selectable fields.
     Plain,
-    /// The way of jobs.
+    /// The message of jobs.
     OfJob,
-    /// The way of kinds that name themselves in full.
+    /// The message that contains the full kind.
     OfKind,
 }
 
-/// A field that a kind can be asked for, and how its value is read.
+/// A selectable field, and how its value is read.
 struct Indexed {
     field: &'static str,
     read: fn(&Value) -> String,
 }
 
-/// The fields of one kind.
+/// The selectable fields of one kind.
 struct Fields {
     group: &'static str,
     kind: &'static str,
-    /// Whether the namespace can be asked for. Most cluster-wide kinds with fields of their own do not know it.
+    /// Whether metadata.namespace is selectable. Most cluster-scoped kinds with fields of their own do not support it.
     namespace: bool,
     indexed: &'static [Indexed],
-    /// Other spellings of the fields.
+    /// Other names of the fields.
     aliases: &'static [(&'static str, &'static str)],
     refusal: Refusal,
 }
 
-/// A kind without anything special; the rows below say where they differ.
+/// The defaults of the rows below.
 const PLAIN: Fields =
     Fields { group: "", kind: "", namespace: true, indexed: &[], aliases: &[], refusal: Refusal::Plain };
 
@@ -64,7 +64,7 @@ const TABLE: [Fields; 12] = [
             Indexed { field: "status.podIP", read: pod_ip },
             text!("status.nominatedNodeName", "status", "nominatedNodeName"),
         ],
-        // The addresses can be asked for, but no pod has a value there: the empty one matches all.
+        // status.podIPs is accepted, but no pod has a value there: only the empty one matches.
         aliases: &[("spec.host", "spec.nodeName"), ("status.podIPs", "status.podIPs")],
         ..PLAIN
     },
@@ -100,7 +100,7 @@ const TABLE: [Fields; 12] = [
         ..PLAIN
     },
     Fields {
-        // The same objects under other names: they are stored, and indexed, as the row above says.
+        // The same objects under other names: they are stored and indexed by the row above.
         group: "events.k8s.io",
         kind: "Event",
         aliases: &[
@@ -164,7 +164,7 @@ fn row(group: &str, kind: &str) -> Option<&'static Fields> {
     TABLE.iter().find(|fields| fields.group == group && fields.kind == kind)
 }
 
-/// The field that stores index under `label`, or why there is none.
+/// The indexed field of a label, or the error.
 pub(super) fn indexed_field(resource: &Resource, label: &str) -> Result<String, String> {
     if let Some(custom) = &resource.custom {
         let known = label == NAME
@@ -197,15 +197,15 @@ pub(super) fn indexed_field(resource: &Resource, label: &str) -> Result<String, 
     })
 }
 
-/// The indexed fields of an object in its storage version, beside name and namespace.
+/// The indexed fields of an object in its storage version, besides name and namespace.
 pub fn fields_of(group: &str, kind: &str, object: &Value) -> Pairs {
     let indexed = row(group, kind).map(|fields| fields.indexed).unwrap_or_default();
-    // A field that is absent counts as empty, so empty ones need no room.
+    // An absent field counts as empty, so empty values are not stored.
     let pairs = indexed.iter().map(|indexed| (indexed.field, (indexed.read)(object)));
     pairs.filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// Reads the fields of objects of a custom kind, as its definition is now. What it finds stays with an object like other forms of it.
+/// Reads the selectable fields of custom objects under the current definition. The result is cached with the object.
 pub(super) fn reader_of(custom: &Arc<Custom>, ordinal: u32) -> FieldReader {
     let custom = Arc::clone(custom);
     let mark = custom.mark.clone();
@@ -239,7 +239,7 @@ fn count(object: &Value, path: &[&str]) -> String {
 
 fn pod_ip(pod: &Value) -> String {
     let first = pod.at(&["status", "podIPs"]).and_then(|addresses| addresses.items().first());
-    // Clients from before there were several addresses set only the one.
+    // Older clients set only the single address.
     first.map_or_else(|| text(pod, &["status", "podIP"]), |address| address.str("ip").to_owned())
 }
 

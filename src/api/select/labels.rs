@@ -8,12 +8,12 @@ use crate::api::field::quoted;
 use crate::api::names;
 use crate::api::status::{self, Status};
 
-/// Reads a label selector. The messages are part of the API.
+/// Parses a label selector. The messages are part of the API.
 pub fn parse(text: &str) -> status::Result<Vec<LabelRule>> {
     Parser::new(text).selector().map_err(Status::bad_request)
 }
 
-/// A piece of a selector.
+/// A token of a selector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token<'a> {
     Word(&'a str),
@@ -29,7 +29,7 @@ impl<'a> Token<'a> {
         }
     }
 
-    /// Whether this can be a key or value. `in` and `notin` are signs only where an operator is expected.
+    /// Whether this can be a key or value. `in` and `notin` are operators only where one is expected.
     fn word(self) -> Option<&'a str> {
         match self {
             Token::Word(text) => Some(text),
@@ -52,11 +52,11 @@ struct Parser<'a> {
 
 impl<'a> Parser<'a> {
     fn new(text: &'a str) -> Parser<'a> {
-        // A zero byte ends the selector, wherever it stands.
+        // A zero byte ends the selector.
         Parser { rest: text.split('\0').next().unwrap_or_default() }
     }
 
-    /// The next token and what follows it.
+    /// The next token and the rest.
     fn scan(&self) -> (Token<'a>, &'a str) {
         let rest = self.rest.trim_start_matches(|c: char| c.is_ascii() && is_space(c as u8));
         let Some(first) = rest.bytes().next() else {
@@ -148,7 +148,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Values in parentheses, any of which may be empty.
+    /// Values in parentheses, which may be empty.
     fn set(&mut self) -> Result<BTreeSet<Box<str>>, String> {
         let open = self.take();
         if open != Token::Sign("(") {
@@ -197,7 +197,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Builds the rule, if its values are labels.
+/// Makes a rule, if its values are valid.
 fn rule(key: &str, operator: &str, values: BTreeSet<Box<str>>) -> Result<LabelRule, String> {
     let mut wrong = Vec::new();
     let bound = values.first().and_then(|value| value.parse::<i64>().ok());

@@ -1,23 +1,23 @@
-//! Ranges of addresses: which of their addresses services may have, and in which order free ones are looked for.
+//! Ranges of cluster IPs, and the order in which free addresses are searched.
 //!
-//! The lower band of a range is for those who choose an address themselves; who leaves the choice to the server gets one
-//! of the upper band, and one of the lower band only when the upper is full. So a fixed address is rarely taken already.
+//! The lower band of a range is for addresses that clients choose. The server allocates from the upper band, and from the lower
+//! one only when the upper is full. So a fixed address is rarely taken.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::api::names;
 
-/// An address range has no more than this many bits for its addresses: a search must be able to count them.
+/// The maximum number of host bits of a range: a search must be able to count them.
 const MOST_BITS: u8 = 64;
-/// The lower band is one part in this many of the range.
+/// The lower band is this fraction of the range.
 const LOWER_PART: u64 = 16;
-/// The lower band of a small range. A range of no more addresses has none.
+/// The minimum size of the lower band. A range of no more addresses has none.
 const LOWER_LEAST: u64 = 16;
-/// The lower band of a large range.
+/// The maximum size of the lower band.
 const LOWER_MOST: u64 = 256;
 
-/// The two kinds of addresses.
+/// An IP family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// Version 4.
@@ -32,7 +32,7 @@ impl Family {
         if address.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 
-    /// The family that a service names.
+    /// Parses the family in a service.
     pub fn parse(text: &str) -> Option<Family> {
         match text {
             "IPv4" => Some(Family::V4),
@@ -41,7 +41,7 @@ impl Family {
         }
     }
 
-    /// As services name it.
+    /// The name in a service.
     pub fn as_str(self) -> &'static str {
         match self {
             Family::V4 => "IPv4",
@@ -58,17 +58,17 @@ impl Family {
     }
 }
 
-/// The name of an address: the one way to write it, however it was written.
+/// The canonical text of an address.
 pub fn name(written: &str) -> Option<String> {
     parse(written).map(|address| address.to_string())
 }
 
-/// An address, however it was written: one of version 4 that wears a prefix of version 6 is one of version 4.
+/// Parses an address; an IPv4-mapped IPv6 address is an IPv4 address.
 pub fn parse(written: &str) -> Option<IpAddr> {
     names::parse_ip(written).map(|address| address.to_canonical())
 }
 
-/// A block of addresses for services.
+/// A range of cluster IPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
     network: IpAddr,
@@ -76,7 +76,7 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// The block with this prefix around an address; `None` if it is larger than a search can count.
+    /// The range with this prefix around an address; `None` if it is too large to search.
     pub fn new(address: IpAddr, prefix: u8) -> Option<AddressRange> {
         let width = width(address);
         let bits = width.checked_sub(prefix)?;
@@ -87,22 +87,22 @@ impl AddressRange {
         Some(AddressRange { network: address_at(address, number(address) & !low), prefix })
     }
 
-    /// The block that a text in CIDR notation is.
+    /// Parses a CIDR.
     pub fn parse(text: &str) -> Option<AddressRange> {
         names::parse_cidr(text).and_then(|(address, prefix)| AddressRange::new(address, prefix))
     }
 
-    /// Which addresses it holds.
+    /// The family of its addresses.
     pub fn family(&self) -> Family {
         Family::of(self.network)
     }
 
-    /// The address of the block itself, which no service gets.
+    /// The network address, which no service gets.
     pub fn network(&self) -> IpAddr {
         self.network
     }
 
-    /// How many addresses services may have: not the block's own, and not the last of version 4, which is for all.
+    /// The number of usable addresses: without the network address, and without the IPv4 broadcast address.
     pub fn size(&self) -> u64 {
         let bits = u32::from(width(self.network) - self.prefix);
         let all = 1u128 << bits;
@@ -125,14 +125,14 @@ impl AddressRange {
         offset.is_some_and(|offset| offset < u128::from(self.size()))
     }
 
-    /// How many addresses the lower band has.
+    /// The size of the lower band.
     pub fn lower_band(&self) -> u64 {
         let bits = u32::from(width(self.network) - self.prefix);
         let all = u64::try_from(1u128 << bits).unwrap_or(u64::MAX);
         lower_band(all, LOWER_PART, LOWER_LEAST, LOWER_MOST).min(self.size())
     }
 
-    /// All addresses in the order in which a free one is looked for. `random` draws a number below its bound.
+    /// All addresses in search order. `random` returns a number below its argument.
     pub fn candidates(&self, random: &mut dyn FnMut(u64) -> u64) -> impl Iterator<Item = IpAddr> + use<> {
         let (range, lower, size) = (*self, self.lower_band(), self.size());
         let turns = [turn(lower, size - lower, random), turn(0, lower, random)];
@@ -146,12 +146,12 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// How much of `size` is the lower band.
+/// The size of the lower band of `size` addresses.
 fn lower_band(size: u64, part: u64, least: u64, most: u64) -> u64 {
     if size <= least { 0 } else { (size / part).clamp(least, most) }
 }
 
-/// `count` numbers from `first` on, once around from a random one.
+/// `count` numbers from `first` on, cyclically from a random start.
 fn turn(first: u64, count: u64, random: &mut dyn FnMut(u64) -> u64) -> impl Iterator<Item = u64> + use<> {
     let start = if count == 0 { 0 } else { random(count) % count };
     (start..count).chain(0..start).map(move |offset| first + offset)

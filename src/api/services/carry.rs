@@ -1,4 +1,4 @@
-//! What a changed service keeps of what it was given, although the client did not repeat it.
+//! The allocated fields that an updated service keeps although the client omitted them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ fn is_blank(spec: &Value, field: &str) -> bool {
     spec.get(field).is_none_or(|list| list.items().is_empty())
 }
 
-/// A client that knows only the first address of a service still says all of them.
+/// Copies clusterIP to clusterIPs, for clients that know only the first address.
 pub fn mirror_address(spec: &mut Value) {
     let address = spec.str("clusterIP").to_owned();
     if !address.is_empty() && is_blank(spec, "clusterIPs") {
@@ -19,7 +19,7 @@ pub fn mirror_address(spec: &mut Value) {
     }
 }
 
-/// Fills in what the server gave before, so that the body of a first write can be written again.
+/// Restores allocated fields, so that the body of a create can be sent again as an update.
 pub fn keep_given(service: &mut Value, old: &Value) {
     let was = super::spec(old);
     let spec = service.entry("spec");
@@ -40,7 +40,7 @@ pub fn keep_given(service: &mut Value, old: &Value) {
     agree_on_addresses(spec, was);
 }
 
-/// Entries are recognized by their name; a port that the client gave to another entry is not given twice.
+/// Entries are identified by name; a port that the client gave to another entry is not used twice.
 fn keep_node_ports(spec: &mut Value, was: &Value) {
     let now: BTreeSet<i64> = node_ports(spec).collect();
     let kept: BTreeSet<i64> = node_ports(was).filter(|port| now.contains(port)).collect();
@@ -74,7 +74,7 @@ fn agree_on_addresses(spec: &mut Value, was: &Value) {
     }
 }
 
-/// Drops what the new type has no use for, unless the client changed it too: that is refused later.
+/// Drops fields that the new type does not use, unless the client changed them: that is refused later.
 pub fn drop_useless(service: &mut Value, old: &Value) {
     let was = super::spec(old).clone();
     let spec = service.entry("spec");
@@ -116,7 +116,7 @@ pub fn drop_useless(service: &mut Value, old: &Value) {
     }
 }
 
-/// Whether a service is reached from outside the cluster.
+/// Whether a service is reachable from outside of the cluster.
 pub fn is_reached_from_outside(spec: &Value) -> bool {
     matches!(spec.str("type"), "LoadBalancer" | "NodePort")
         || spec.get("externalIPs").is_some_and(|addresses| !addresses.items().is_empty())

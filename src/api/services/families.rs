@@ -1,5 +1,4 @@
-//! Which kinds of addresses a service has: what it says of it, what the cluster can give, and what follows for those that
-//! say nothing.
+//! The IP families of a service: from its fields, the cluster's ranges, and defaults.
 
 use std::collections::BTreeSet;
 
@@ -16,12 +15,12 @@ const PREFER: &str = "PreferDualStack";
 const REQUIRE: &str = "RequireDualStack";
 const NOT_CHANGED: &str = "may not change once set";
 
-/// The families that a cluster has addresses of.
+/// The IP families of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Families {
-    /// What a service gets that does not say.
+    /// The default family of services.
     pub first: Family,
-    /// Whether there are addresses of the other family too.
+    /// Whether the cluster has both families.
     pub both: bool,
 }
 
@@ -35,7 +34,7 @@ fn policy_path() -> Path {
     Path::new("spec").child("ipFamilyPolicy")
 }
 
-/// Fills in the families and the policy of a service, or says why they cannot be.
+/// Sets the families and the policy of a service, or reports errors.
 pub fn settle(service: &mut Value, old: Option<&Value>, cluster: Families) -> Result<(), Errors> {
     let was = old.map(super::spec);
     if !needs_address(super::spec(service))
@@ -74,7 +73,7 @@ pub fn settle(service: &mut Value, old: Option<&Value>, cluster: Families) -> Re
     let mut families = infer(spec, cluster, &mut errors);
     refuse(&mut errors)?;
     if unselected {
-        // Its endpoints come from elsewhere, so nobody knows their families: it may have more than the cluster has.
+        // A headless service without selector has unknown endpoints: it may have more families than the cluster.
         complete(&mut families, cluster.first, policy != SINGLE);
     } else {
         check_against_cluster(&families, &policy, cluster, &mut errors);
@@ -89,7 +88,7 @@ fn refuse(errors: &mut Errors) -> Result<(), Errors> {
     if errors.is_empty() { Ok(()) } else { Err(std::mem::take(errors)) }
 }
 
-/// A service that prefers both families and says nothing new is left alone, whatever the cluster has learned since.
+/// Whether an unchanged service with PreferDualStack is left alone, even if the cluster has gained a family.
 fn stays_preferred(spec: &Value, was: &Value) -> bool {
     let prefers = |spec: &Value| spec.str("ipFamilyPolicy") == PREFER;
     prefers(spec)
@@ -100,7 +99,7 @@ fn stays_preferred(spec: &Value, was: &Value) -> bool {
         && same(spec.get("ipFamilies"), was.get("ipFamilies"))
 }
 
-/// The wish for one family is clear: the second of what is unchanged goes.
+/// A change to a single family drops the second of unchanged lists.
 fn shorten(spec: &mut Value, was: &Value) {
     for field in ["clusterIPs", "ipFamilies"] {
         let now = list(spec, field);
@@ -121,7 +120,7 @@ fn refuse_loss(spec: &Value, was: &Value, policy: &str, errors: &mut Errors) {
     }
 }
 
-/// The families that are named, and those that follow from addresses.
+/// The stated families, and those that follow from addresses.
 fn infer(spec: &Value, cluster: Families, errors: &mut Errors) -> Vec<String> {
     let mut families: Vec<String> = list(spec, "ipFamilies").into_iter().map(str::to_owned).collect();
     let addresses = Node {
@@ -163,7 +162,7 @@ fn complete(families: &mut Vec<String>, first: Family, both: bool) {
     }
 }
 
-/// Which addresses a new service asks for: one for each of its families, and which one if it says.
+/// The addresses that a new service requests: one per family, with the stated one if any.
 pub fn asked_by_new(spec: &Value) -> Vec<(usize, Option<String>)> {
     let named = list(spec, "clusterIPs");
     if !needs_address(spec) || named.first() == Some(&HEADLESS) {
@@ -173,7 +172,7 @@ pub fn asked_by_new(spec: &Value) -> Vec<(usize, Option<String>)> {
     (0..families).map(|index| (index, named.get(index).map(|&address| address.to_owned()))).collect()
 }
 
-/// The same for a changed service: those that it has not got yet.
+/// The additional addresses that a changed service requests.
 pub fn asked_by_changed(spec: &Value, was: &Value) -> Vec<(usize, Option<String>)> {
     if !needs_address(spec) {
         return Vec::new();
@@ -188,7 +187,7 @@ pub fn asked_by_changed(spec: &Value, was: &Value) -> Vec<(usize, Option<String>
     vec![(1, list(spec, "clusterIPs").get(1).map(|&address| address.to_owned()))]
 }
 
-/// Writes an address that was got.
+/// Writes an allocated address.
 pub fn fill(service: &mut Value, index: usize, address: &str) {
     let spec = service.entry("spec");
     let mut all: Vec<String> = list(spec, "clusterIPs").into_iter().map(str::to_owned).collect();
@@ -200,7 +199,7 @@ pub fn fill(service: &mut Value, index: usize, address: &str) {
     }
 }
 
-/// Checks that what a service says of its addresses and their families fits together.
+/// Validates that the addresses and families of a service are consistent.
 pub fn validate(spec: &Node<'_>, errors: &mut Errors) {
     let (one, all) = (spec.child("clusterIP"), spec.child("clusterIPs"));
     let first = all.value.items().first().and_then(Value::as_str);
@@ -213,7 +212,7 @@ pub fn validate(spec: &Node<'_>, errors: &mut Errors) {
     }
     let mut seen = BTreeSet::new();
     for family in spec.child("ipFamilies").items() {
-        // Published is the empty text too, and never accepted.
+        // The published schema lists the empty string, too, but it is never accepted.
         family.one_of(errors, &["IPv4", "IPv6"]);
         if !seen.insert(family.text()) {
             family.duplicate(errors);
@@ -235,7 +234,7 @@ pub fn validate(spec: &Node<'_>, errors: &mut Errors) {
     if all.len() > 2 {
         all.invalid(errors, "may only hold up to 2 values");
     }
-    // What follows would only blame the good addresses for the bad ones.
+    // Further errors would only blame valid addresses for the invalid ones.
     if !broken {
         validate_pairs(spec, errors);
     }
@@ -261,7 +260,7 @@ fn validate_pairs(spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-/// Checks that a changed service keeps its addresses and families, but for the second ones.
+/// Validates that a changed service keeps its addresses and families, except for the second ones.
 pub fn validate_change(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
     if !needs_address(spec.value) || !needs_address(was.value) {
         return;
@@ -416,7 +415,7 @@ mod tests {
             "ipFamilyPolicy":"SingleStack"}"#;
         let more = one.replace(SINGLE, PREFER);
         assert_eq!(settled(&more, Some(one), TWO).unwrap().0, ["IPv4", "IPv6"]);
-        // What prefers both and does not change is not touched.
+        // An unchanged service with PreferDualStack is not touched.
         assert_eq!(settled(&more, Some(&more), TWO).unwrap().0, ["IPv4"]);
     }
 
@@ -467,7 +466,7 @@ mod tests {
         fill(&mut service, 1, "fd00::1");
         assert_eq!(list(super::super::spec(&service), "clusterIPs"), ["10.0.0.1", "fd00::1"]);
     }
-    /// As many as a body can have. Work that grows with their square would run for minutes.
+    /// As many as a body can have: quadratic work would take minutes.
     #[test]
     #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
     fn very_many_families_are_checked_in_one_pass() {

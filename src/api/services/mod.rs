@@ -1,5 +1,5 @@
-//! What services get of the cluster: addresses out of ranges, and ports on every node. Which of them a service asks for,
-//! keeps and lets go is decided here, as pure functions; who takes them is `verbs/services.rs`.
+//! Cluster IPs and node ports of services. Which ones a service requests, keeps and releases is decided here, as pure functions;
+//! `verbs/services.rs` allocates them.
 
 pub mod addresses;
 pub mod carry;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use super::value::Value;
 
-/// The address of a service that has none on purpose.
+/// The clusterIP of a headless service.
 pub const HEADLESS: &str = "None";
 
 /// The spec of a service.
@@ -18,12 +18,12 @@ pub fn spec(service: &Value) -> &Value {
     service.get("spec").unwrap_or(&Value::Null)
 }
 
-/// Whether services of this type have an address in the cluster.
+/// Whether services of this type have a cluster IP.
 pub fn needs_address(spec: &Value) -> bool {
     spec.str("type") != "ExternalName"
 }
 
-/// Whether services of this type are reached at ports of nodes. A load balancer may go without.
+/// Whether services of this type have node ports. A load balancer may do without.
 pub fn needs_node_ports(spec: &Value) -> bool {
     match spec.str("type") {
         "NodePort" => true,
@@ -32,39 +32,39 @@ pub fn needs_node_ports(spec: &Value) -> bool {
     }
 }
 
-/// Whether load balancers ask each node if it has an endpoint, at a port of its own.
+/// Whether the service needs a health check node port.
 pub fn needs_health_port(spec: &Value) -> bool {
     spec.str("type") == "LoadBalancer" && spec.str("externalTrafficPolicy") == "Local"
 }
 
-/// Whether the service has no address on purpose.
+/// Whether the service is headless.
 pub fn is_headless(spec: &Value) -> bool {
     matches!(list(spec, "clusterIPs").as_slice(), [HEADLESS])
 }
 
-/// The texts of a list.
+/// The strings of a list.
 pub fn list<'a>(spec: &'a Value, field: &str) -> Vec<&'a str> {
     let items = spec.get(field).map(Value::items).unwrap_or_default();
     items.iter().map(|item| item.as_str().unwrap_or_default()).collect()
 }
 
-/// The ports of nodes that stand in the spec, in order.
+/// The node ports in the spec, in order.
 pub fn node_ports(spec: &Value) -> impl Iterator<Item = i64> {
     let ports = spec.get("ports").map(Value::items).unwrap_or_default();
     ports.iter().filter_map(|port| port.get("nodePort").and_then(Value::as_int)).filter(|port| *port != 0)
 }
 
-/// Everything of the cluster that a stored service holds.
+/// The allocated addresses and ports of a service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
-    /// Its addresses, as their names are written.
+    /// Its cluster IPs in canonical form.
     pub addresses: BTreeSet<String>,
-    /// Its ports on the nodes.
+    /// Its node ports.
     pub ports: BTreeSet<u16>,
 }
 
 impl Holdings {
-    /// What this service holds.
+    /// The allocations of this service.
     pub fn of(service: &Value) -> Holdings {
         let spec = spec(service);
         let mut held = Holdings::default();
@@ -82,12 +82,12 @@ impl Holdings {
         held
     }
 
-    /// Whether it holds nothing.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty() && self.ports.is_empty()
     }
 
-    /// What is here and not there.
+    /// The allocations that `other` lacks.
     pub fn without(&self, other: &Holdings) -> Holdings {
         Holdings {
             addresses: self.addresses.difference(&other.addresses).cloned().collect(),

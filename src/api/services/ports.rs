@@ -1,4 +1,4 @@
-//! Which ports on the nodes a service asks for. The answers are written back where they were asked for.
+//! The node ports that a service requests. The allocated ports are written back into the same fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,20 +7,20 @@ use crate::api::field::{FieldError, Path};
 use crate::api::kinds::items_mut;
 use crate::api::value::Value;
 
-/// A dry run shows ports that nobody can have, from here on.
+/// A dry run shows unallocatable ports from here on.
 const DUMMY_PORTS: i64 = 32_769;
 
-/// One port that is asked for.
+/// One requested node port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// This port, or any.
     pub wanted: Option<i64>,
-    /// Which entries of `spec.ports` get it. None: it is for health checks.
+    /// The entries of `spec.ports` that get it. Empty for the health check port.
     pub entries: Vec<usize>,
 }
 
 impl Ask {
-    /// The field that a refusal is about.
+    /// The field of its errors.
     pub fn path(&self) -> Path {
         match self.entries.first() {
             Some(index) => Path::new("spec").child("ports").index(*index).child("nodePort"),
@@ -28,22 +28,20 @@ impl Ask {
         }
     }
 
-    /// The error of a port that cannot be had.
+    /// The error for a refused port.
     pub fn refused(&self, why: &str) -> FieldError {
         FieldError::invalid(&self.path(), &self.wanted.unwrap_or(0).to_string(), why)
     }
 }
 
-/// What a new service asks for. Entries with the same port share one on the nodes: so a name server is reached at one
-/// number by both protocols.
+/// The node ports that a new service requests. Entries with the same port share one: so DNS has one number for both protocols.
 pub fn for_new(spec: &Value) -> Vec<Ask> {
     let mut asks: Vec<Ask> = Vec::new();
     if matches!(spec.str("type"), "NodePort" | "LoadBalancer") {
-        // By the port of the service: which ask answers it.
+        // By service port: the request that answers it.
         let mut answered: BTreeMap<i64, usize> = BTreeMap::new();
         let entries = entries(spec);
-        // By the port of the service: the first port on the nodes that an entry of it names. Made once, because a body
-        // may have very many entries.
+        // By service port: the first node port that an entry states. Computed once, because a body may have very many entries.
         let mut named: BTreeMap<i64, i64> = BTreeMap::new();
         for (port, own) in entries.iter().copied().filter(|(_, own)| *own != 0) {
             named.entry(port).or_insert(own);
@@ -68,11 +66,11 @@ pub fn for_new(spec: &Value) -> Vec<Ask> {
     asks
 }
 
-/// What a changed service asks for besides what it has.
+/// The additional node ports that a changed service requests.
 pub fn for_changed(spec: &Value, was: &Value) -> Vec<Ask> {
     let mut asks: Vec<Ask> = Vec::new();
     if matches!(spec.str("type"), "NodePort" | "LoadBalancer") {
-        // What it has, and what it has asked for already.
+        // The ports that it has, and those requested already.
         let mut known: BTreeSet<i64> = node_ports(was).collect();
         for (index, (_, own)) in entries(spec).into_iter().enumerate() {
             if own != 0 && known.insert(own) {
@@ -93,14 +91,14 @@ fn health(spec: &Value) -> Ask {
     Ask { wanted: own, entries: Vec::new() }
 }
 
-/// The port and the port on the nodes of each entry.
+/// The port and node port of each entry.
 fn entries(spec: &Value) -> Vec<(i64, i64)> {
     let number = |port: &Value, field| port.get(field).and_then(Value::as_int).unwrap_or(0);
     let ports = spec.get("ports").map(Value::items).unwrap_or_default();
     ports.iter().map(|port| (number(port, "port"), number(port, "nodePort"))).collect()
 }
 
-/// Writes the ports that were got, one for each ask.
+/// Writes the allocated ports, one per request.
 pub fn fill(service: &mut Value, asks: &[Ask], got: &[i64]) {
     let spec = service.entry("spec");
     for (ask, port) in asks.iter().zip(got) {
@@ -116,7 +114,7 @@ pub fn fill(service: &mut Value, asks: &[Ask], got: &[i64]) {
     }
 }
 
-/// What a dry run shows: the ports that were named, and dummies above them for the rest.
+/// The ports of a dry run: the stated ones, and dummies above them.
 pub fn dummies(asks: &[Ask]) -> Vec<i64> {
     let mut highest: Option<i64> = None;
     let shown = |ask: &Ask| {
@@ -179,7 +177,7 @@ mod tests {
         assert_eq!(asks[1].refused("x").to_string(), "spec.ports[2].nodePort: Invalid value: 30003: x");
         assert!(for_changed(&was, &was).is_empty());
     }
-    /// As many entries as a body can have. Work that grows with their square would run for minutes.
+    /// As many entries as a body can have: quadratic work would take minutes.
     #[test]
     #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
     fn very_many_ports_are_handled_in_one_pass() {

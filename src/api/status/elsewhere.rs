@@ -1,16 +1,16 @@
-//! What others answered whom this server has asked for a client.
+//! Statuses for responses of other servers.
 
 use super::{Details, GroupResource, Status};
 use crate::api::field::quoted;
 
 impl Status {
-    /// What somebody else answers in our name, in their own words: the refusal of a webhook.
+    /// The refusal of a webhook, in the webhook's own words.
     pub fn foreign(code: u16, reason: &str, message: String, details: Option<Details>) -> Box<Status> {
         let said = (!reason.is_empty()).then(|| reason.into());
         Box::new(Status { code, reason: "", message, details, said })
     }
 
-    /// What a refusal of somebody else, who was asked about an object, means to the client. `said` is their explanation.
+    /// The client's view of an error that another server returned for an object. `said` is that server's explanation.
     pub fn passed_on(code: u16, of: GroupResource<'_>, name: &str, said: &str) -> Box<Status> {
         let (reason, message) = match code {
             400 => return Status::bad_request(said),
@@ -53,7 +53,7 @@ impl Status {
                 ("", message)
             }
         };
-        // The place of the verb stays empty.
+        // The reference leaves the verb empty here.
         Status::about(code, reason, format!("{message} ( {of} {name})"), of, name)
     }
 }

@@ -1,4 +1,4 @@
-//! A Status as clients read it.
+//! Encodes a Status.
 
 use serde::Serialize;
 

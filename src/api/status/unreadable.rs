@@ -1,17 +1,17 @@
-//! Objects whose records cannot be read, in the words of a storage that knows them by their keys.
+//! Statuses for corrupt objects, in the words of the reference's storage, which names them by their keys.
 
 use super::{Cause, Details, GroupResource, Status};
 
-/// The most objects that one answer names as unreadable.
+/// The most corrupt objects that one Status names.
 const UNREADABLE_NAMED: usize = 100;
 
 impl Status {
-    /// 500: the object is there, but its record cannot be read.
+    /// 500: the object exists, but its stored data cannot be decoded.
     pub fn unreadable(of: GroupResource<'_>, key: &str, revision: u64) -> Box<Status> {
         Status::internal(unreadable_text(of, key, revision))
     }
 
-    /// 500: a list would have to show objects whose records cannot be read. Names each of them, up to a bound.
+    /// 500: a list includes corrupt objects. Names each of them, up to a bound.
     pub fn unreadable_list<'a>(
         of: GroupResource<'_>,
         objects: impl Iterator<Item = (&'a str, u64)>,
@@ -45,7 +45,7 @@ impl Status {
         })
     }
 
-    /// 500: what a watch ends with when an object went whose record could not be read.
+    /// 500: ends a watch when a corrupt object was deleted.
     pub fn unreadable_gone(revision: u64) -> Box<Status> {
         let why = undecodable(revision);
         Status::bare(
@@ -56,7 +56,7 @@ impl Status {
     }
 }
 
-/// Below what the objects of a built-in resource lie, as messages call it.
+/// The storage prefix of a built-in resource, as messages spell it.
 pub fn storage_folder(of: GroupResource<'_>) -> &str {
     match (of.group, of.resource) {
         ("", "services") => "services/specs",

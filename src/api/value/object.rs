@@ -1,7 +1,7 @@
 //! The fields of an object, shared between copies until one of them is changed.
 //!
-//! Most writes work on a copy of what is stored and leave nearly all of it as it was. So a copy costs nothing until somebody writes to
-//! it, and then no more than the way down to what is written; and what two copies still share is equal without a look at it.
+//! Most writes work on a copy of the stored object and change little of it. So a copy is free until it is written to, and then
+//! costs only the path to the change; parts that two copies share compare equal without a look at them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::{IntoIter, Iter, IterMut};
@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use super::Value;
 
-/// What stands in an object, by key: what is filled one field after the other is quicker filled before it is made an [`Object`].
+/// The fields by key. Code that sets many fields is faster on this type than on an [`Object`], which checks for sharing each
+/// time.
 pub type Fields = BTreeMap<String, Value>;
 
 static NOTHING: Fields = Fields::new();
@@ -26,7 +27,7 @@ impl Object {
         Object(None)
     }
 
-    /// Whether both are copies of one object and nobody has written to either since: then they are equal.
+    /// Whether both are unchanged copies of one object: then they are equal.
     pub fn is_shared_with(&self, other: &Object) -> bool {
         match (&self.0, &other.0) {
             (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
@@ -48,7 +49,7 @@ impl Deref for Object {
     }
 }
 
-/// Whoever takes the fields for writing gets a copy of their own, if others share them.
+/// Write access copies the fields first, if another copy shares them.
 impl DerefMut for Object {
     fn deref_mut(&mut self) -> &mut Fields {
         Arc::make_mut(self.0.get_or_insert_default())

@@ -1,4 +1,4 @@
-//! Annotations that mean something to the server.
+//! Annotations with a meaning for the server.
 
 /// On a definition: where it was agreed that its group may end like the system's own.
 pub const APPROVED: &str = "api-approved.kubernetes.io";

@@ -1,4 +1,4 @@
-//! The signers that a cluster knows by itself.
+//! The built-in signers.
 
 /// Signs the serving certificates of nodes.
 pub const SERVING: &str = "kubernetes.io/kubelet-serving";

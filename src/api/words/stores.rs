@@ -1,4 +1,4 @@
-//! The names of stores that more than one part of the server asks for: the resource, and its group if it is not of the core.
+//! The names of stores that several parts of the server use: the resource, and its group unless it is the core group.
 
 /// ConfigMaps.
 pub const CONFIG_MAPS: &str = "configmaps";

@@ -1,4 +1,4 @@
-//! How tokens are signed, and what OpenSSL does for it.
+//! Signature algorithms of tokens, implemented with OpenSSL.
 
 use openssl::bn::BigNum;
 use openssl::ecdsa::EcdsaSig;
@@ -14,7 +14,7 @@ use openssl::sign::{RsaPssSaltlen, Signer};
 
 use crate::signatures;
 
-/// How a key signs. Nothing that is unsigned, and nothing with a shared secret, is among them.
+/// An asymmetric signature algorithm. `none` and shared secrets are not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Algorithm {
     /// ECDSA on P-256.
@@ -23,29 +23,29 @@ pub enum Algorithm {
     Es384,
     /// ECDSA on P-521.
     Es512,
-    /// RSA with the newer padding and SHA-256.
+    /// RSA-PSS with SHA-256.
     Ps256,
-    /// RSA with the newer padding and SHA-384.
+    /// RSA-PSS with SHA-384.
     Ps384,
-    /// RSA with the newer padding and SHA-512.
+    /// RSA-PSS with SHA-512.
     Ps512,
-    /// RSA with the older padding and SHA-256.
+    /// RSA PKCS#1 v1.5 with SHA-256.
     Rs256,
-    /// RSA with the older padding and SHA-384.
+    /// RSA PKCS#1 v1.5 with SHA-384.
     Rs384,
-    /// RSA with the older padding and SHA-512.
+    /// RSA PKCS#1 v1.5 with SHA-512.
     Rs512,
 }
 
-/// What kind of key an algorithm needs, and what it does with it.
+/// The type of key that an algorithm needs.
 enum Scheme {
-    /// A signature is two numbers of so many bytes.
+    /// A curve; a signature is two numbers of so many bytes.
     Curve(Nid, i32),
     Rsa(Padding),
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 9] = [
         Algorithm::Es256,
         Algorithm::Es384,
@@ -58,19 +58,18 @@ impl Algorithm {
         Algorithm::Rs512,
     ];
 
-    /// The algorithm that a key has if nobody says another one: the one of its curve, or RS256. `None` if tokens cannot be
-    /// signed with such a key.
+    /// The default algorithm of a key: the one of its curve, or RS256. `None` if tokens cannot be signed with such a key.
     pub fn of<T: HasPublic>(key: &PKeyRef<T>) -> Option<Algorithm> {
         let usual = [Algorithm::Es256, Algorithm::Es384, Algorithm::Es512, Algorithm::Rs256];
         usual.into_iter().find(|algorithm| algorithm.fits(key))
     }
 
-    /// The algorithm that tokens call so.
+    /// The algorithm of a JWT `alg` value.
     pub fn named(name: &str) -> Option<Algorithm> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
-    /// What tokens call it.
+    /// The JWT `alg` value.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Es256 => "ES256",
@@ -85,7 +84,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it can use such a key.
+    /// Whether the algorithm can use such a key.
     pub fn fits<T: HasPublic>(self, key: &PKeyRef<T>) -> bool {
         match self.scheme() {
             Scheme::Rsa(_) => key.id() == Id::RSA,
@@ -95,7 +94,7 @@ impl Algorithm {
         }
     }
 
-    /// The curve that it is for.
+    /// The curve of the algorithm.
     pub fn curve(self) -> Option<Nid> {
         match self.scheme() {
             Scheme::Curve(curve, _) => Some(curve),
@@ -103,7 +102,7 @@ impl Algorithm {
         }
     }
 
-    /// Bytes of each of the two numbers that a signature on a curve consists of, and of the coordinates of a key.
+    /// The size of each of the two numbers of a signature on a curve, and of a key's coordinates.
     pub fn number_bytes(self) -> i32 {
         match self.scheme() {
             Scheme::Curve(_, bytes) => bytes,
@@ -129,7 +128,7 @@ impl Algorithm {
         }
     }
 
-    /// The signature of a text.
+    /// Signs a text.
     pub(super) fn sign(self, key: &PKeyRef<Private>, text: &[u8]) -> Result<Vec<u8>, ErrorStack> {
         match self.scheme() {
             Scheme::Rsa(padding) => {
@@ -149,7 +148,7 @@ impl Algorithm {
         }
     }
 
-    /// What is signed of a text.
+    /// The digest of a text that is signed.
     pub(super) fn digest_of(self, text: &[u8]) -> Vec<u8> {
         match self {
             Algorithm::Es256 | Algorithm::Ps256 | Algorithm::Rs256 => crate::auth::digest(text).to_vec(),
@@ -158,7 +157,7 @@ impl Algorithm {
         }
     }
 
-    /// What checks digests with this key; `None` for keys on curves.
+    /// A context that verifies digests with this key; `None` for keys on curves.
     pub(super) fn rsa_context(self, key: &PKeyRef<Public>) -> Result<Option<PkeyCtx<Public>>, ErrorStack> {
         let Scheme::Rsa(padding) = self.scheme() else { return Ok(None) };
         let digest = match self {
@@ -177,7 +176,7 @@ impl Algorithm {
         Ok(Some(context))
     }
 
-    /// Whether this key on a curve signed the digest.
+    /// Verifies a signature on a curve.
     pub(super) fn verifies_on_curve(
         self,
         key: &PKeyRef<Public>,

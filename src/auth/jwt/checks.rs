@@ -1,6 +1,6 @@
-//! Checks of signatures by one key.
+//! Verifies signatures with one key.
 //!
-//! What OpenSSL checks an RSA signature with costs a fair part of the check itself to make, and can be used again: so it is kept.
+//! Making OpenSSL's context for an RSA key costs a good part of the verification itself, so contexts are reused.
 
 use openssl::error::ErrorStack;
 use openssl::pkey::{PKeyRef, Public};
@@ -10,12 +10,12 @@ use pilothouse_actors::lock::Lock;
 use super::Algorithm;
 use crate::limits::CHECKS_KEPT;
 
-/// What checks with one key and is not in use.
+/// Contexts of one key that are not in use.
 #[derive(Default)]
 pub(super) struct Checks(Lock<Vec<(Algorithm, PkeyCtx<Public>)>>);
 
 impl Checks {
-    /// Whether `key`, always the same one, signed the text.
+    /// Verifies a signature of `key`, which must always be the same.
     pub(super) fn verifies(
         &self,
         algorithm: Algorithm,
@@ -39,7 +39,7 @@ impl Checks {
             return algorithm.verifies_on_curve(key, digest, signature);
         };
         let good = context.verify(digest, signature)?;
-        // Only what has found nothing to complain of is surely as it was.
+        // Only a context that reported no error is known to be in its original state.
         if good {
             self.give_back(algorithm, context);
         }

@@ -1,7 +1,7 @@
-//! Tokens that are signed on P-521.
+//! Tokens signed on P-521.
 //!
-//! `jsonwebtoken` has no name for that algorithm, neither in the headers of tokens nor for keys: so the parts of such tokens
-//! are put together here. What the parts say is still written in the same way.
+//! `jsonwebtoken` does not support this algorithm, neither in headers nor for keys. So such tokens are assembled here, with the
+//! same encoding of their parts.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
@@ -16,7 +16,7 @@ struct Header<'a> {
     kid: &'a str,
 }
 
-/// A token that says `claims`, signed by a key of this name.
+/// A token with `claims`, signed by the key with this id.
 pub(super) fn sign<T: Serialize>(key: &PKeyRef<Private>, id: &str, claims: &T) -> Result<String, Error> {
     let header = serde_json::to_vec(&Header { alg: Algorithm::Es512.name(), kid: id })?;
     let mut token = BASE64.encode(header);

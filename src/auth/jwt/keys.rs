@@ -18,30 +18,30 @@ use super::checks::Checks;
 use super::{Algorithm, Error, Token, es512, provider};
 use crate::limits::{RSA_LEAST_BITS, RSA_MOST_BITS};
 
-/// What verifies signatures.
+/// A key that verifies signatures.
 #[derive(Clone)]
 pub struct VerifyingKey {
-    /// The key itself.
+    /// The public key.
     pub key: PKey<Public>,
-    /// What tokens call it.
+    /// The key ID in token headers.
     pub id: String,
-    /// The algorithms that it takes; at least one.
+    /// The accepted algorithms; at least one.
     takes: Vec<Algorithm>,
-    /// What it is used with.
+    /// Reusable verification contexts.
     checks: Arc<Checks>,
 }
 
 impl VerifyingKey {
-    /// A key with the one algorithm of its kind, called by a digest of itself, as the reference does it. `None` if tokens
-    /// cannot be signed with such a key.
+    /// A key with the default algorithm of its type. Its ID is a digest of the key, as in the reference. `None` if tokens cannot
+    /// be signed with such a key.
     pub fn new(key: PKey<Public>) -> Result<Option<VerifyingKey>, Error> {
         let Some(algorithm) = Algorithm::of(&key) else { return Ok(None) };
         let id = id(&key)?;
         Ok(Some(VerifyingKey { key, id, takes: vec![algorithm], checks: Arc::default() }))
     }
 
-    /// A key of a published document. It takes the algorithm that the document says, or any of those that fit if it says
-    /// none; only ever one of `permitted`. `None` if nothing is left, or if the key is not for signatures.
+    /// A key from a JWK. It accepts the algorithm that the JWK states, or any that fit if it states none, limited to `permitted`.
+    /// `None` if nothing is left, or if the key is not for signatures.
     pub fn from_jwk(jwk: &Jwk, permitted: &[Algorithm]) -> Result<Option<VerifyingKey>, Error> {
         let common = &jwk.common;
         let for_others =
@@ -54,7 +54,7 @@ impl VerifyingKey {
         let Some(key) = public_key(&jwk.algorithm)? else { return Ok(None) };
         let said = |algorithm: Algorithm| match common.key_algorithm {
             None => true,
-            // That is how the library reads ES512; nothing else fits a key on P-521.
+            // The library parses ES512 as unknown; nothing else fits a key on P-521.
             Some(KeyAlgorithm::UNKNOWN_ALGORITHM) => algorithm.in_library().is_none(),
             Some(name) => algorithm.in_library().is_some_and(|ours| KeyAlgorithm::from(ours) == name),
         };
@@ -67,13 +67,13 @@ impl VerifyingKey {
         Ok(Some(VerifyingKey { key, id, takes, checks: Arc::default() }))
     }
 
-    /// The algorithms that it takes; at least one.
+    /// The accepted algorithms; at least one.
     pub fn algorithms(&self) -> &[Algorithm] {
         &self.takes
     }
 
-    /// Whether this key signed the token. Not by the library: that would make the key anew from its numbers for every token,
-    /// which costs as much as the check, and it knows nothing of P-521.
+    /// Whether this key signed the token. Not done by the library: it would rebuild the key from its numbers for every token,
+    /// which costs as much as the verification, and it does not support P-521.
     pub fn signed(&self, token: &Token<'_>) -> bool {
         let algorithm = token.algorithm.filter(|algorithm| self.takes.contains(algorithm));
         let signed = token.text.rsplit_once('.').map(|(signed, _)| signed);
@@ -83,12 +83,12 @@ impl VerifyingKey {
     }
 }
 
-/// The key of these two numbers.
+/// The RSA key of a modulus and an exponent.
 fn rsa_key(n: &[u8], e: &[u8]) -> Result<PKey<Public>, ErrorStack> {
     PKey::from_rsa(Rsa::from_public_components(BigNum::from_slice(n)?, BigNum::from_slice(e)?)?)
 }
 
-/// The key that a document describes; `None` for another kind, or a size that is not safe to use.
+/// The key of a JWK; `None` for another type, or an unsafe size.
 fn public_key(parameters: &AlgorithmParameters) -> Result<Option<PKey<Public>>, ErrorStack> {
     let number = |text: &str| BASE64.decode(text).ok();
     match parameters {
@@ -109,7 +109,7 @@ fn public_key(parameters: &AlgorithmParameters) -> Result<Option<PKey<Public>>, 
                 return Ok(None);
             };
             let (x, y) = (BigNum::from_slice(&x)?, BigNum::from_slice(&y)?);
-            // Refuses what is not on the curve.
+            // Fails for points that are not on the curve.
             let key = EcKey::from_public_key_affine_coordinates(&*EcGroup::from_curve_name(curve)?, &x, &y)?;
             PKey::from_ec_key(key).map(Some)
         }
@@ -117,7 +117,7 @@ fn public_key(parameters: &AlgorithmParameters) -> Result<Option<PKey<Public>>, 
     }
 }
 
-/// What signs. Its tokens name nothing but the key.
+/// A key that signs tokens. Their headers contain only the algorithm and the key ID.
 pub struct SigningKey {
     id: String,
     form: Form,
@@ -129,7 +129,7 @@ enum Form {
 }
 
 impl SigningKey {
-    /// A key with the one algorithm of its kind. `None` if tokens cannot be signed with such a key.
+    /// A key with the default algorithm of its type. `None` if tokens cannot be signed with such a key.
     pub fn new(key: PKey<Private>) -> Result<Option<SigningKey>, Error> {
         Algorithm::of(&key).map(|algorithm| SigningKey::with(key, algorithm)).transpose()
     }
@@ -146,7 +146,7 @@ impl SigningKey {
         Ok(SigningKey { id, form: Form::Library(Box::new(header), der) })
     }
 
-    /// A token that says `claims`.
+    /// Signs a token with `claims`.
     pub fn sign<T: Serialize>(&self, claims: &T) -> Result<String, Error> {
         match &self.form {
             Form::Library(header, key) => Ok(jsonwebtoken::encode(header, claims, key)?),
@@ -154,7 +154,7 @@ impl SigningKey {
         }
     }
 
-    /// A key that signs in another way than keys of its kind usually do.
+    /// A key with another algorithm than the default of its type.
     #[cfg(test)]
     pub fn of_algorithm(key: PKey<Private>, algorithm: Algorithm) -> SigningKey {
         SigningKey::with(key, algorithm).unwrap()

@@ -1,8 +1,9 @@
-//! Signed tokens in their compact form: three parts in base64url, between dots.
+//! Signed JSON Web Tokens in compact form: three parts in base64url, separated by dots.
 //!
-//! `jsonwebtoken` reads and writes them, with OpenSSL for the signatures (`provider`); what it does not know has its own way
-//! (`es512`), and signatures are verified with keys that are at hand (`keys`). A key takes the algorithms that it was made for and no other, whatever a token says of itself: so nothing
-//! unsigned, and nothing that is signed with a public key as if it were a shared secret, is ever looked at twice.
+//! `jsonwebtoken` parses and writes them, with OpenSSL for signatures (`provider`). ES512, which it does not support, is written
+//! here (`es512`), and signatures are verified with prepared keys (`keys`). A key accepts only the algorithms that it was made
+//! for, whatever the token's header says. So an unsigned token, or one signed with a public key as a shared secret, is never
+//! accepted.
 
 mod algorithm;
 mod checks;
@@ -22,7 +23,7 @@ pub use self::algorithm::Algorithm;
 pub use self::keys::{SigningKey, VerifyingKey};
 pub use self::ring::{MISMATCH, Ring};
 
-/// Why there is no key or no token.
+/// Why a key or token cannot be made.
 #[derive(Debug, ThisError)]
 pub enum Error {
     /// OpenSSL refused a key.
@@ -31,36 +32,36 @@ pub enum Error {
     /// The library could not make a token.
     #[error(transparent)]
     Library(#[from] jsonwebtoken::errors::Error),
-    /// Claims are not JSON.
+    /// The claims cannot be encoded as JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// The process uses the library with other cryptography.
+    /// The process uses the library with another cryptography provider.
     #[error("another cryptography provider of jsonwebtoken is installed in this process")]
     OtherProvider,
 }
 
-/// A token whose form is right. Nobody has checked anything of it.
+/// A well-formed token. Nothing of it is verified.
 pub struct Token<'a> {
-    /// How it says that it is signed; `None` for a way that no key here takes.
+    /// The algorithm in its header; `None` for one that no key here accepts.
     pub algorithm: Option<Algorithm>,
-    /// The key that it names, empty for none.
+    /// The key ID in its header, empty for none.
     pub key_id: String,
     text: &'a str,
     signature: Vec<u8>,
 }
 
-/// What decides who reads the rest. The library's own type cannot read a header that names ES512.
+/// The header. The library's own type cannot parse ES512.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
     #[serde(default)]
     kid: String,
-    /// What a reader must understand: nothing is understood here.
+    /// Critical extensions: none is understood here.
     crit: Option<serde::de::IgnoredAny>,
 }
 
 impl<'a> Token<'a> {
-    /// `None` if the text has another form.
+    /// Parses a token; `None` if it is malformed.
     pub fn parse(text: &'a str) -> Option<Token<'a>> {
         let mut parts = text.split('.');
         let (header, _, signature) = (parts.next()?, parts.next()?, parts.next()?);
@@ -79,8 +80,7 @@ impl<'a> Token<'a> {
         })
     }
 
-    /// What it says, without a look at the signature: until that is known to be good, it is good for choosing who shall verify
-    /// it and for nothing else.
+    /// The unverified claims. They may be used to choose a verifier, and for nothing else until the signature is verified.
     pub fn claims<T: DeserializeOwned>(&self) -> Option<T> {
         jsonwebtoken::dangerous::insecure_decode_claims(self.text).ok()
     }

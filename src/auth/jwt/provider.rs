@@ -1,7 +1,6 @@
-//! OpenSSL as what `jsonwebtoken` signs with.
+//! OpenSSL as the cryptography provider of `jsonwebtoken`.
 //!
-//! The library has one provider of cryptography per process and panics if it is used without one. So whoever makes a key that
-//! signs installs it first.
+//! The library has one provider per process and panics without one. So it is installed before the first signing key is made.
 
 use std::sync::LazyLock;
 
@@ -16,8 +15,8 @@ use super::{Algorithm, Error};
 
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: signer,
-    // Signatures are verified with keys that are at hand, and documents of keys have another order of fields and know P-521: so
-    // nothing asks the library for these. Whoever does it nevertheless gets an error instead of its panic.
+    // Signatures are verified with prepared keys, and JWKs are written in another field order and support P-521. So these
+    // functions are never called. They return an error instead of a panic.
     verifier_factory: |_, _| Err(unsupported()),
     key_utils: KeyUtils {
         rsa_pub_components_from_private_key: |_| Err(unsupported()),
@@ -28,18 +27,17 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     },
 };
 
-/// Whether the provider of this process is ours.
+/// Whether the installed provider is ours.
 static OURS: LazyLock<bool> = LazyLock::new(|| PROVIDER.install_default().is_ok());
 
-/// Makes OpenSSL what the library uses in this process. Only the first call does something. An error if the process that we
-/// are embedded in has chosen another provider before: nobody knows what that one accepts, or whether it is the one that
-/// panics.
+/// Installs OpenSSL as the provider; only the first call has an effect. Fails if the embedding process has installed another
+/// provider: it is unknown what that accepts, or whether it panics.
 pub(super) fn install() -> std::result::Result<(), Error> {
     if *OURS { Ok(()) } else { Err(Error::OtherProvider) }
 }
 
 impl Algorithm {
-    /// What the library calls it; `None` if the library does not know it.
+    /// The library's name of the algorithm; `None` if it has none.
     pub(super) fn in_library(self) -> Option<Name> {
         self.name().parse().ok()
     }

@@ -1,26 +1,26 @@
-//! Keys that verify tokens, by the names that tokens call them.
+//! The keys of an issuer by key ID.
 
 use super::{Token, VerifyingKey};
 
-/// What is said of a token that none of its keys signed.
+/// The error for a token that no key signed.
 pub const MISMATCH: &str = "the signature does not match";
 
 /// All keys of one issuer.
 pub struct Ring(Vec<VerifyingKey>);
 
 impl Ring {
-    /// The ring of these keys.
+    /// A ring of these keys.
     pub fn new(keys: Vec<VerifyingKey>) -> Ring {
         Ring(keys)
     }
 
-    /// All of them, in the order in which they were given.
+    /// All keys, in the given order.
     pub fn keys(&self) -> &[VerifyingKey] {
         &self.0
     }
 
-    /// Whether one of the keys signed the token, the one that it names or any if it names none; or why not. Its times and
-    /// audiences are for the caller to check: by a clock that is given, and again each time a remembered token is used.
+    /// Verifies that one of the keys signed the token: the one with its key ID, or any if it has none. The caller checks times
+    /// and audiences: with an injected clock, and again for every use of a cached token.
     pub fn signed(&self, token: &Token<'_>) -> Result<(), &'static str> {
         let mut named =
             self.0.iter().filter(|key| token.key_id.is_empty() || key.id == token.key_id).peekable();

@@ -1,9 +1,9 @@
-//! The keys of a provider: those that were fetched last, and the way to have them fetched again.
+//! The keys of a provider, and how to have them fetched again.
 //!
-//! One task fetches (`provider`), and many ask: a token that no key has signed may be signed by one that is newer than ours.
-//! Whoever asks wants an attempt that begins after the question, because one that is under way may have read the old keys
-//! already; all who ask before that attempt begins share it. How many attempts tokens can cause is bounded, because anybody can
-//! make tokens that no key has signed.
+//! One task fetches (`provider`), many verifiers wait: a token without a matching key may be signed by a newer one. A waiter
+//! needs an attempt that begins after its request, because a running one may have read the old keys already. All requests before
+//! that attempt begins share it. The number of attempts that tokens can cause is bounded, because anybody can make tokens with
+//! unknown keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,26 +17,26 @@ use tokio::time::timeout;
 use crate::auth::jwt::Ring;
 use crate::limits::{OIDC_REFETCH_EVERY, OIDC_REFETCHES, OIDC_WAIT, OIDC_WAITING};
 
-/// The keys. Shared by the verifier on all workers and the task that fetches.
+/// The keys. Shared by the verifiers of all workers and the fetching task.
 pub struct Keys {
-    /// `None` until the provider was first heard of.
+    /// `None` until the first successful fetch.
     ring: ArcSwapOption<Ring>,
     turn: Lock<Turn>,
-    /// Wakes the task that fetches.
+    /// Wakes the fetching task.
     wanted: Notify,
-    /// How many attempts have ended, well or not.
+    /// The number of finished attempts, successful or not.
     ended: watch::Sender<u64>,
-    /// Bounds those who wait.
+    /// Bounds the number of waiters.
     places: Semaphore,
     clock: Clock,
 }
 
-/// Where the attempts stand; they are numbered from one.
+/// The state of the attempts, which are numbered from one.
 struct Turn {
     begun: u64,
-    /// The last attempt that somebody wants.
+    /// The last requested attempt.
     wanted: u64,
-    /// When everything that tokens have caused is forgiven.
+    /// When the budget for attempts is full again.
     free_at: Timestamp,
 }
 
@@ -53,7 +53,7 @@ impl Keys {
         }
     }
 
-    /// The keys that were fetched last.
+    /// The last fetched keys.
     pub(super) fn ring(&self) -> Option<Arc<Ring>> {
         self.ring.load_full()
     }
@@ -68,7 +68,7 @@ impl Keys {
         }
     }
 
-    /// Has the keys fetched and waits until that was tried. Otherwise why not.
+    /// Has the keys fetched and waits for that attempt. The error says why not.
     pub(super) async fn fresher(&self) -> Result<(), &'static str> {
         let _place = self.places.try_acquire().map_err(|_| "too many tokens wait for that")?;
         let attempt = self.want()?;
@@ -96,12 +96,12 @@ impl Keys {
         Ok(next)
     }
 
-    /// Says that an attempt begins; it ends with [`Keys::end`].
+    /// Begins an attempt; it ends with [`Keys::end`].
     pub(super) fn begin(&self) {
         self.turn.lock().begun += 1;
     }
 
-    /// Says that the attempt is over. Without new keys the old ones still count.
+    /// Ends an attempt. Without new keys the old ones stay valid.
     pub(super) fn end(&self, found: Option<Ring>) {
         if let Some(ring) = found {
             self.ring.store(Some(Arc::new(ring)));
@@ -110,19 +110,19 @@ impl Keys {
         self.ended.send_replace(begun);
     }
 
-    /// Waits until somebody wants an attempt, at most so long.
+    /// Waits until an attempt is requested, up to `most`.
     pub(super) async fn until_wanted(&self, most: Duration) {
         let wanted = async {
             loop {
                 self.wanted.notified().await;
-                // A wake may be left over from an attempt that began by itself.
+                // The wake may be left over from an attempt that began by itself.
                 let turn = self.turn.lock();
                 if turn.wanted > turn.begun {
                     return;
                 }
             }
         };
-        // Both ends mean the same: it is time.
+        // After both outcomes it is time for an attempt.
         let _ = timeout(most, wanted).await;
     }
 }

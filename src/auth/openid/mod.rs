@@ -1,9 +1,8 @@
-//! Tokens of an OpenID Connect provider.
+//! Tokens of OpenID Connect providers.
 //!
-//! `rules` says which claims of a token count and whom they make of its bearer; it is pure. `keys` holds what verifies
-//! signatures; `provider` is a task of its own that fetches them, so that neither a worker nor an actor ever waits for the
-//! network: only the request whose token nobody can verify yet does. Here is the verifier that asks both; `providers` has one
-//! for each provider.
+//! `rules` maps claims to users; it is pure. `keys` holds the provider's keys. `provider` is a task of its own that fetches them,
+//! so that neither a worker nor an actor ever waits for the network: only the request whose token cannot be verified yet does.
+//! This module is the verifier; `providers` has one per provider.
 
 mod keys;
 mod provider;
@@ -28,50 +27,50 @@ use super::jwt::Token;
 use crate::limits::{OIDC_TOKEN_BYTES, OIDC_TOKEN_REMEMBERED, OIDC_TOKENS_REMEMBERED};
 use crate::metrics::authentication::Latency;
 
-/// Knows the tokens of one provider.
+/// Verifies the tokens of one provider.
 pub struct OpenIdTokens(Arc<Shared>);
 
 struct Shared {
     rules: Rules,
     keys: Arc<Keys>,
     clock: Clock,
-    /// How long a look at a token takes that is not remembered.
+    /// Measures how long a verification takes that is not cached.
     latency: Option<Latency>,
-    /// By the digest of the token: memory shall not hold what opens doors. A std mutex: held for one look or one change.
+    /// By the digest of the token, so that memory holds no tokens. A std mutex: held for one lookup or one change.
     remembered: Lock<HashMap<[u8; 32], Remembered>>,
 }
 
-/// Who bears a token that was good, and until when nobody looks again.
+/// The bearer of a verified token, and until when it is cached.
 struct Remembered {
     identity: Arc<Identity>,
     until: Timestamp,
 }
 
-/// What came of a look at a token.
+/// The result of examining a token.
 enum Found {
-    /// Something that newer keys do not change.
+    /// A result that newer keys would not change.
     Verdict(Verdict),
-    /// No key that is known here has signed it.
+    /// No known key has signed it.
     Unsigned(&'static str),
 }
 
 impl OpenIdTokens {
-    /// A verifier of tokens that one of these keys signed.
+    /// A verifier for tokens that one of these keys signed.
     pub fn new(rules: Rules, keys: Arc<Keys>, clock: Clock) -> OpenIdTokens {
         OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency: None, remembered: Lock::default() }))
     }
 
-    /// Who makes the tokens.
+    /// The issuer of the tokens.
     fn issuer(&self) -> &str {
         &self.0.rules.issuer
     }
 
-    /// Whether tokens that name this issuer are for this verifier.
+    /// Whether tokens with this `iss` are for this verifier.
     fn is_by(&self, issuer: &str) -> bool {
         self.0.rules.is_by(issuer)
     }
 
-    /// The same, and it is counted how long it takes.
+    /// A verifier that measures its latency.
     pub fn timed(rules: Rules, keys: Arc<Keys>, clock: Clock, latency: Latency) -> OpenIdTokens {
         let (latency, remembered) = (Some(latency), Lock::default());
         OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency, remembered }))
@@ -79,7 +78,7 @@ impl OpenIdTokens {
 }
 
 impl Shared {
-    /// The bearer of a token that was good a moment ago.
+    /// The bearer of a cached token.
     fn recall(&self, digest: &[u8; 32]) -> Option<Arc<Identity>> {
         let now = self.clock.now();
         self.remembered
@@ -89,7 +88,7 @@ impl Shared {
             .map(|kept| Arc::clone(&kept.identity))
     }
 
-    /// Counts a look. One at a token of somebody else is none.
+    /// Counts a verification, except for tokens of other issuers.
     fn looked(&self, began: Timestamp, verdict: Verdict) -> Verdict {
         if let Some(latency) = self.latency.as_ref().filter(|_| verdict != Verdict::NoOpinion) {
             latency.count(matches!(verdict, Verdict::Known(_)), began, self.clock.now());
@@ -109,8 +108,7 @@ impl Shared {
         remembered.insert(digest, kept);
     }
 
-    /// Looks at a token, in the reference's order: what costs nothing comes before the signature, and the claims count only
-    /// after it.
+    /// Examines a token in the reference's order: cheap checks come before the signature, and the claims are used only after it.
     fn examine(&self, text: &str, digest: [u8; 32]) -> Found {
         let nobodys = || Found::Verdict(Verdict::NoOpinion);
         let Some(token) = Token::parse(text) else { return nobodys() };
@@ -127,7 +125,7 @@ impl Shared {
         let Some(ring) = self.keys.ring() else {
             return Found::Unsigned("oidc: authenticator not initialized");
         };
-        // The claims are those that were read above: the signature is one of the very text they were read from.
+        // The claims parsed above may be used now: the signature covers the text that they were parsed from.
         if ring.signed(&token).is_err() {
             return Found::Unsigned("oidc: verify token: failed to verify signature");
         }
@@ -139,7 +137,7 @@ impl Shared {
                 Found::Verdict(Verdict::Known(identity))
             }
             Err(why) => {
-                // The refusal is told by whoever asked, at a bounded rate: a client may show such a token all day.
+                // The caller logs the refusal at a bounded rate, because a client may send such a token repeatedly.
                 tracing::debug!(%why, "a token of the OpenID provider is good and yet of no use");
                 refused(why)
             }

@@ -1,7 +1,7 @@
-//! Fetches the keys of a provider: where they are published is said by a document at a place that follows from the issuer.
+//! Fetches the keys of a provider: the discovery document of the issuer says where they are.
 //!
-//! A task of its own, on the thread of the server: it begins with the server, which does not wait for it, and ends with it.
-//! A provider that is down is asked again and again; what was known of it before still counts meanwhile.
+//! A task of its own on the server's thread. The server does not wait for it. A provider that is down is retried; its known keys
+//! stay valid meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::limits::{
 };
 use crate::webhook::Service;
 
-/// What a provider says of itself, as far as it matters.
+/// The relevant part of the discovery document.
 #[derive(Deserialize)]
 struct Metadata {
     #[serde(default)]
@@ -29,27 +29,27 @@ struct Metadata {
     jwks_uri: String,
 }
 
-/// All keys as they are published. Each is read by itself: one that nobody here knows shall not cost the others.
+/// The published keys. Each is parsed separately, so that an unsupported one does not invalidate the others.
 #[derive(Deserialize)]
 struct Published {
     keys: Vec<serde_json::Value>,
 }
 
-/// A provider, and the keys that it is asked for.
+/// A provider, and where its keys are put.
 pub struct Provider {
     issuer: String,
     algorithms: Vec<Algorithm>,
-    /// Whom it must be known to, in PEM; `None`: to those whom this machine believes.
+    /// The CAs to verify it with, as PEM; `None` for those of the system.
     authority_pem: Option<Vec<u8>>,
     keys: Arc<Keys>,
     metadata: Service,
-    /// Where the keys are published, if that is known.
+    /// The address of the keys, if known.
     published: Option<Service>,
     document_within: Duration,
 }
 
 impl Provider {
-    /// The provider of these tokens. Nobody is asked yet.
+    /// Makes no request yet.
     pub fn new(rules: &Rules, authority_pem: Option<Vec<u8>>, keys: Arc<Keys>) -> Result<Provider, String> {
         if let Some(pem) = &authority_pem {
             let certificates =
@@ -74,7 +74,7 @@ impl Provider {
         })
     }
 
-    /// Keeps the keys fresh, for ever.
+    /// Keeps the keys up to date, for ever.
     pub async fn keep(mut self) {
         let mut pause = OIDC_FIRST_PAUSE;
         loop {
@@ -115,7 +115,7 @@ impl Provider {
     }
 
     async fn fetch(&mut self) -> Result<Ring, String> {
-        // Whatever goes wrong, the next attempt looks anew where the keys are.
+        // After any failure the next attempt starts with discovery again.
         let published = match self.published.take() {
             Some(published) => published,
             None => self.discover().await?,
@@ -134,7 +134,7 @@ impl Provider {
                 self.issuer, said.issuer
             ));
         }
-        // Whoever can change the keys on their way can be anybody.
+        // Over plain HTTP anybody on the way could replace the keys.
         if !said.jwks_uri.starts_with("https://") {
             return Err(format!("oidc: the keys are not published over https but at {:?}", said.jwks_uri));
         }
@@ -151,7 +151,7 @@ fn service(place: &str, authority_pem: Option<&Vec<u8>>) -> Result<Service, Stri
     Service::alone(&access).map_err(|failure| failure.to_string())
 }
 
-/// The keys of a document that can verify tokens.
+/// The usable keys of a JSON Web Key Set.
 fn ring(document: &[u8], permitted: &[Algorithm]) -> Result<Ring, String> {
     let published: Published =
         serde_json::from_slice(document).map_err(|error| format!("oidc: failed to decode keys: {error}"))?;

@@ -1,5 +1,5 @@
-//! The providers whose tokens are accepted: one that flags name, or those of a file, which can change while the server runs.
-//! Then all of them are replaced at once; one that stays as it was keeps the keys that were fetched.
+//! The accepted providers: one from flags, or those of a file that can change at run time. Then all are replaced at once; an
+//! unchanged one keeps its fetched keys.
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ use crate::config::authentication_file::Jwt;
 use crate::limits::{JWT_RELOAD, OIDC_TOKEN_BYTES};
 use crate::metrics::Metrics;
 
-/// All of them.
+/// All accepted providers.
 pub struct Providers {
     all: ArcSwap<Vec<Arc<Running>>>,
     metrics: Arc<Metrics>,
     clock: Clock,
 }
 
-/// A provider, with the task that fetches its keys. Dropped, the task ends.
+/// A provider, with the task that fetches its keys. The task ends on drop.
 struct Running {
-    /// What a file says of it.
+    /// Its configuration, if it is from a file.
     jwt: Option<Jwt>,
     tokens: OpenIdTokens,
     keys: Arc<Keys>,
@@ -42,26 +42,25 @@ impl Drop for Running {
 }
 
 impl Providers {
-    /// None yet.
+    /// No providers yet.
     pub fn new(metrics: Arc<Metrics>, clock: Clock) -> Providers {
         Providers { all: ArcSwap::default(), metrics, clock }
     }
 
-    /// Accepts tokens of the one provider that flags name. Nobody waits for it: it may come up after this server.
+    /// Accepts the provider from the flags. The start does not wait for it: it may come up later than this server.
     pub fn accept(&self, rules: Rules, authority_pem: Option<Vec<u8>>) -> Result<(), String> {
         let running = self.begin(rules, authority_pem, None)?;
         self.all.store(Arc::new(vec![Arc::new(running)]));
         Ok(())
     }
 
-    /// Accepts tokens of those that a file names. Nobody waits for them.
+    /// Accepts the providers from a file. The start does not wait for them.
     pub fn accept_all(&self, jwts: &[Jwt]) -> Result<(), String> {
         self.all.store(Arc::new(self.next(jwts)?));
         Ok(())
     }
 
-    /// Accepts tokens of those that a changed file names and of no others, as soon as the keys of all are known. If that takes
-    /// too long, all stays as it was.
+    /// Replaces all providers as soon as the keys of the new ones are known. If that takes too long, nothing changes.
     pub async fn replace(&self, jwts: &[Jwt]) -> Result<(), String> {
         let next = self.next(jwts)?;
         let known = join_all(next.iter().map(|one| one.keys.known()));
@@ -118,7 +117,7 @@ impl Verifier for Providers {
         let Some(one) = one else { return Answer::Now(Verdict::NoOpinion) };
         match one.tokens.verify(credentials) {
             Answer::Now(verdict) => Answer::Now(verdict),
-            // Whoever waits for keys keeps the task that fetches them, also when the provider is replaced meanwhile.
+            // A waiting verification keeps the fetching task alive, even if the provider is replaced meanwhile.
             Answer::Later(verdict) => Answer::Later(Box::pin(async move {
                 let verdict = verdict.await;
                 drop(one);
@@ -185,7 +184,7 @@ mod tests {
         assert_eq!(said(&providers, &stranger).await, Verdict::NoOpinion);
         assert_eq!(said(&providers, "no.token").await, Verdict::NoOpinion);
 
-        // A changed file: one provider stays as it is, one wants another audience.
+        // A changed file: one provider stays the same, one has another audience.
         let asked = first.asked.get();
         providers.replace(&[jwt(&first, "c"), jwt(&second, "d")]).await.unwrap();
         assert_eq!(who(&providers, &by(&one, &first)).await, known);

@@ -1,4 +1,4 @@
-//! Which claims count, and whom they make of the bearer. Pure: no clock, no keys, no network.
+//! Maps claims to users. Pure: no clock, no keys, no network.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,19 +16,19 @@ use crate::config::OpenId;
 use crate::config::authentication_file::{Jwt, Mapping, Source};
 use crate::limits::TOKEN_LEEWAY;
 
-/// An issuer that calls itself by two names.
+/// An issuer with two names.
 const GOOGLE: (&str, &str) = ("accounts.google.com", "https://accounts.google.com");
 
-/// What a token says. Good for choosing who shall verify it, until somebody has checked the signature.
+/// The claims of a token. Before the signature is verified they may only be used to choose a verifier.
 pub(super) struct Claims(Map<String, Value>);
 
 impl Claims {
-    /// `None` if the token does not hold an object.
+    /// `None` if the payload is no object.
     pub(super) fn of(token: &Token<'_>) -> Option<Claims> {
         token.claims().map(Claims)
     }
 
-    /// Who the token says has made it.
+    /// The `iss` claim.
     pub(super) fn issuer(&self) -> &str {
         self.get("iss").and_then(Value::as_str).unwrap_or_default()
     }
@@ -37,17 +37,17 @@ impl Claims {
         self.0.get(claim)
     }
 
-    /// A claim that has to be there and to be a text.
+    /// A required string claim.
     fn text(&self, claim: &str) -> Result<&str, &'static str> {
         self.get(claim).ok_or("claim not present")?.as_str().ok_or("claim is not a string")
     }
 
-    /// All of them as expressions see them.
+    /// All claims as CEL sees them.
     fn given(&self) -> Given {
         Given::Object(self.0.iter().map(|(claim, value)| (claim.clone(), given(value))).collect())
     }
 
-    /// Seconds since the epoch; `None` if the claim is not there.
+    /// Seconds since the epoch; `None` if the claim is absent.
     fn seconds(&self, claim: &str) -> Result<Option<i64>, String> {
         #[expect(
             clippy::cast_possible_truncation,
@@ -59,7 +59,7 @@ impl Claims {
         seconds.map(Some).ok_or_else(|| format!("oidc: failed to unmarshal claims: {claim} is not a time"))
     }
 
-    /// The claims that the token says to lie elsewhere.
+    /// Distributed claims, whose values are elsewhere.
     fn elsewhere(&self) -> Result<BTreeSet<&str>, &'static str> {
         let sources = self.get("_claim_sources").and_then(Value::as_object);
         let names = match self.get("_claim_names") {
@@ -77,7 +77,7 @@ impl Claims {
     }
 }
 
-/// A claim as expressions see it. The reader of the token has bounded its depth.
+/// A claim as CEL sees it. The parser of the token has bounded its depth.
 fn given(value: &Value) -> Given {
     match value {
         Value::Null => Given::Null,
@@ -93,7 +93,7 @@ fn given(value: &Value) -> Given {
     }
 }
 
-/// A text, or a list of them.
+/// A string, or a list of strings.
 fn texts(value: &Value) -> Option<Vec<&str>> {
     match value {
         Value::String(one) => Some(vec![one]),
@@ -102,32 +102,32 @@ fn texts(value: &Value) -> Option<Vec<&str>> {
     }
 }
 
-/// Whose tokens are accepted, and what of them counts.
+/// The accepted issuer, and the mapping of its claims.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Who makes them.
+    /// The `iss` of its tokens.
     pub issuer: String,
-    /// How they may be signed.
+    /// The accepted signature algorithms.
     pub algorithms: Vec<Algorithm>,
-    /// Where its provider says where the keys are; `None`: at a place that follows from the issuer.
+    /// The URL of the discovery document, if it does not follow from the issuer.
     pub discovery: Option<String>,
-    /// Whom they must be made for: one of them is enough.
+    /// The accepted audiences: one is enough.
     audiences: Vec<String>,
     username: Source,
     groups: Option<Source>,
-    /// What tells two bearers of one name apart.
+    /// The source of the user's UID.
     uid: Option<Source>,
-    /// What else is known of users.
+    /// The user's extra attributes.
     extra: Vec<(String, Expression)>,
-    /// What they must say besides.
+    /// Required claims with their values.
     required: BTreeMap<String, String>,
-    /// What must hold of what they say, and of whom that makes.
+    /// Validation rules for the claims and for the resulting user.
     claim_rules: Vec<Rule>,
     user_rules: Vec<Rule>,
 }
 
 impl Rules {
-    /// What the flags say; `None` if they name no provider.
+    /// The rules of the flags; `None` if they name no provider.
     pub fn new(flags: &OpenId) -> Option<Rules> {
         let (issuer, client) = flags.issuer_and_client()?;
         let claim = |name: &str, prefix| Source::Claim(Mapping { claim: name.to_owned(), prefix });
@@ -148,7 +148,7 @@ impl Rules {
         })
     }
 
-    /// What a file says of one provider. Such tokens may be signed in every way that a key of it takes.
+    /// The rules of one provider in a file. All supported algorithms are accepted.
     pub fn of(jwt: &Jwt) -> Rules {
         Rules {
             issuer: jwt.issuer.clone(),
@@ -165,17 +165,17 @@ impl Rules {
         }
     }
 
-    /// Whether tokens that name this issuer are its own.
+    /// Whether tokens with this `iss` belong to this provider.
     pub(super) fn is_by(&self, issuer: &str) -> bool {
         issuer == self.issuer || (issuer, self.issuer.as_str()) == GOOGLE
     }
 
-    /// Whether the token says that it was made by this issuer. Those of others are for others to judge.
+    /// Whether a token belongs to this provider. Other tokens are left to other verifiers.
     pub(super) fn concern(&self, claims: &Claims) -> bool {
         self.is_by(claims.issuer())
     }
 
-    /// Why a token is not worth a look at its signature; otherwise when it ends.
+    /// Checks a token before its signature. Answers its expiry.
     pub(super) fn check(
         &self,
         token: &Token<'_>,
@@ -201,7 +201,7 @@ impl Rules {
                 several => format!("oidc: expected audience in {} got {got}", listed(several)),
             });
         }
-        // A token that does not say when it ends has ended.
+        // A token without expiry counts as expired.
         let expires = Timestamp::from_unix(expires.unwrap_or_default());
         if expires < now {
             return Err("oidc: token is expired".to_owned());
@@ -218,7 +218,7 @@ impl Rules {
         }
     }
 
-    /// Who bears a token whose signature is good.
+    /// The user of a token with a valid signature.
     pub(super) fn identity(&self, claims: &Claims) -> Result<Identity, String> {
         self.refuse_elsewhere(claims)?;
         let given = if self.evaluates() { claims.given() } else { Given::Null };
@@ -246,7 +246,7 @@ impl Rules {
         Ok(identity)
     }
 
-    /// Whether anything is made of all claims.
+    /// Whether any expression needs the claims.
     fn evaluates(&self) -> bool {
         let sources = [Some(&self.username), self.groups.as_ref(), self.uid.as_ref()];
         sources.into_iter().flatten().any(|source| matches!(source, Source::Made(_)))
@@ -254,8 +254,8 @@ impl Rules {
             || !self.claim_rules.is_empty()
     }
 
-    /// Nobody is asked for claims that the token does not hold itself. To take such a bearer for one without groups would be
-    /// wrong the other way round: a rule that forbids something to a group would not bind them.
+    /// Refuses distributed claims, because they are not fetched. If such a user were accepted without groups, rules against a
+    /// group would not apply.
     fn refuse_elsewhere(&self, claims: &Claims) -> Result<(), String> {
         let elsewhere = claims.elsewhere()?;
         let sources = [Some(&self.username), self.groups.as_ref(), self.uid.as_ref()];
@@ -284,7 +284,7 @@ impl Rules {
             }
         };
         let name = claims.text(claim).and_then(|name| match name {
-            // A prefix alone would be a user that all such tokens share.
+            // A prefix alone would be a user name that all such tokens share.
             "" => Err("claim is empty"),
             name => Ok(name),
         });
@@ -348,14 +348,14 @@ impl Rules {
     }
 }
 
-/// The text that an expression makes of claims for a part of the user.
+/// The string that an expression makes of the claims, for a part of the user.
 fn made_text(expression: &Expression, given: &Given, part: &str) -> Result<String, String> {
     let told = |why: String| format!("oidc: error evaluating {part} claim expression: {why}");
     let text = expression.text_of(given).map_err(told)?;
     text.ok_or_else(|| told(format!("{part} claim expression must return a string")))
 }
 
-/// The user with all fields, also those that are empty: rules need not ask whether they are there.
+/// The user with all fields, including empty ones, so that rules need not check their presence.
 fn whole_user(identity: &Identity) -> Given {
     let mut whole = user(identity);
     for field in ["username", "uid"] {
@@ -372,7 +372,7 @@ fn whole_user(identity: &Identity) -> Given {
     whole
 }
 
-/// Texts as the reference lists them.
+/// Strings in Go's list format.
 fn listed(texts: &[impl AsRef<str>]) -> String {
     let all: Vec<String> = texts.iter().map(|text| format!("{:?}", text.as_ref())).collect();
     format!("[{}]", all.join(" "))

@@ -1,4 +1,4 @@
-//! What the tests of this folder share: tokens, and a provider on the loopback that says whatever a test wants.
+//! Shared parts of these tests: tokens, and a provider on the loopback interface with configurable responses.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -18,9 +18,9 @@ use crate::auth::jwt::{Algorithm, SigningKey, Token};
 use crate::config::{Config, OpenId};
 use crate::pki::testing::own;
 
-/// The second at which clocks of tests stand.
+/// The time of the tests' clocks, in seconds.
 pub const NOW: u64 = 2_000_000_000;
-/// The issuer where no provider runs.
+/// The issuer of tests without a running provider.
 pub const ISSUER: &str = "https://login.test/realm";
 
 /// The flags of a server that accepts tokens of `issuer` for the client `c`.
@@ -32,7 +32,7 @@ pub fn flags(issuer: &str, more: &[&str]) -> OpenId {
     config.openid
 }
 
-/// A key with a token of it, and the key as a provider publishes it.
+/// A key that signs tokens, and its published form.
 pub struct Signer {
     key: SigningKey,
     pub published: Value,
@@ -44,7 +44,7 @@ impl Signer {
         Signer::of(key, algorithm)
     }
 
-    /// A key that nobody else has.
+    /// A new random key.
     pub fn fresh() -> Signer {
         Signer::of(&curve(Nid::X9_62_PRIME256V1), Algorithm::Es256)
     }
@@ -62,7 +62,7 @@ impl Signer {
     }
 }
 
-/// Claims of a good token, with changes; null takes one away.
+/// The claims of a valid token, with changes; null removes one.
 pub fn claims(issuer: &str, changes: &Value) -> Value {
     let mut claims =
         json!({"iss": issuer, "aud": "c", "sub": "ann", "exp": NOW + 600, "iat": NOW, "jti": "7"});
@@ -75,24 +75,24 @@ pub fn claims(issuer: &str, changes: &Value) -> Value {
     claims
 }
 
-/// What a provider answers.
+/// A response of the provider.
 #[derive(Clone)]
 pub enum Says {
     Document(String),
     Status(u16),
-    /// A head, some of a body and no more.
+    /// A head, a part of the body, and nothing more.
     Stalls,
-    /// A body without an end.
+    /// An endless body.
     Grows,
 }
 
-/// A provider on the loopback.
+/// A provider on the loopback interface.
 pub struct Stage {
     pub issuer: String,
     pub authority_pem: Vec<u8>,
-    /// By path.
+    /// Responses by path.
     pub says: RefCell<HashMap<String, Says>>,
-    /// How often it was asked for its keys.
+    /// How often its keys were requested.
     pub asked: Cell<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! What a service account token says.
+//! The claims of service account tokens.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,79 +14,79 @@ use crate::api::names;
 use crate::api::words::{ACCOUNT_PREFIX, ALL_ACCOUNTS};
 use crate::limits::TOKEN_LEEWAY;
 
-/// The issuer of tokens that lie in secrets.
+/// The issuer of legacy tokens, which are stored in Secrets.
 pub const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 
 const EXTRA: &str = "authentication.kubernetes.io/";
 
-/// The claims of a token, of both kinds. A claim that is missing is empty.
+/// The claims of bound and legacy tokens. Missing claims are empty.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Claims {
-    /// Who made it.
+    /// `iss`.
     #[serde(rename = "iss")]
     pub issuer: String,
-    /// Whom it speaks for, as a user.
+    /// `sub`: the user name of the service account.
     #[serde(rename = "sub")]
     pub subject: String,
-    /// Whom it is meant for.
+    /// `aud`.
     #[serde(rename = "aud", deserialize_with = "one_or_many")]
     pub audiences: Vec<String>,
-    /// The second after which it is worth nothing.
+    /// `exp`: the expiry in seconds.
     #[serde(rename = "exp", deserialize_with = "seconds")]
     pub expires: Option<i64>,
-    /// The second before which it is worth nothing.
+    /// `nbf`: the start of validity in seconds.
     #[serde(rename = "nbf", deserialize_with = "seconds")]
     pub not_before: Option<i64>,
-    /// When it was made.
+    /// `iat`: the time of issue in seconds.
     #[serde(rename = "iat", deserialize_with = "seconds")]
     pub issued: Option<i64>,
-    /// Its own name.
+    /// `jti`: the ID of the token.
     #[serde(rename = "jti")]
     pub id: String,
-    /// What it is about, for tokens that were asked for.
+    /// The objects that a bound token refers to.
     #[serde(rename = "kubernetes.io")]
     pub bound: Option<Bound>,
-    /// The namespace, for tokens that lie in secrets; so are those that follow.
+    /// The namespace. This and the following fields are those of legacy tokens.
     #[serde(rename = "kubernetes.io/serviceaccount/namespace")]
     pub namespace: String,
-    /// The secret it lies in.
+    /// The Secret of the token.
     #[serde(rename = "kubernetes.io/serviceaccount/secret.name")]
     pub secret_name: String,
     /// The service account.
     #[serde(rename = "kubernetes.io/serviceaccount/service-account.name")]
     pub account_name: String,
-    /// Its uid.
+    /// The UID of the service account.
     #[serde(rename = "kubernetes.io/serviceaccount/service-account.uid")]
     pub account_uid: String,
 }
 
-/// What a token is about and what it ends with.
+/// The objects that a token is bound to.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Bound {
-    /// The namespace of everything but the node.
+    /// The namespace of all of them but the node.
     pub namespace: String,
-    /// The account it speaks for.
+    /// The service account.
     pub serviceaccount: Reference,
-    /// The pod it was made for.
+    /// The pod that the token was issued for.
     pub pod: Option<Reference>,
-    /// The secret that can revoke it.
+    /// The Secret whose deletion revokes the token.
     pub secret: Option<Reference>,
-    /// The node of the pod; without a pod, the node it was made for.
+    /// The node of the pod; without a pod, the node that the token is bound to.
     pub node: Option<Reference>,
-    /// The second after which its bearer should have asked for another one.
+    /// The time after which the bearer should have a new token, in seconds.
     #[serde(deserialize_with = "seconds")]
     pub warnafter: Option<i64>,
 }
 
-/// An object, and which one of its name.
+/// The name and UID of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Reference {
-    /// Its name.
+    /// `metadata.name`.
     pub name: String,
-    /// Tells it from others that had its name; empty if there was no such object.
+    /// `metadata.uid`; empty if the object did not exist.
     pub uid: String,
 }
 
@@ -101,7 +101,7 @@ impl Reference {
     }
 }
 
-/// A text, or several. Not by an untagged enum: that would read a token's audiences twice.
+/// A string or a list of strings. An untagged enum would parse the audiences twice.
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     struct Audiences;
     impl<'de> Visitor<'de> for Audiences {
@@ -122,7 +122,7 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
     deserializer.deserialize_any(Audiences)
 }
 
-/// Seconds since the epoch; fractions are cut off.
+/// Seconds since the epoch; fractions are dropped.
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     #[expect(clippy::cast_possible_truncation, reason = "a cast of a double stops at the ends of the range")]
     let whole = |seconds: f64| seconds as i64;
@@ -130,12 +130,12 @@ fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D:
 }
 
 impl Claims {
-    /// Whether it lay in a secret.
+    /// Whether it is a legacy token.
     pub fn is_legacy(&self) -> bool {
         self.issuer == LEGACY_ISSUER && self.bound.is_none()
     }
 
-    /// Why it is worth nothing now. Clocks may lie a little apart.
+    /// Checks the validity period, with a tolerance for differing clocks.
     pub fn check_time(&self, now: Timestamp) -> Result<(), &'static str> {
         let now = now.unix_seconds();
         let leeway = i64::try_from(TOKEN_LEEWAY.as_secs()).unwrap_or_default();
@@ -152,7 +152,7 @@ impl Claims {
         Ok(())
     }
 
-    /// The account that bears it.
+    /// The user of the token.
     pub fn identity(&self) -> Identity {
         let Some(bound) = &self.bound else {
             return account(&self.namespace, &self.account_name, &self.account_uid);
@@ -178,7 +178,7 @@ impl Claims {
     }
 }
 
-/// The user that a service account is.
+/// The user of a service account.
 pub fn account(namespace: &str, name: &str, uid: &str) -> Identity {
     Identity {
         name: user(namespace, name),
@@ -188,33 +188,33 @@ pub fn account(namespace: &str, name: &str, uid: &str) -> Identity {
     }
 }
 
-/// The name of a service account as a user.
+/// The user name of a service account.
 pub fn user(namespace: &str, name: &str) -> String {
     format!("{ACCOUNT_PREFIX}{namespace}:{name}")
 }
 
-/// The namespace and name of the service account that a user is; `None` for all other users.
+/// The namespace and name of the service account of a user; `None` for other users.
 pub fn split(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix(ACCOUNT_PREFIX)?.split_once(':')?;
     let named = names::dns_label(namespace).is_empty() && names::dns_subdomain(name).is_empty();
     named.then_some((namespace, name))
 }
 
-/// What a new token shall say.
+/// The contents of a new token.
 #[derive(Clone, Debug, Default)]
 pub struct Grant {
-    /// The account, and what the token ends with.
+    /// The service account and the bound objects.
     pub bound: Bound,
-    /// Whom it is meant for.
+    /// `aud`.
     pub audiences: Vec<String>,
-    /// How long it holds.
+    /// The lifetime in seconds.
     pub seconds: i64,
-    /// After how long its bearer should have asked for another one.
+    /// The time after which the bearer should have a new token.
     pub warn_after_seconds: Option<i64>,
 }
 
 impl Grant {
-    /// The claims as JSON: keys in order, nothing that is empty.
+    /// The claims as JSON: sorted keys, no empty values.
     pub fn claims(&self, issuer: &str, id: &str, now: Timestamp) -> serde_json::Value {
         let now = now.unix_seconds();
         let bound = &self.bound;

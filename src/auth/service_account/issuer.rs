@@ -1,4 +1,4 @@
-//! Making tokens.
+//! Issues service account tokens.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use super::claims::Grant;
 use crate::auth::jwt::SigningKey;
 use crate::limits::{POD_TOKEN_LIFE, TOKEN_EXTENDED_LIFE};
 
-/// What makes the tokens of service accounts. Shared by all workers.
+/// Issues service account tokens. Shared by all workers.
 pub struct Issuer {
     key: Arc<SigningKey>,
     rules: Rules,
 }
 
-/// How tokens are made.
+/// The settings for new tokens.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Who they say has made them.
+    /// The `iss` claim.
     pub issuer: String,
-    /// Whom they are meant for when nobody says.
+    /// The default audiences.
     pub audiences: Vec<String>,
-    /// How long they may hold; 0 for any time.
+    /// The maximum lifetime; 0 for no limit.
     pub longest_seconds: i64,
-    /// Whether the default tokens of pods hold for a year.
+    /// Whether the default tokens of pods are extended to a year.
     pub extends: bool,
 }
 
@@ -36,19 +36,19 @@ impl Issuer {
         Ok(Issuer { key: Arc::new(key), rules })
     }
 
-    /// How tokens are made.
+    /// The settings for new tokens.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// A token of claims that are JSON already; `None` if they are not. It takes its time: not for threads that serve.
+    /// Signs claims in JSON; `None` if they are invalid. Slow: not for threads that serve requests.
     pub fn sign(&self, claims: &[u8]) -> Option<String> {
         let claims: serde_json::Value = serde_json::from_slice(claims).ok()?;
         self.key.sign(&claims).ok()
     }
 
-    /// A token that says what is granted. Signed on a thread for slow work: with RSA it takes as long as a hundred small
-    /// requests. The permit of the request bounds how many wait there.
+    /// Issues a token. Signed on a blocking thread: with RSA it takes as long as a hundred small requests. The permits of the
+    /// requests bound how many wait there.
     pub async fn issue(&self, grant: &Grant, id: &str, now: Timestamp) -> Result<String, String> {
         let claims = grant.claims(&self.rules.issuer, id, now);
         let key = Arc::clone(&self.key);
@@ -58,8 +58,8 @@ impl Issuer {
 }
 
 impl Rules {
-    /// How long a token holds that was asked for `seconds`, and after how long its bearer is warned. A token of a pod that is
-    /// asked for as the cluster asks for it holds longer, if it is for this server alone.
+    /// The lifetime of a token for which `seconds` were requested, and the time until its warning. The usual tokens of pods are
+    /// extended, if they are for this server alone.
     pub fn life(&self, seconds: i64, of_pod: bool, audiences: &[String]) -> (i64, Option<i64>) {
         let ours = audiences.iter().all(|audience| self.audiences.contains(audience));
         let usual = u64::try_from(seconds) == Ok(POD_TOKEN_LIFE.as_secs());

@@ -1,4 +1,4 @@
-//! The keys that verify tokens of service accounts, and the document that tells others about them.
+//! The keys that verify service account tokens, and their JSON Web Key Set.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
@@ -9,25 +9,25 @@ use serde::Serialize;
 
 use crate::auth::jwt::{Algorithm, Error, MISMATCH, Ring, Token, VerifyingKey};
 
-/// How the reference puts it, which reviews of tokens show.
+/// The reference's message, which TokenReviews show.
 const BAD_SIGNATURE: &str = "go-jose/go-jose: error in cryptographic primitive";
 
 /// All keys that verify tokens.
 pub struct Keys(Ring);
 
 impl Keys {
-    /// The ring of these keys, those of an unfit kind left out.
+    /// A ring of these keys, without those of unsupported types.
     pub fn new(keys: &[PKey<Public>]) -> Result<Keys, Error> {
         let keys = keys.iter().filter_map(|key| VerifyingKey::new(key.clone()).transpose());
         Ok(Keys(Ring::new(keys.collect::<Result<_, _>>()?)))
     }
 
-    /// Whether one of the keys signed the token, the one that it names or any if it names none; or why not.
+    /// Verifies that one of the keys signed the token: the one with its key ID, or any if it has none.
     pub fn signed(&self, token: &Token<'_>) -> Result<(), &'static str> {
         self.0.signed(token).map_err(|why| if why == MISMATCH { BAD_SIGNATURE } else { why })
     }
 
-    /// What the algorithms of the keys are called, in order and each once.
+    /// The names of the keys' algorithms, sorted and without duplicates.
     pub fn algorithms(&self) -> Vec<&'static str> {
         let mut names: Vec<_> = self.kinds().map(|(_, algorithm)| algorithm.name()).collect();
         names.sort_unstable();
@@ -35,7 +35,7 @@ impl Keys {
         names
     }
 
-    /// The document of all keys, for others who verify tokens.
+    /// The JSON Web Key Set.
     pub fn document(&self) -> Result<String, ErrorStack> {
         #[derive(Serialize)]
         struct Document {
@@ -46,13 +46,13 @@ impl Keys {
         Ok(serde_json::to_string(&Document { keys }).unwrap_or_default())
     }
 
-    /// Each key with its one algorithm.
+    /// Each key with its algorithm.
     fn kinds(&self) -> impl Iterator<Item = (&VerifyingKey, Algorithm)> {
         self.0.keys().iter().flat_map(|key| key.algorithms().iter().map(move |algorithm| (key, *algorithm)))
     }
 }
 
-/// A key as others read it; the fields in the reference's order, which is not that of `jsonwebtoken`.
+/// A published key; its fields are in the reference's order, which differs from that of `jsonwebtoken`.
 #[derive(Serialize)]
 struct Published {
     r#use: &'static str,
@@ -109,7 +109,7 @@ fn published(key: &VerifyingKey, algorithm: Algorithm) -> Result<Published, Erro
 mod tests {
     use super::*;
 
-    /// A key whose document is known: that of RFC 7517, appendix A.1, with the id that the reference derives from it.
+    /// A key with a known JWK: that of RFC 7517, appendix A.1, with the ID that the reference derives from it.
     const X: &str = "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4";
     const Y: &str = "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM";
 

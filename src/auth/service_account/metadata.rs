@@ -1,20 +1,20 @@
-//! What others need to verify tokens without asking this server about each: who makes them, and with which keys.
+//! OpenID discovery for service account tokens, for verifiers that do not send TokenReviews.
 
 use serde::Serialize;
 
 use super::keys::Keys;
 
-/// Where the document about the issuer is.
+/// The path of the discovery document.
 pub const CONFIGURATION_PATH: &str = "/.well-known/openid-configuration";
-/// Where the keys are.
+/// The path of the keys.
 pub const KEYS_PATH: &str = "/openid/v1/jwks";
 
-/// The two documents, made once.
+/// Both documents, made once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Metadata {
-    /// About the issuer.
+    /// The discovery document.
     pub configuration: String,
-    /// The keys.
+    /// The JSON Web Key Set.
     pub keys: String,
 }
 
@@ -28,7 +28,7 @@ struct Configuration<'a> {
 }
 
 impl Metadata {
-    /// The documents of an issuer. The error says why there are none: an issuer that is no plain https URL cannot have them.
+    /// The documents of an issuer. An issuer that is no plain https URL cannot have them; the error says so.
     pub fn new(issuer: &str, keys_uri: Option<&str>, address: &str, keys: &Keys) -> Result<Metadata, String> {
         let Some(rest) = issuer.strip_prefix("https://") else {
             return Err(format!("issuer URL must use https scheme, got: {issuer}"));

@@ -1,4 +1,4 @@
-//! The tokens of service accounts: how they are made, what they say, and who may still show them.
+//! Service account tokens: issuing, claims, verification.
 
 pub mod claims;
 pub mod issuer;
@@ -21,18 +21,18 @@ use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::pki::TokenKeys;
 
-/// Everything about tokens of service accounts that a server runs with.
+/// All parts for service account tokens.
 pub struct Tokens {
-    /// What makes them.
+    /// Issues tokens.
     pub issuer: Arc<Issuer>,
-    /// What verifies them.
+    /// Verifies tokens.
     pub verifier: ServiceAccountTokens,
-    /// What others verify them with; `None` if the issuer has no address that others could believe.
+    /// The discovery documents; `None` if the issuer URL does not allow them.
     pub metadata: Option<Metadata>,
 }
 
 impl Tokens {
-    /// Makes all of it. `address` is where others reach this server: a host and a port.
+    /// Makes all parts. `address` is the host and port at which others reach this server.
     pub fn new(
         config: &Config,
         pki: &TokenKeys,

@@ -1,4 +1,4 @@
-//! Whether what a token hangs on is still there: the account, and the secret, pod or node it is bound to.
+//! Checks that the objects of a token still exist: the service account, and the Secret, pod or node that it is bound to.
 
 use openssl::memcmp;
 use pilothouse_actors::clock::Timestamp;
@@ -13,16 +13,16 @@ use crate::limits::TOKEN_LEEWAY;
 
 const INVALIDATED: &str = "service account token has been invalidated";
 
-/// What was found of everything that a token hangs on.
+/// The state of a token's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// All of it is there, and will be until it changes.
+    /// All exist, so the result holds until one changes.
     Firm,
-    /// All of it is there, but something is going: it must be looked at again.
+    /// All exist, but one is being deleted: the check must be repeated.
     Going,
 }
 
-/// Looks at what a token that was asked for hangs on.
+/// Checks the objects of a bound token.
 pub async fn of_bound(objects: &Objects, bound: &Bound, now: Timestamp) -> Result<Standing, String> {
     let namespace = &bound.namespace;
     let account = &bound.serviceaccount;
@@ -34,7 +34,7 @@ pub async fn of_bound(objects: &Objects, bound: &Bound, now: Timestamp) -> Resul
     let other = |uid: &str| format!("service account UID ({uid}) does not match claim ({})", account.uid);
     weigh(&found, account, now, other, &gone, &mut standing)?;
 
-    // The node of a pod is a remark: the pod alone is what the token ends with.
+    // The node of a pod is only informative: the token is bound to the pod.
     let node = bound.node.as_ref().filter(|_| bound.pod.is_none());
     let inside = |reference: &Reference| Key::namespaced(namespace, &reference.name);
     let all = [
@@ -54,7 +54,7 @@ pub async fn of_bound(objects: &Objects, bound: &Bound, now: Timestamp) -> Resul
     Ok(standing)
 }
 
-/// Whether an object is still the one that the token means, and not gone for longer than clocks may lie apart.
+/// Checks that an object is the referenced one and not deleted for longer than the clock tolerance.
 fn weigh(
     found: &Facts,
     meant: &Reference,
@@ -73,7 +73,7 @@ fn weigh(
     if found.went_before(too_long_ago) { Err(gone.to_owned()) } else { Ok(()) }
 }
 
-/// Whether a token that lay in a secret says everything that such a token must say.
+/// Checks that a legacy token has all required claims.
 pub fn check_legacy(claims: &Claims) -> Result<(), &'static str> {
     for (text, why) in [
         (&claims.subject, "sub claim is missing"),
@@ -92,7 +92,7 @@ pub fn check_legacy(claims: &Claims) -> Result<(), &'static str> {
     }
 }
 
-/// The namespace and name of a service account as a user.
+/// The namespace and name of a service account's user name.
 fn split_user(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix(ACCOUNT_PREFIX)?.split_once(':')?;
     let good =
@@ -100,8 +100,8 @@ fn split_user(user: &str) -> Option<(&str, &str)> {
     good.then_some((namespace, name))
 }
 
-/// Looks at the secret that a token lay in, and at its account, and says whether the account lists the secret. `used` is told
-/// of the secret of a token that speaks for its account, also if somebody has marked it invalid.
+/// Checks the Secret and the service account of a legacy token. Answers whether the account lists the Secret. `used` is called
+/// with the Secret of a matching token, even if the token is marked invalid.
 pub async fn of_legacy(
     objects: &Objects,
     claims: &Claims,
@@ -140,7 +140,7 @@ pub async fn of_legacy(
     Ok(found.lists(&claims.secret_name))
 }
 
-/// Whether somebody has taken the worth from the token of a secret.
+/// Whether the token of a Secret is marked invalid.
 pub fn is_marked_invalid(secret: &Facts) -> bool {
     secret.metadata.labels.get(INVALID_SINCE).is_some_and(|since| !since.is_empty())
 }

@@ -1,4 +1,4 @@
-//! Which tokens that lie in Secrets are still used: verifiers say so, and somebody writes the day onto the Secret.
+//! The use of legacy tokens: verifiers report it, and a loop writes the date onto the Secret.
 
 use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::object::Key;
@@ -7,26 +7,26 @@ use tokio::sync::mpsc;
 use crate::api::schema::time;
 use crate::limits::TOKEN_USES_WAITING;
 
-/// The label of a Secret with the day on which its token was last shown.
+/// The label with the date of the last use.
 pub const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
-/// The label that takes the worth from a token in a Secret, with the day of that.
+/// The label with the date since which the token is invalid.
 pub const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
 const DAY: u64 = 24 * 3_600;
 
-/// A token that was shown.
+/// A used token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Used {
-    /// The Secret it lies in.
+    /// The Secret of the token.
     pub secret: Key,
-    /// Which Secret of that name.
+    /// The UID of the Secret.
     pub uid: String,
 }
 
-/// Where verifiers say which tokens were shown. What does not fit is lost: the next request says it again.
+/// Where verifiers report used tokens. Reports that do not fit are lost: the next request repeats them.
 pub type Uses = mpsc::Sender<Used>;
 
-/// Where somebody hears of that.
+/// Where the reports are received.
 pub type UsesHeard = mpsc::Receiver<Used>;
 
 /// Both ends.
@@ -34,18 +34,18 @@ pub fn channel() -> (Uses, UsesHeard) {
     mpsc::channel(TOKEN_USES_WAITING)
 }
 
-/// The day of a moment, in Greenwich, as labels say it.
+/// The UTC date of a time, in the format of the labels.
 pub fn day(at: Timestamp) -> String {
     let text = time::format_seconds(at.unix_seconds());
     text.split('T').next().unwrap_or_default().to_owned()
 }
 
-/// Whether this text is a day.
+/// Whether a text is a date.
 pub fn is_day(text: &str) -> bool {
     text.len() == 10 && time::parse_seconds(&format!("{text}T00:00:00Z")).is_ok()
 }
 
-/// Whether a label says that a token was last shown on another day than now. One of tomorrow counts as today: clocks lie apart.
+/// Whether a label names another date than today. Tomorrow counts as today, because clocks differ.
 pub fn is_outdated(label: Option<&str>, now: Timestamp) -> bool {
     let tomorrow = now.plus(std::time::Duration::from_secs(DAY));
     label != Some(&day(now)) && label != Some(&day(tomorrow))

@@ -1,9 +1,8 @@
-//! Verifies the tokens of service accounts.
+//! Verifies service account tokens.
 //!
-//! A signature is checked once per token and remembered. Whether the account and what else a token hangs on are still there
-//! is looked up for every request, but costs a message only if something of those types has changed since: so a token is worth
-//! nothing from the moment on in which the deletion of its account, pod or secret is answered. `remarks` says of those that
-//! are good what their bearers should know.
+//! A signature is verified once per token and cached. Whether the service account and the bound objects still exist is checked
+//! for every request, but needs a message only if an object of those types has changed. So a token is invalid as soon as the
+//! deletion of its account, pod or Secret is answered. `remarks` makes warnings and annotations about valid tokens.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,18 +24,18 @@ use crate::auth::objects::{Facts, Heads, Objects};
 use crate::limits::{TOKEN_BYTES, TOKENS_REMEMBERED};
 use crate::metrics::Metrics;
 
-/// Which tokens are accepted.
+/// The accepted tokens.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Who may have made them.
+    /// The accepted issuers.
     pub issuers: Vec<String>,
-    /// What they must be meant for.
+    /// The accepted audiences.
     pub audiences: Vec<String>,
-    /// Whether tokens that lie in secrets are looked up.
+    /// Whether the objects of legacy tokens are looked up.
     pub lookup: bool,
 }
 
-/// Knows the tokens of service accounts. Cheap to clone.
+/// Verifies service account tokens. Cheap to clone.
 #[derive(Clone)]
 pub struct ServiceAccountTokens(Arc<Shared>);
 
@@ -46,27 +45,27 @@ struct Shared {
     objects: Arc<Objects>,
     clock: Clock,
     metrics: Arc<Metrics>,
-    /// By the digest of the token: memory shall not hold what opens doors.
+    /// By the digest of the token, so that memory holds no tokens.
     remembered: Lock<HashMap<[u8; 32], Arc<Signed>>>,
-    /// Who wants to know which tokens of secrets are used.
+    /// Where the use of legacy tokens is reported.
     uses: OnceLock<Uses>,
 }
 
-/// A token that somebody signed who may.
+/// A token with a valid signature.
 struct Signed {
     claims: Claims,
     identity: Arc<Identity>,
-    /// How far the types had come when everything it hangs on was last found in place.
+    /// The newest revisions when all its objects were last found to exist.
     firm_at: Lock<Option<Heads>>,
-    /// The day of that, since the epoch: a token of a secret is looked at on each day on which it is used.
+    /// The day of that check since the epoch: the Secret of a legacy token is checked on each day of use.
     firm_on: AtomicU64,
-    /// Whether the account listed the secret then that the token lies in.
+    /// Whether the account listed the Secret of a legacy token then.
     listed: AtomicBool,
-    /// The day on which the log was last told that it should be replaced.
+    /// The day of the last log message that it should be replaced.
     told_on: AtomicU64,
 }
 
-/// A token that is good by itself, and which of the wanted audiences it is meant for.
+/// A valid token, and the requested audiences that it is valid for.
 type Checked = (Arc<Signed>, Vec<String>);
 
 impl ServiceAccountTokens {
@@ -89,13 +88,13 @@ impl ServiceAccountTokens {
         }))
     }
 
-    /// Tells of tokens that lie in secrets and are used, once a day each.
+    /// Reports the use of legacy tokens, once a day each.
     pub fn tell(&self, uses: Uses) {
         let _already_told = self.0.uses.set(uses);
     }
 
-    /// Says who bears a token that must be meant for one of `audiences`; those of this server if there are none. `None`: it
-    /// is not a token of service accounts of this cluster at all.
+    /// Verifies a token for one of `audiences`; for this server's own if empty. `None`: it is not a service account token of this
+    /// cluster.
     pub fn examine(&self, token: &str, audiences: &[String]) -> Answer<Result<Option<Bearer>, String>> {
         let (signed, audiences) = match self.0.check(token, audiences) {
             Ok(Some(found)) => found,
@@ -116,7 +115,7 @@ impl ServiceAccountTokens {
 }
 
 impl Shared {
-    /// Everything that needs no other object.
+    /// All checks that need no other object.
     fn check(&self, token: &str, audiences: &[String]) -> Result<Option<Checked>, String> {
         if token.len() > TOKEN_BYTES {
             return Ok(None);
@@ -145,7 +144,7 @@ impl Shared {
         Ok(Some((signed, common)))
     }
 
-    /// The token, if its signature is good.
+    /// The token, if its signature is valid.
     fn signed(&self, token: &str) -> Result<Option<Arc<Signed>>, String> {
         let (digest, began) = (crate::auth::digest(token.as_bytes()), self.clock.now());
         let known = self.remembered.lock().get(&digest).cloned();
@@ -161,7 +160,7 @@ impl Shared {
         let fetch = self.metrics.authentication.fetch();
         let checked = self.keys.signed(&token);
         self.metrics.authentication.looked_up(false, began, self.clock.now());
-        // From here on the claims count: the signature is one of the very text they were read from.
+        // The claims may be used now: the signature covers the text that they were parsed from.
         checked?;
         fetch.succeeded();
         let identity = Arc::new(claims.identity());
@@ -179,7 +178,7 @@ impl Shared {
             false => HashMap::new(),
         };
         remembered.insert(digest, Arc::clone(&signed));
-        // Thousands of them take a while to let go, and others look for theirs.
+        // Freeing thousands of entries takes a while, so it happens outside of the lock.
         drop(remembered);
         drop(forgotten);
         Ok(Some(signed))
@@ -189,9 +188,9 @@ impl Shared {
         self.rules.lookup || !claims.is_legacy()
     }
 
-    /// Looks at everything that the token hangs on.
+    /// Checks all objects of the token.
     async fn look(&self, signed: &Signed, token: &str) -> Result<(), String> {
-        // Before the look: what changes while we look is looked at again.
+        // Before the check: objects that change during it are checked again.
         let (heads, today) = (self.objects.heads(), self.today());
         let found = match &signed.claims.bound {
             Some(bound) => standing::of_bound(&self.objects, bound, self.clock.now()).await?,
@@ -212,7 +211,7 @@ impl Shared {
         self.clock.now().seconds() / 86_400
     }
 
-    /// Says that the token of a secret is used, if the secret does not say so for today.
+    /// Reports the use of a legacy token, unless its Secret has today's label.
     fn tell_of(&self, claims: &Claims, secret: &Facts) {
         if standing::is_marked_invalid(secret) {
             self.metrics.tokens.invalidated.inc();
@@ -228,7 +227,7 @@ impl Shared {
 }
 
 impl Signed {
-    /// Whether nothing of the types that the token hangs on has changed since all was found in place.
+    /// Whether no type of the token's objects has changed since the last successful check.
     fn is_firm(&self, now: &Heads, today: u64) -> bool {
         if self.claims.is_legacy() && self.firm_on.load(Ordering::Relaxed) != today {
             return false;
@@ -241,7 +240,7 @@ impl Signed {
 }
 
 impl Claims {
-    /// Which types the token hangs on, in the order of [`crate::auth::objects::Kind`].
+    /// The types of the token's objects, in the order of [`crate::auth::objects::Kind`].
     fn kinds(&self) -> [bool; crate::auth::objects::KINDS] {
         match &self.bound {
             None => [true, true, false, false],
@@ -264,7 +263,7 @@ impl Verifier for ServiceAccountTokens {
     }
 }
 
-/// Texts as the reference lists them.
+/// Strings in Go's list format.
 fn quoted(texts: &[String]) -> String {
     let all: Vec<String> = texts.iter().map(|text| format!("{text:?}")).collect();
     format!("[{}]", all.join(" "))

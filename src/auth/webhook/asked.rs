@@ -1,5 +1,5 @@
-//! What is asked, as conditions see it: the specification of a review with all texts, also those that are empty, so that a
-//! condition need not ask whether they are there.
+//! The request as match conditions see it: the `spec` of the review with all fields, including empty ones, so that a condition
+//! need not check their presence.
 
 use pilothouse_actors::authorizer::{Action, Selection, Target};
 use pilothouse_actors::filter::{FieldRule, LabelRule};
@@ -26,7 +26,7 @@ fn of_field(rule: &FieldRule) -> Value {
     }
 }
 
-/// Comparisons of numbers cannot be said; without them the question is about more objects, not fewer.
+/// Numeric comparisons cannot be expressed; without them the question covers more objects, not fewer.
 fn of_label(rule: &LabelRule) -> Option<Value> {
     let none: [&str; 0] = [];
     Some(match rule {
@@ -38,7 +38,7 @@ fn of_label(rule: &LabelRule) -> Option<Value> {
     })
 }
 
-/// The request.
+/// The `request` variable.
 pub(super) fn request(who: &Identity, action: &Action, selection: &Selection) -> Value {
     let mut request = Value::object();
     request.set("user", who.name.as_str());

@@ -1,4 +1,4 @@
-//! What a file says of the claims of tokens: which must be there, and whom they make of the bearer.
+//! Claim mappings and validation rules of a provider.
 
 use std::collections::BTreeSet;
 
@@ -16,10 +16,10 @@ const ONE_OF_BOTH: &str = "claim or expression is required";
 const VERIFY: &str = "claims.email_verified must be used in claimMappings.username.expression or \
                       claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is \
                       used in claimMappings.username.expression";
-/// Whose keys nobody else may use, nor those of domains below.
+/// Reserved domains of extra keys, including their subdomains.
 const RESERVED: [&str; 2] = ["kubernetes.io", "k8s.io"];
 
-/// How a compiler makes a program of a text.
+/// Compiles an expression.
 type Compile = fn(&mut Compiler, &str) -> Result<Expression, String>;
 
 impl Found<'_> {
@@ -33,7 +33,7 @@ impl Found<'_> {
         }
     }
 
-    /// Reads what must hold of claims. Answers whether that says something of whether an address is verified.
+    /// Parses claim validation rules. Answers whether one of them checks `email_verified`.
     pub(super) fn claim_rules(&mut self, one: &Value, path: &Path, jwt: &mut Jwt) -> bool {
         let mut seen = BTreeSet::new();
         for (at, rule) in self.list(one, "claimValidationRules", path).iter().enumerate() {
@@ -83,7 +83,7 @@ impl Found<'_> {
         Some(Rule { expression, message })
     }
 
-    /// An expression that no other of the list is like.
+    /// Compiles an expression that must be unique in its list.
     fn compile_new(
         &mut self,
         text: String,
@@ -100,7 +100,7 @@ impl Found<'_> {
         expression
     }
 
-    /// Reads what must hold of the user.
+    /// Parses user validation rules.
     pub(super) fn user_rules(&mut self, one: &Value, path: &Path, jwt: &mut Jwt) {
         let mut seen = BTreeSet::new();
         for (at, rule) in self.list(one, "userValidationRules", path).iter().enumerate() {
@@ -115,7 +115,7 @@ impl Found<'_> {
         }
     }
 
-    /// Reads whom claims make of the bearer. `verified`: whether a rule says something of whether an address is verified.
+    /// Parses claim mappings. `verified`: whether a rule checks `email_verified`.
     pub(super) fn mappings(&mut self, value: &Value, path: &Path, verified: bool, jwt: &mut Jwt) {
         self.only(value, path, &["username", "groups", "uid", "extra"]);
         let nothing = Value::object();
@@ -139,8 +139,8 @@ impl Found<'_> {
         }
     }
 
-    /// A claim or an expression; `None` if there is neither. What is wrong has been told. Where a claim can have a prefix it must
-    /// say so, that nobody is without one by mistake.
+    /// A claim or an expression; `None` if there is neither. Errors are reported already. A claim that supports a prefix must
+    /// state one, so that none is omitted by mistake.
     fn source(&mut self, value: &Value, path: &Path, known: &[&str]) -> Result<Option<Source>, ()> {
         self.only(value, path, known);
         let (claim, text) = (self.text(value, "claim", path), self.text(value, "expression", path));
@@ -165,7 +165,7 @@ impl Found<'_> {
                     self.wrong(&FieldError::invalid(&at, &quoted(prefix), why));
                 }
                 let made = self.compile(&text, &path.child("expression"), Compiler::mapping);
-                // What is wrong already is not looked at any further.
+                // An invalid entry is not examined any further.
                 let made = made.filter(|_| prefix.is_none());
                 made.map(|made| Some(Source::Made(made))).ok_or(())
             }

@@ -1,30 +1,31 @@
-//! Who owns whom: an index by uid, kept inside the server instead of a second copy of the world.
+//! The ownership graph: an index by UID.
 //!
-//! Pure. Only objects that own, are owned, or wait for the garbage collector have a node; of all others it knows nothing.
-//! A node whose object nobody has seen yet has no place: some dependent speaks of it, and each such dependent is looked at
-//! by the name it uses itself. What is found there is confirmed, or the dependent goes.
+//! Pure. Only objects that own, are owned, or wait for the garbage collector have a node. A node without a place stands for an
+//! owner that was never observed, only referenced. Each such dependent is checked by the reference it has: the owner is found and
+//! confirmed, or the dependent is deleted.
 //!
-//! A node takes about a hundred and fifty bytes: its key is the one that the store has, and owners are sixteen bytes each.
+//! A node takes about a hundred and fifty bytes: it shares its key with the store, and owners are sixteen bytes each.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use pilothouse_actors::object::Key;
 
-/// Uids that are remembered as gone for good, so that a thousand dependents need not ask for their owner one by one.
-const GONE_REMEMBERED: usize = 500;
+/// Cached UIDs of removed objects without known dependents. Types are told one after the other: a dependent may be seen after the
+/// removal of its owner, and of the owner's kind.
+const GONE_REMEMBERED: usize = 4_096;
 
-/// The uid of an object in sixteen bytes. Other texts than canonical UUIDs, which only references can hold, become a digest.
+/// A UID in sixteen bytes. Texts that are no canonical UUID, which only references can contain, become a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uid([u8; 16]);
 
 impl Uid {
-    /// The uid of this text.
+    /// The UID of this text.
     pub fn new(text: &str) -> Uid {
         Uid(canonical(text).unwrap_or_else(|| {
             let digest = openssl::sha::sha256(text.as_bytes());
             let mut short = [0; 16];
             short.copy_from_slice(&digest[..16]);
-            // No version 4 UUID has this variant, so no digest can stand for one.
+            // No version 4 UUID has this variant, so no digest can equal one.
             short[8] |= 0xc0;
             short
         }))
@@ -49,46 +50,49 @@ fn canonical(text: &str) -> Option<[u8; 16]> {
     Some(uid)
 }
 
-/// Where an object is: its type, by a number that the collector gives, and its key.
+/// The place of an object: its type, by a number that the collector assigns, and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Which type.
+    /// The number of the type.
     pub of: u32,
-    /// Which object of it.
+    /// The key of the object.
     pub key: Key,
 }
 
-/// One reference to an owner.
+/// One owner reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Whom it names.
+    /// The UID of the owner.
     pub uid: Uid,
     /// Whether a foreground deletion of the owner waits for the dependent.
     pub blocks: bool,
-    /// Whether the reference names the owner as it was seen to be. Not part of the node.
+    /// Whether the reference agrees with the observed owner. Not part of the node.
     pub fits: bool,
 }
 
-/// What a deletion that has begun does with dependents.
+/// How a pending deletion treats dependents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Going {
-    /// No deletion has begun.
+    /// The object is not being deleted.
     #[default]
     No,
-    /// It goes and takes no heed of them.
+    /// It does not wait for dependents.
     Plainly,
-    /// It waits until they have gone.
+    /// It waits until dependents are deleted.
     Foreground,
-    /// It waits until they have been let go.
+    /// It waits until dependents are orphaned.
     Orphaning,
+    /// It has gone. The node stays until the last of them no longer names it: they need not ask for their owner one by one,
+    /// and the kind of the owner, which could say that it is not there, may itself be gone when their turn comes.
+    Gone,
 }
 
-/// What is to be looked at.
+/// A work item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Task {
-    /// Whether this object should go.
+    /// Decide whether this object is deleted.
     Attempt(Uid),
-    /// The dependents of this object, which shall stay without it.
+    /// Orphan the dependents of this object.
     Orphan(Uid),
 }
 
@@ -96,7 +100,7 @@ pub enum Task {
 struct Node {
     place: Option<Place>,
     owners: Owners,
-    /// None for most objects, so it takes a pointer.
+    /// Absent for most objects, so it takes only a pointer.
     #[expect(
         clippy::box_collection,
         reason = "a pointer is a third of an empty set, and there is one per object"
@@ -141,25 +145,25 @@ impl Owners {
 }
 
 impl Node {
-    /// Whether nothing would be lost without it.
+    /// Whether the node contains no information.
     fn is_idle(&self) -> bool {
         matches!(self.owners, Owners::None)
             && self.dependents.is_none()
-            && matches!(self.going, Going::No | Going::Plainly)
+            && matches!(self.going, Going::No | Going::Plainly | Going::Gone)
     }
 }
 
-/// The index. See the module text.
+/// The index. See the module documentation.
 #[derive(Debug, Default)]
 pub struct Graph {
     nodes: BTreeMap<Uid, Node>,
-    /// The last uids that went while they had dependents; in order of their going, too.
+    /// The last uids that went without a node to remember it; in order of their going, too.
     gone: BTreeSet<Uid>,
     gone_in_order: VecDeque<Uid>,
 }
 
 impl Graph {
-    /// An object is there, or has changed. Adds what is to be looked at.
+    /// An object exists or has changed. Adds tasks.
     pub fn observe(&mut self, uid: Uid, place: Place, owners: &[Owner], going: Going, tasks: &mut Vec<Task>) {
         let known = self.nodes.contains_key(&uid);
         if !known && owners.is_empty() && matches!(going, Going::No | Going::Plainly) {
@@ -190,7 +194,7 @@ impl Graph {
         self.prune(uid);
     }
 
-    /// Takes a dependent away from owners that it no longer names, and looks at those that waited for it.
+    /// Detaches a dependent from owners that it no longer names, and adds tasks for owners that waited for it.
     fn let_go(&mut self, uid: Uid, before: &[(Uid, bool)], now: &[Owner], tasks: &mut Vec<Task>) {
         let now: HashMap<Uid, bool> =
             now.iter().rev().map(|reference| (reference.uid, reference.blocks)).collect();
@@ -205,9 +209,13 @@ impl Graph {
         }
     }
 
-    /// Notes a dependent at its owner; whether the owner is known to be there as the reference says.
+    /// Attaches a dependent to its owner. Answers whether the owner was observed as the reference says.
     fn attach(&mut self, uid: Uid, owner: &Owner) -> bool {
+        let went = self.gone.contains(&owner.uid);
         let node = self.nodes.entry(owner.uid).or_default();
+        if went {
+            node.going = Going::Gone;
+        }
         node.dependents.get_or_insert_default().insert(uid);
         node.place.is_some() && owner.fits
     }
@@ -229,18 +237,20 @@ impl Graph {
         }
     }
 
-    /// An object has gone. Its dependents are looked at, and the owners that waited for it.
+    /// An object was removed. Adds tasks for its dependents, and for owners that waited for it.
     pub fn remove(&mut self, uid: Uid, tasks: &mut Vec<Task>) {
-        let Some(node) = self.nodes.remove(&uid) else { return };
-        for (owner, _) in node.owners.all() {
+        let Some(node) = self.nodes.get_mut(&uid) else { return self.remember_gone(uid) };
+        (node.place, node.going) = (None, Going::Gone);
+        for (owner, _) in std::mem::take(&mut node.owners).all() {
             if self.going(owner) == Going::Foreground {
                 tasks.push(Task::Attempt(owner));
             }
             self.detach(uid, owner);
         }
-        if let Some(dependents) = node.dependents {
+        tasks.extend(self.dependents(uid).into_iter().map(Task::Attempt));
+        self.prune(uid);
+        if !self.nodes.contains_key(&uid) {
             self.remember_gone(uid);
-            tasks.extend(dependents.iter().copied().map(Task::Attempt));
         }
     }
 
@@ -255,41 +265,42 @@ impl Graph {
         }
     }
 
-    /// Whether an object of this uid was there and is no more.
+    /// Whether an object of this uid was there and is no more. Nobody serves its kind any more, perhaps: it is gone all the same.
     pub fn is_gone(&self, uid: Uid) -> bool {
-        self.gone.contains(&uid)
+        self.going(uid) == Going::Gone || self.gone.contains(&uid)
     }
 
-    /// Somebody looked an owner up and found it here.
+    /// A lookup has found an owner here.
     pub fn confirm(&mut self, uid: Uid, place: Place) {
-        if let Some(node) = self.nodes.get_mut(&uid) {
+        // What was found may have been heard to go meanwhile.
+        if let Some(node) = self.nodes.get_mut(&uid).filter(|node| node.going != Going::Gone) {
             node.place.get_or_insert(place);
         }
     }
 
-    /// Where an object is, if it was seen.
+    /// The place of an object, if it was observed.
     pub fn place(&self, uid: Uid) -> Option<&Place> {
         self.nodes.get(&uid)?.place.as_ref()
     }
 
-    /// What a deletion of it that has begun does.
+    /// How a pending deletion of it treats dependents.
     pub fn going(&self, uid: Uid) -> Going {
         self.nodes.get(&uid).map(|node| node.going).unwrap_or_default()
     }
 
-    /// Who names it as an owner.
+    /// The objects that name it as an owner.
     pub fn dependents(&self, uid: Uid) -> Vec<Uid> {
         let dependents = self.nodes.get(&uid).and_then(|node| node.dependents.as_deref());
         dependents.into_iter().flatten().copied().collect()
     }
 
-    /// The dependents that a foreground deletion of it waits for.
+    /// The dependents that its foreground deletion waits for.
     pub fn blocking(&self, uid: Uid) -> Vec<Uid> {
         let blocks = |dependent: &Uid| self.nodes.get(dependent).is_some_and(|node| node.owners.blocks(uid));
         self.dependents(uid).into_iter().filter(blocks).collect()
     }
 
-    /// The uids that were seen in the places of one type: what a list of the type is held against.
+    /// The observed UIDs of one type, to compare with a new list of the type.
     pub fn seen_of(&self, of: u32) -> Vec<Uid> {
         let is_of = |node: &Node| node.place.as_ref().is_some_and(|place| place.of == of);
         self.nodes.iter().filter(|(_, node)| is_of(node)).map(|(uid, _)| *uid).collect()

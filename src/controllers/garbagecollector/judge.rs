@@ -1,4 +1,4 @@
-//! Whether an object shall go: looks at the object and its owners as they are now, and acts.
+//! Decides whether an object is deleted: reads it and its owners, and acts.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,26 +19,26 @@ use crate::limits::DELETIONS_IN_FLIGHT;
 use super::GarbageCollector;
 use super::graph::{Going, Place, Task, Uid};
 
-/// What an owner is to its dependent.
+/// The state of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// It is there.
+    /// It exists.
     Solid,
-    /// It waits for its dependents to go.
+    /// It is being deleted and waits for its dependents.
     Waiting,
-    /// It is not there.
+    /// It does not exist.
     Absent,
-    /// The reference cannot be right and never will be.
+    /// The reference is invalid and will never be right.
     Impossible,
-    /// Nobody serves its kind now.
+    /// Its kind is not served now.
     Unknown,
 }
 
-/// An object that is looked at.
+/// The object of a task.
 struct Item {
     resource: Arc<Resource>,
     object: Arc<Object>,
-    /// Who it is, as text.
+    /// Its UID as text.
     uid: String,
 }
 
@@ -48,17 +48,17 @@ impl Item {
     }
 }
 
-/// An owner as a reference of an object in this namespace means it.
+/// An owner as a reference in this namespace describes it.
 fn describe(reference: &Reference<'_>, namespace: &str) -> String {
     let Reference { api_version, kind, name, uid, .. } = reference;
     format!("[{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}]")
 }
 
 impl GarbageCollector {
-    /// Deletes the object if it has owners and none of them is left; takes those from it that are gone if some are.
+    /// Deletes the object if all its owners are gone; removes references to missing owners if some are.
     pub(super) async fn attempt(&self, uid: Uid) -> Result<Outcome> {
         let going = self.state.borrow().graph.going(uid);
-        if matches!(going, Going::Plainly | Going::Orphaning) {
+        if matches!(going, Going::Plainly | Going::Orphaning | Going::Gone) {
             return Ok(Outcome::Done);
         }
         let Some(item) = self.find(uid).await? else { return Ok(Outcome::Done) };
@@ -92,8 +92,8 @@ impl GarbageCollector {
             return if lost.is_empty() { Ok(Outcome::Done) } else { self.disown(&item, &lost).await };
         }
         if standings.contains(&Standing::Waiting) {
-            // What was just read of an owner may be ahead of the graph. A circle that is overlooked for that is never broken: all in
-            // it go, and each waits for the next.
+            // The owner that was just read may be newer than the graph. If a cycle were overlooked for that reason, it would
+            // never be broken: all its objects would wait for each other.
             self.catch_up().await?;
         }
         let dependents = self.state.borrow().graph.dependents(uid);
@@ -116,7 +116,7 @@ impl GarbageCollector {
         self.delete(item, policy).await
     }
 
-    /// The object as it is now; `None` if it is gone: then its removal is heard of, or was.
+    /// The object as it is now; `None` if it is gone: then an event about its removal follows.
     async fn find(&self, uid: Uid) -> Result<Option<Item>> {
         let place = self.state.borrow().graph.place(uid).cloned();
         let Some(place) = place else { return Ok(None) };
@@ -128,7 +128,7 @@ impl GarbageCollector {
         }))
     }
 
-    /// Looks one owner up, by the name that the reference uses.
+    /// Looks up one owner, by the name in the reference.
     async fn standing(&self, item: &Item, reference: &Reference<'_>) -> Result<Standing> {
         let uid = Uid::new(&reference.uid);
         if self.state.borrow().graph.is_gone(uid) {
@@ -170,7 +170,7 @@ impl GarbageCollector {
         state.graph.confirm(uid, Place { of, key: owner.key.clone() });
     }
 
-    /// Tells people that an owner lives in another namespace: nobody can own anything there. Whether it does.
+    /// Writes an event if the owner is in another namespace, where it cannot own anything. Answers whether it is.
     async fn report_if_elsewhere(
         &self,
         item: &Item,
@@ -205,7 +205,7 @@ impl GarbageCollector {
         Ok(Outcome::Done)
     }
 
-    /// Ends a foreground deletion whose dependents have gone, or looks at those that are left.
+    /// Completes a foreground deletion without blocking dependents, or adds tasks for the remaining ones.
     async fn release(&self, item: &Item, uid: Uid) -> Result<Outcome> {
         let blocking = self.state.borrow().graph.blocking(uid);
         if blocking.is_empty() {
@@ -214,13 +214,13 @@ impl GarbageCollector {
         let state = self.state.borrow();
         let looks =
             blocking.into_iter().filter(|dependent| state.graph.going(*dependent) != Going::Foreground);
-        // Those that are going anyway are heard of when they went.
+        // Dependents that are being deleted already will be reported when they are gone.
         let looks = looks.filter(|dependent| state.graph.going(*dependent) == Going::No);
         self.more.borrow_mut().extend(looks.map(Task::Attempt));
         Ok(Outcome::Done)
     }
 
-    /// Lets all dependents stay without their owner, then lets the owner go.
+    /// Orphans all dependents, then removes the owner's finalizer.
     pub(super) async fn orphan(&self, uid: Uid) -> Result<Outcome> {
         let Some(item) = self.find(uid).await? else { return Ok(Outcome::Done) };
         self.catch_up().await?;
@@ -236,7 +236,7 @@ impl GarbageCollector {
         self.take_off(&item, ORPHAN_FINALIZER).await
     }
 
-    /// Takes references to these owners from an object.
+    /// Removes references to these owners from an object.
     async fn disown(&self, item: &Item, owners: &[String]) -> Result<Outcome> {
         let owners: HashSet<&str> = owners.iter().map(String::as_str).collect();
         self.change(item, |metadata| {
@@ -252,7 +252,7 @@ impl GarbageCollector {
         .await
     }
 
-    /// Lets no owner wait for this object: in a circle they would wait for each other.
+    /// Clears blockOwnerDeletion: in a cycle the objects would wait for each other.
     async fn unblock(&self, item: &Item) -> Result<Outcome> {
         self.change(item, |metadata| {
             let Some(Value::Array(references)) = metadata.get_mut("ownerReferences") else { return false };
@@ -282,7 +282,7 @@ impl GarbageCollector {
         .await
     }
 
-    /// Changes the metadata of exactly this object, if it is still there.
+    /// Changes the metadata of exactly this object, if it still exists.
     async fn change(&self, item: &Item, change: impl Fn(&mut Value) -> bool) -> Result<Outcome> {
         let changed = self.client.edit(item.at(), "", |object| {
             let metadata = object.entry("metadata");

@@ -1,10 +1,10 @@
-//! What a namespace that goes says of its contents, in the words of the reference.
+//! The conditions of a terminating namespace, in the words of the reference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::value::Value;
 
-/// The conditions in the order in which they stand, with what each says when all is well.
+/// The conditions in order, with their texts if all is well.
 const ALL: [(&str, &str, &str); 5] = [
     ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
     (
@@ -21,20 +21,20 @@ const ALL: [(&str, &str, &str); 5] = [
     ("NamespaceFinalizersRemaining", "ContentHasNoFinalizers", "All content-preserving finalizers finished"),
 ];
 
-/// What was found in a namespace after everything in it was told to go.
+/// What is left in a namespace after everything was deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// How many objects are left of each resource, by `resource.group`.
+    /// The number of remaining objects by `resource.group`.
     pub remaining: BTreeMap<String, usize>,
-    /// How many of them wait for each finalizer.
+    /// The number of remaining objects by finalizer.
     pub finalizers: BTreeMap<String, usize>,
-    /// What went wrong.
+    /// Errors of deletions.
     pub failures: Vec<String>,
-    /// Versions of which nobody knows what they have.
+    /// Versions whose discovery failed.
     pub undiscovered: BTreeSet<String>,
 }
 
-/// What is wrong where nobody knows what versions have.
+/// The message about failed discovery.
 pub fn undiscovered(versions: &BTreeSet<String>) -> Option<String> {
     let stale = |version: &String| format!("{version}: stale GroupVersion discovery: {version}");
     let all: Vec<String> = versions.iter().map(stale).collect();
@@ -43,7 +43,7 @@ pub fn undiscovered(versions: &BTreeSet<String>) -> Option<String> {
 }
 
 impl Found {
-    /// What a condition says if all is not well.
+    /// The reason and message of a condition that reports a problem.
     fn trouble(&self, condition: &str) -> Option<(&'static str, String)> {
         let listed = |all: &BTreeMap<String, usize>, how: &str| {
             let mut lines: Vec<String> = all
@@ -82,7 +82,7 @@ impl Found {
         }
     }
 
-    /// Writes the conditions into the status of a namespace; whether that changed any.
+    /// Writes the conditions into the status; answers whether any changed.
     pub fn write(&self, namespace: &mut Value, now: &str) -> bool {
         let mut conditions =
             namespace.at(&["status", "conditions"]).map(Value::items).unwrap_or_default().to_vec();

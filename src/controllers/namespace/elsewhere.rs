@@ -1,4 +1,4 @@
-//! What extension servers keep in a namespace that goes: they are asked to delete it, and then what is left.
+//! Deletes objects of extension API servers in a terminating namespace, and counts what is left.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,32 +15,31 @@ use crate::verbs::aggregation::{Extensions, Question, Reply};
 
 use super::super::client::Client;
 
-/// What is sent with every deletion: dependents go by themselves, and nothing waits for them.
+/// The options of every deletion: dependents are deleted in the background.
 const OPTIONS: &[u8] = br#"{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background"}"#;
-/// Of objects only their metadata matters.
+/// Only the metadata of objects is needed.
 const METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
-/// Letters of a refusal that the namespace repeats.
+/// Characters of an error message that the namespace's condition repeats.
 const SAID: usize = 1_024;
 
-/// The extension servers as the namespace loop asks them.
+/// Calls extension API servers for the namespace loop.
 pub struct Elsewhere {
-    /// As whom.
+    /// Makes the requests.
     pub client: Client,
-    /// Who serves what.
+    /// The registered APIServices.
     pub extensions: Arc<Extensions>,
 }
 
 impl Elsewhere {
-    /// What they keep in namespaces, and the versions of which nobody knows what they have; `None` if nobody knows which servers
-    /// there are.
+    /// Their namespaced resources, and the versions whose discovery failed; `None` if the APIServices cannot be read.
     pub async fn resources(&self) -> Option<(Vec<Deletable>, BTreeSet<String>)> {
         let known = self.client.known();
         let all = self.extensions.all().await?;
         Some(deletable(&all, |gv| known.has_builtin(&gv.group, &gv.version)))
     }
 
-    /// Tells the objects of a resource to go, and answers what is left of them.
+    /// Deletes the objects of a resource, and answers what is left.
     pub async fn clear(&self, resource: &Deletable, namespace: &str) -> Result<Left, String> {
         timeout(EXTENSION_CLEARING, self.clear_slowly(resource, namespace))
             .await
@@ -52,7 +51,7 @@ impl Elsewhere {
         let at_once = resource.at_once
             && match self.delete(resource, &path).await? {
                 reply if is_fine(&reply) => true,
-                // It was said to be possible, and is not.
+                // Discovery lists deletecollection, but the server does not support it.
                 reply if matches!(reply.status, 404 | 405) => false,
                 reply => return Err(refused(&reply, "deletecollection", resource)),
             };
@@ -104,7 +103,7 @@ fn is_fine(reply: &Reply) -> bool {
     (200..300).contains(&reply.status)
 }
 
-/// Why a server did not do as it was asked.
+/// The message of a refusal.
 fn refused(reply: &Reply, verb: &str, resource: &Deletable) -> String {
     let said = serde_json::from_slice::<Said>(&reply.body).unwrap_or_default().message;
     match said.char_indices().nth(SAID).map_or(said.as_str(), |(end, _)| said.get(..end).unwrap_or_default())
@@ -114,7 +113,7 @@ fn refused(reply: &Reply, verb: &str, resource: &Deletable) -> String {
     }
 }
 
-/// What a status says.
+/// The relevant part of a Status.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Said {

@@ -1,71 +1,69 @@
-//! Frames of WebSocket as bytes: how one begins, how its content is masked, and how a handshake is proved. RFC 6455 without
-//! extensions, on the side of the server.
+//! WebSocket frames as bytes: heads, masks, and the handshake. RFC 6455 without extensions, on the server side.
 
 use openssl::sha::sha1;
 
 use crate::limits::WEBSOCKET_CONTROL_BYTES;
 
-/// What every handshake mixes into the key of the client.
+/// The constant that every handshake adds to the client's key.
 const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// A piece of a message that is not the first.
+/// A continuation frame.
 pub const CONTINUED: u8 = 0;
-/// A message that is text.
+/// A text frame.
 pub const TEXT: u8 = 1;
-/// A message that is bytes.
+/// A binary frame.
 pub const BINARY: u8 = 2;
-/// Nothing follows. Frames from here on carry no message.
+/// A close. Opcodes from here on are control frames.
 pub const CLOSE: u8 = 8;
-/// Whether somebody is there.
+/// A ping.
 pub const PING: u8 = 9;
-/// Somebody is.
+/// A pong.
 pub const PONG: u8 = 10;
 
-/// Closed because everything was said.
+/// The close code of a normal end.
 pub const NORMAL: [u8; 2] = 1_000_u16.to_be_bytes();
-/// Closed because the other side does not speak the protocol.
+/// The close code of a protocol error.
 pub const PROTOCOL_ERROR: [u8; 2] = 1_002_u16.to_be_bytes();
 
-/// Clients that cannot set headers send their token as the name of a protocol. It is no protocol to agree upon, and is for this
-/// server alone.
+/// The prefix of bearer tokens that clients without custom headers send as a subprotocol. It is never negotiated, and never
+/// passed on to backends.
 pub const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
 const LAST: u8 = 0x80;
 const EXTENSIONS: u8 = 0x70;
 const OPCODE: u8 = 0x0f;
 const MASKED: u8 = 0x80;
-/// Lengths that say how many bytes of length follow.
+/// Lengths that announce how many bytes of length follow.
 const IN_TWO_BYTES: u8 = 126;
 const IN_EIGHT_BYTES: u8 = 127;
 const MASK_BYTES: usize = 4;
 
-/// The bytes of the longest head.
+/// The size of the longest head.
 pub const LONGEST_HEAD: usize = 14;
 
-/// What proves to a client that its handshake was understood.
+/// The accept value for a client's key.
 pub fn accept_key(key: &str) -> String {
     openssl::base64::encode_block(&sha1(format!("{key}{MAGIC}").as_bytes()))
 }
 
-/// How a frame of a client begins.
+/// The head of a client's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What it is.
+    /// The opcode.
     pub opcode: u8,
-    /// The bytes of its content.
+    /// The length of the payload.
     pub length: u64,
-    /// What they are masked with.
+    /// The mask of the payload.
     pub mask: [u8; MASK_BYTES],
 }
 
 impl Head {
-    /// How many bytes a head has whose second byte this is.
+    /// The size of a head with this second byte.
     pub fn bytes(second: u8) -> usize {
         2 + extended(second) + MASK_BYTES
     }
 
-    /// The head of which `begun` is the beginning; `None` until all of it is there. What no frame may be is told from the second
-    /// byte on.
+    /// Parses a head; `None` until it is complete. Invalid frames are detected from the second byte on.
     pub fn parse(begun: &[u8]) -> Result<Option<Head>, &'static str> {
         let [first, second, rest @ ..] = begun else { return Ok(None) };
         let (opcode, short) = (first & OPCODE, second & !MASKED);
@@ -84,7 +82,7 @@ impl Head {
         Ok(Some(Head { opcode, length, mask: *mask }))
     }
 
-    /// Takes the mask off a piece of the content that begins after `passed` bytes of it.
+    /// Unmasks a piece of the payload that begins after `passed` bytes.
     pub fn unmask(&self, passed: u64, piece: &mut [u8]) {
         let skipped = usize::try_from(passed % self.mask.len() as u64).unwrap_or_default();
         for (byte, mask) in piece.iter_mut().zip(self.mask.iter().cycle().skip(skipped)) {
@@ -93,7 +91,7 @@ impl Head {
     }
 }
 
-/// How many bytes of length follow the second byte.
+/// The number of length bytes after the second byte.
 fn extended(second: u8) -> usize {
     match second & !MASKED {
         IN_TWO_BYTES => 2,
@@ -102,7 +100,7 @@ fn extended(second: u8) -> usize {
     }
 }
 
-/// Begins a frame of the server that is a whole message.
+/// Writes the head of an unfragmented server frame.
 pub fn begin(out: &mut impl Extend<u8>, opcode: u8, length: usize) {
     out.extend([LAST | opcode]);
     match (u8::try_from(length), u16::try_from(length)) {

@@ -1,7 +1,7 @@
-//! The application behind the listeners: one handler that takes every request through the same chain.
+//! The application behind the listeners: one handler takes every request through the same chain.
 //!
-//! parse, authenticate, take a place, authorize, route, answer. The order is the reference's, because it decides which of
-//! several errors a client sees.
+//! Parse, authenticate, queue, authorize, route, answer. The order is the reference's, because it decides which of several errors
+//! a client sees.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::api::query::{self, Query};
 use crate::api::routes;
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
-use crate::flows::Asked;
+use crate::flows::{Asked, Room};
 use crate::http::websocket::Upgrade;
 use crate::metrics::requests::Sample;
 use crate::verbs::component_status::Question;
@@ -35,11 +35,11 @@ use crate::verbs::{self, Answered, Call, Reply, Warnings};
 use super::body::Body;
 use super::connect::Out;
 use super::connect::extension::{self, Passed};
-use super::render::{self, Context};
+use super::render::{self, Context, PLAIN_TEXT};
 use super::worker::Worker;
 use super::{audit, body, connect, deadline, documents, flags, guards, health, metrics, openapi};
 
-/// How the types begin of patches that apply.
+/// Media type prefix of server-side apply patches.
 const APPLY_PATCH: &str = "application/apply-patch+";
 
 /// The handler and the state of its worker as an actix-web application.
@@ -108,7 +108,7 @@ async fn serve(
     let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
     let applies = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
     sample.note(&parsed, known.as_ref(), (query.get("dryRun") == Some("All"), applies));
-    let asked = Asked { user: &identity, request: &parsed, resource: known.as_deref(), query: &query };
+    let asked = Asked { user: &identity, path, request: &parsed, resource: known.as_deref(), query: &query };
     let permit = match guards::let_in(worker, &asked, context, limit).await {
         Ok(permit) => permit,
         Err(refused) => return Ok(render::too_many_requests(refused.seconds)),
@@ -127,13 +127,20 @@ async fn serve(
         Target::NonResource(path) if worker.shared.changes_flags && flags::is_flag(path) => {
             Ok(flags::answer(request, payload, path).await)
         }
-        Target::NonResource(path) => match health::answer(worker, path, &query).await {
-            Some(response) => Ok(response),
-            None => match openapi::answer(worker, request, path, context).await {
+        Target::NonResource(path) => {
+            if let Room::Fair(gate) = &worker.shared.room
+                && let Some(table) = gate.dump(path, &query)
+            {
+                return Ok(HttpResponse::Ok().content_type(PLAIN_TEXT).body(table));
+            }
+            match health::answer(worker, path, &query).await {
                 Some(response) => Ok(response),
-                None => documents::answer(worker, request, path, context).await,
-            },
-        },
+                None => match openapi::answer(worker, request, path, context).await {
+                    Some(response) => Ok(response),
+                    None => documents::answer(worker, request, path, context).await,
+                },
+            }
+        }
         // Nothing is mounted there, though authorization knows what it would be about.
         Target::Resource(_) if path.starts_with("//") => Ok(render::page_not_found()),
         Target::Resource(found) => {
@@ -173,7 +180,7 @@ async fn serve_resource(
     context.arrive();
     resource.deprecation().into_iter().for_each(|warning| warnings.add(warning));
     context.trail().into_iter().for_each(|trail| trail.deprecated(&resource));
-    // What is only asked and never kept has no rows.
+    // Resources that are not stored (reviews) cannot be shown as a table.
     let kept = !found.subresource.is_empty() || resource.verbs.contains(Verb::Get);
     let rows = kept && (verb != Verb::Watch || !streams_list(worker, query));
     let is_custom = resource.custom.is_some() && found.subresource != "scale";
@@ -205,7 +212,7 @@ async fn serve_resource(
     }
 }
 
-/// Whether a watch is a list as well, which has no rows.
+/// Whether a watch begins with the list (`sendInitialEvents`); such a watch cannot be shown as a table.
 fn streams_list(worker: &Worker, query: &Query<'_>) -> bool {
     worker.watching.initial_events
         && ListOptions::parse(query).is_ok_and(|mut options| {
@@ -214,7 +221,7 @@ fn streams_list(worker: &Worker, query: &Query<'_>) -> bool {
         })
 }
 
-/// The form in which the answer shows objects.
+/// The form of the objects in the response: full, table or metadata only.
 fn asked_form(
     worker: &Worker,
     agreed: &Agreed<'_>,
@@ -237,7 +244,7 @@ fn asked_form(
     Form::agreed(agreed, extent, query.get(form::INCLUDE_OBJECT).unwrap_or_default(), name)
 }
 
-/// What a call is made of, before it is known where its objects are.
+/// The parts of a call, before its store is known.
 struct Part<'a> {
     found: &'a ResourcePath<'a>,
     query: &'a Query<'a>,
@@ -265,7 +272,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         None => verbs::sub::target(&served.catalog, resource, part.found.subresource),
     };
     let Some((resource, stored, subresource)) = target else {
-        // docs/compat.md lists what is not served yet.
+        // docs/compat.md lists resources that are not served yet.
         return Err(Status::no_such_resource());
     };
     let call = Call {

@@ -1,5 +1,5 @@
-//! The record of a request: begun when it is known who asks for what, filled by whoever learns something (`trail`), and written
-//! when the request came, when its answer begins and when that is over. Without a policy nothing of this is made.
+//! Auditing of one request. An event is begun once user and request are known, filled along the way (`trail`), and written at the
+//! stages RequestReceived, ResponseStarted and ResponseComplete. Without an audit policy none of this exists.
 
 mod trail;
 
@@ -27,16 +27,15 @@ pub use self::trail::Trail;
 use super::render::{Context, plain};
 use super::worker::Worker;
 
-/// What is written down of requests, and where.
+/// The audit policy and its backends.
 pub struct Audit {
-    /// Of which, and how much.
+    /// Decides which requests are audited at which level.
     pub policy: Policy,
-    /// Where.
+    /// Writes the events.
     pub ledger: Arc<Ledger>,
 }
 
-/// Begins the record of a request, if there is to be one, and writes that it came. Answers instead of the server if that
-/// must be written and cannot be.
+/// Begins auditing a request and writes RequestReceived. Answers an error response if a blocking backend fails to write it.
 pub async fn open(
     worker: &Worker,
     request: &HttpRequest,
@@ -56,7 +55,7 @@ pub async fn open(
     Some(plain(500, format!("Internal Server Error: {uri}: failed to store audit event\n")))
 }
 
-/// Decides what is written down of a request; `None`: nothing is.
+/// Applies the policy to a request; `None` if it is not audited.
 fn begin(
     worker: &Worker,
     audit: &Audit,
@@ -71,12 +70,12 @@ fn begin(
         context.warnings.received.want(decision.level, decision.drops_owners);
         Rc::new(Trail::new((worker, audit), (request, context), user, (parsed, decision)))
     });
-    // It is set once: a request is refused before it begins, or it begins.
+    // Set only once: either authentication fails, or the request begins.
     let _ = context.trail.set(trail.clone());
     trail
 }
 
-/// Whoever is refused before anybody knows them has a record too.
+/// Requests that fail authentication are audited, too.
 pub fn refused(worker: &Worker, request: &HttpRequest, context: &Context) {
     let Some(audit) = worker.shared.audit.as_ref().filter(|_| context.trail.get().is_none()) else { return };
     let query = Query::parse(request.query_string());
@@ -86,7 +85,7 @@ pub fn refused(worker: &Worker, request: &HttpRequest, context: &Context) {
     }
 }
 
-/// Writes how a request is answered, now or when the answer is over.
+/// Writes ResponseStarted and ResponseComplete, the latter when the body ends.
 pub async fn close(request: &HttpRequest, context: &Context, response: HttpResponse) -> HttpResponse {
     let Some(trail) = context.trail() else { return response };
     trail.answered(request, context, response.status().as_u16());
@@ -133,7 +132,7 @@ pub async fn close(request: &HttpRequest, context: &Context, response: HttpRespo
     response
 }
 
-/// An answer that takes its time. When it is over, that is written down.
+/// The body of a long-running response; its end is audited.
 struct Recorded {
     body: BoxBody,
     trail: Rc<Trail>,

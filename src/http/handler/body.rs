@@ -1,4 +1,4 @@
-//! Reading request bodies: bounded in size. The time is bounded by the edge, which ends a body that does not come.
+//! Reads request bodies, bounded in size. The edge bounds the time.
 
 use std::io::ErrorKind;
 
@@ -18,11 +18,11 @@ use super::render::text;
 
 /// The body of a request.
 pub struct Body {
-    /// Its encoding.
+    /// The encoding that the Content-Type names.
     pub encoding: Encoding,
-    /// Its language, if it is a patch.
+    /// The patch type, if it is a patch.
     pub patch: Option<PatchType>,
-    /// The bytes.
+    /// The bytes as they came.
     pub bytes: Bytes,
 }
 
@@ -32,7 +32,7 @@ impl Default for Body {
     }
 }
 
-/// Reads the body of a request with this verb and says how it is encoded.
+/// Reads the body of a request with this verb, and its encoding.
 pub async fn read(request: &HttpRequest, payload: Payload, verb: Verb, offer: Offer) -> Result<Body> {
     let content_type = text(request.headers(), header::CONTENT_TYPE);
     let plain = |encoding, bytes| Body { encoding, patch: None, bytes };
@@ -43,7 +43,7 @@ pub async fn read(request: &HttpRequest, payload: Payload, verb: Verb, offer: Of
         }
         Verb::Delete | Verb::DeleteCollection => {
             let body = whole(request, payload).await?;
-            // Without a body nobody asks what its encoding would be.
+            // The Content-Type of an empty body is not checked.
             let encoding =
                 if body.is_empty() { Encoding::Json } else { media::of_body(content_type, offer)? };
             Ok(plain(encoding, body))
@@ -81,8 +81,8 @@ async fn whole(request: &HttpRequest, mut payload: Payload) -> Result<Bytes> {
     Ok(body.freeze())
 }
 
-/// Whether the driver takes all that comes on the connection for the body: it believes whoever offers WebSocket, though a write
-/// is none and has the length that it says.
+/// Whether the driver takes the rest of the connection for the body. It does if a request offers WebSocket, though writes never
+/// switch protocols and their body has the stated length.
 fn is_endless(request: &HttpRequest) -> bool {
     let headers = request.headers();
     text(headers, header::UPGRADE).trim().eq_ignore_ascii_case("websocket")

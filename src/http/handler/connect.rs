@@ -1,5 +1,5 @@
-//! Ways out of this server, as HTTP: a log is streamed, a proxy passes requests and answers on, a conversation leaves HTTP
-//! altogether. Who may go was decided before; where to is decided by [`verbs::connect`].
+//! Subresources that connect to other servers: logs are streamed, proxies pass requests and responses on, exec, attach and
+//! port-forward leave HTTP. Authorization came before; [`verbs::connect`] resolves the destination.
 
 pub mod extension;
 mod headers;
@@ -40,41 +40,41 @@ use crate::verbs::{Call, Warnings};
 use super::render::text;
 use super::worker::Worker;
 
-/// What ways out need. One per server.
+/// Shared state of connecting subresources. One per server.
 pub struct Connecting {
-    /// How kubelets are found.
+    /// How the address of a kubelet is chosen.
     pub rules: KubeletRules,
-    /// The way to others.
+    /// Connections to other servers.
     pub upstream: Arc<Upstream>,
-    /// Whether streams of commands over WebSocket are put into the frames of kubelets.
+    /// Whether exec and attach over WebSocket are translated to SPDY for kubelets.
     pub translates_streams: bool,
-    /// Whether ports over WebSocket are.
+    /// Whether port-forward over WebSocket is unpacked to SPDY for kubelets.
     pub unpacks_tunnels: bool,
-    /// How much the pages whose links are led back hold.
+    /// The memory budget of HTML pages whose links are rewritten.
     pub pages: Budget,
-    /// Turns when the server stops: logs that are followed end then, as watches do.
+    /// Set at shutdown: followed logs end then, like watches.
     pub leaving: Drain,
 }
 
-/// A request for a way out.
+/// A request for a connecting subresource.
 pub struct Out<'a> {
-    /// Which.
+    /// The subresource.
     pub way: Way,
-    /// What it stands below.
+    /// The resource that it belongs to.
     pub resource: &'a Arc<Resource>,
-    /// The path, taken apart.
+    /// The parsed path.
     pub found: &'a ResourcePath<'a>,
-    /// The path as a whole, without escapes.
+    /// The whole path, unescaped.
     pub path: &'a str,
-    /// The parameters.
+    /// The query parameters.
     pub query: &'a Query<'a>,
-    /// Who asks.
+    /// The user who asks.
     pub user: &'a Identity,
-    /// Where warnings go.
+    /// Collects warnings for the client.
     pub warnings: &'a Warnings,
 }
 
-/// Goes out.
+/// Serves a connecting subresource.
 pub async fn serve(
     worker: &Rc<Worker>,
     request: &HttpRequest,
@@ -118,7 +118,7 @@ pub async fn serve(
     }
 }
 
-/// The log of a container, as it comes.
+/// Streams the log of a container.
 async fn log(
     connecting: &Arc<Connecting>,
     request: &HttpRequest,
@@ -144,15 +144,15 @@ async fn log(
     Ok(HttpResponse::Ok().insert_header((header::CONTENT_TYPE, "text/plain")).streaming(body))
 }
 
-/// What a kubelet that gives no log says about it.
+/// The error for a kubelet's refusal to give a log.
 async fn refusal(code: u16, answer: Answer, name: &str) -> Box<Status> {
     let said = beginning(answer.body, KUBELET_REFUSAL).await;
     let of = GroupResource { group: "", resource: "pods/log" };
     Status::passed_on(code, of, name, &String::from_utf8_lossy(&said))
 }
 
-/// What comes of a body in time, up to a bound. Logs have no time of their own: a kubelet that stops in the middle of its
-/// refusal would keep the client waiting for ever.
+/// Reads the beginning of a body, bounded in size and time. Logs have no timeout: a kubelet that stops in the middle of its error
+/// would keep the client waiting for ever.
 async fn beginning<E>(
     mut body: impl Stream<Item = std::result::Result<Bytes, E>> + Unpin,
     within: Duration,
@@ -175,7 +175,7 @@ async fn beginning<E>(
     said
 }
 
-/// What a failure means whatever was asked for; `None` if that depends.
+/// The status for failures that mean the same everywhere; `None` for the others.
 fn common(failure: &Failure) -> Option<Box<Status>> {
     match failure {
         Failure::Busy => Some(Status::too_many_requests(failure.to_string(), 1)),
@@ -186,7 +186,7 @@ fn common(failure: &Failure) -> Option<Box<Status>> {
     }
 }
 
-/// The address of the client, for those who want to know whom they answer.
+/// The address of the client, for X-Forwarded-For.
 fn client_address(request: &HttpRequest) -> Option<String> {
     let address = request.extensions().get::<Peer>().and_then(|peer| peer.address);
     address.map(|address| address.ip().to_string())
@@ -195,7 +195,7 @@ fn client_address(request: &HttpRequest) -> Option<String> {
 /// The host as the client named it.
 fn host(request: &HttpRequest) -> &str {
     match text(request.headers(), header::HOST) {
-        // HTTP/2 says it in the URL.
+        // HTTP/2 has it in the `:authority` of the URL.
         "" => request.uri().authority().map(|authority| authority.as_str()).unwrap_or_default(),
         host => host,
     }

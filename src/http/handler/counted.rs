@@ -1,4 +1,4 @@
-//! Bodies that are there as a whole, and counted among what answers hold until the client has read them.
+//! Response bodies that are held in memory as a whole, and counted against a budget until the client has read them.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -10,14 +10,14 @@ use bytes::Bytes;
 
 use crate::verbs::budget::Held;
 
-/// What is handed out at a time: the rest is counted until the client has read what was before.
+/// Bodies are sent in pieces of this size, so that the budget shrinks as the client reads.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A body, or a piece of one, with its room.
+/// A body, or a piece of one, with its share of the budget.
 pub struct Counted {
-    /// What is left of it.
+    /// The bytes that are not sent yet.
     pub bytes: Bytes,
-    /// The room.
+    /// Their share of the budget.
     pub held: Held,
 }
 
@@ -27,7 +27,7 @@ impl Iterator for Counted {
     fn next(&mut self) -> Option<Bytes> {
         let piece = self.bytes.split_to(self.bytes.len().min(PIECE_BYTES));
         if self.bytes.is_empty() {
-            // To have less always works.
+            // Releasing budget cannot fail.
             let _ = self.held.set(0);
         }
         Some(piece).filter(|piece| !piece.is_empty())
@@ -46,11 +46,11 @@ impl MessageBody for Counted {
     }
 }
 
-/// An answer whose body was made in this room: it keeps as much of it as it needs, until it is sent.
+/// Keeps the budget that a body was made under, as much as it needs, until the body is sent.
 pub fn counted(response: HttpResponse, mut held: Held) -> HttpResponse {
     response.map_body(|_, body| match body.try_into_bytes() {
         Ok(bytes) => {
-            // It is made: if it grew beyond its room and there is no more, it counts as much as it has.
+            // The body exists already: if it outgrew its share and the budget is exhausted, only the share is counted.
             let _ = held.set(bytes.len());
             BoxBody::new(Counted { bytes, held })
         }

@@ -1,4 +1,4 @@
-//! How long a request may take. Watches and conversations have no end of their own and are not asked.
+//! The timeout of requests. Watches and upgraded connections have none.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use crate::api::status::{Result, Status};
 use crate::config::values::go_duration;
 use crate::metrics::requests::Sample;
 
-/// The answer, or 504 if it does not come in time. A write that was passed to its store is not taken back.
+/// Waits for the response, or answers 504. A write that its store has accepted is not undone.
 pub async fn within(
     limit: Duration,
     sample: &Sample,
@@ -28,7 +28,7 @@ pub async fn within(
     }
 }
 
-/// What the client allows, if that is less than the server does.
+/// The `timeout` parameter of the client, if shorter than the server's limit.
 pub fn limit(most: Duration, request: &HttpRequest) -> Result<Duration> {
     let text = request.query_string();
     if !text.contains("timeout=") {
@@ -50,7 +50,7 @@ pub fn limit(most: Duration, request: &HttpRequest) -> Result<Duration> {
     }
 }
 
-/// Nobody reads the limit of a watch or of a way out: behind a proxy the parameter belongs to somebody else.
+/// Watches and connecting subresources have no timeout: behind a proxy the parameter belongs to the backend.
 fn has_no_end(request: &HttpRequest, query: &Query<'_>) -> bool {
     let path = query::decode_path(request.uri().path());
     path.is_ok_and(|path| {

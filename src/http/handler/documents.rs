@@ -1,11 +1,11 @@
-//! The documents that describe the server: version and discovery, made once per catalog and shared.
+//! Discovery and version documents, made once per catalog and shared.
 
 use actix_web::http::Method;
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse};
 
 use crate::api::catalog::{Catalog, Group};
-use crate::api::discovery::{Document, Documents, version_document};
+use crate::api::discovery::{Document, Documents};
 use crate::api::media::{self, Agreed, Encoding, Offer};
 use crate::api::status::{Result, Status};
 use crate::api::words::{DISCOVERY_GROUP, JSON};
@@ -15,16 +15,16 @@ use super::health;
 use super::render::{self, Context, text};
 use super::worker::Worker;
 
-/// The media type of the aggregated form; the parameters are part of the answer's name.
+/// The media type of aggregated discovery; the parameters are part of the response's Content-Type.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Its parameters, which other encodings have too.
+/// The parameters of that media type, which other encodings share.
 const AGGREGATED_FORM: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// The media type of a set of keys.
+/// The media type of a JSON Web Key Set.
 const KEY_SET: &str = "application/jwk-set+json";
 
-/// Answers a path that names a document.
+/// Answers discovery, version and index paths.
 pub async fn answer(
     worker: &Worker,
     request: &HttpRequest,
@@ -32,6 +32,7 @@ pub async fn answer(
     context: &Context,
 ) -> Result<HttpResponse> {
     let served = worker.shared.served.load_full();
+    served.is_written().await;
     let documents = worker.shared.merged.of(&served, &worker.shared.extensions).await;
     if matches!(path, "/" | "/index.html") {
         return Ok(index(worker, &documents));
@@ -42,7 +43,7 @@ pub async fn answer(
     }
     if matches!(path, "/version" | "/version/") {
         media::routed(&context.accept, Offer::JSON_ONLY)?;
-        return render::document(context, Agreed::DEFAULT, 200, &version_document());
+        return render::document(context, Agreed::DEFAULT, 200, &worker.shared.release.document());
     }
     if path.starts_with("/version/") {
         return Err(Status::no_such_resource());
@@ -51,11 +52,11 @@ pub async fn answer(
         return Ok(response);
     }
     let Some(document) = documents.at(path) else {
-        // Below a known group a missing document is a missing resource; elsewhere it is just no page.
+        // Below a known group a missing document is a missing resource; elsewhere it is an unknown path.
         let mut parts = path.trim_matches('/').split('/');
         return match (parts.next(), parts.next()) {
             (Some("api"), _) => Err(Status::no_such_resource()),
-            // Of groups that were defined the reference knows nothing but what is in them.
+            // Below groups of custom resources the reference answers with an unknown path.
             (Some("apis"), Some(group)) if served.catalog.group(group).is_some_and(Group::is_builtin) => {
                 Err(Status::no_such_resource())
             }
@@ -65,7 +66,7 @@ pub async fn answer(
     if is_of_version(path) && !is_of_defined(&served.catalog, path) {
         context.arrive();
     }
-    // Nobody looks for everything at once behind this path with a slash.
+    // The reference serves no aggregated discovery at this path with a slash.
     let aggregated = documents.aggregated_at(path).filter(|_| path != "/apis/");
     let agreed = match aggregated.and_then(|_| everything(&context.accept, context.offer())) {
         Some(agreed) => agreed,
@@ -91,14 +92,14 @@ pub async fn answer(
     }
 }
 
-/// The encoding of the aggregated form, if a client takes that at all: whoever knows it gets it, whatever else is wanted more.
+/// The encoding of aggregated discovery if the client accepts it at all: it wins over media types with a higher weight.
 fn everything(accept: &str, offer: Offer) -> Option<Agreed<'_>> {
     media::transformed(accept, offer, |_, asked| {
         asked.group == DISCOVERY_GROUP && asked.version == "v2" && asked.kind == "APIGroupDiscoveryList"
     })
 }
 
-/// Every path that somebody answers at, for those who look around.
+/// The index of all paths.
 fn index(worker: &Worker, documents: &Documents) -> HttpResponse {
     const OTHERS: [&str; 6] =
         ["/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/version"];
@@ -111,21 +112,21 @@ fn index(worker: &Worker, documents: &Documents) -> HttpResponse {
     HttpResponse::Ok().content_type(JSON).body(format!("{all:#}"))
 }
 
-/// Whether the document is one about groups. Those are told by somebody who looks neither at the method nor, at first, at what
-/// is accepted, but for the group of whoever tells them.
+/// Whether this document lists groups. In the reference the aggregator serves it: it ignores the method and at first the Accept
+/// header, except for its own group.
 fn speaks_of_groups(path: &str) -> bool {
     let mut parts = path.trim_matches('/').split('/');
     parts.next() == Some("apis") && parts.next() != Some("apiregistration.k8s.io") && parts.next().is_none()
 }
 
-/// Whether the document tells what is in a version of a group.
+/// Whether this document lists the resources of a group version.
 fn is_of_version(path: &str) -> bool {
     let mut parts = path.trim_matches('/').split('/');
     let root = parts.next();
     parts.count() == if root == Some("api") { 1 } else { 2 }
 }
 
-/// Whether the document is about a version of a group that was defined: nobody looks at the method there either.
+/// Whether this document describes a custom group version: its method is not checked, either.
 fn is_of_defined(catalog: &Catalog, path: &str) -> bool {
     let mut parts = path.trim_matches('/').split('/');
     let group = parts.next().filter(|root| *root == "apis").and_then(|_| parts.next());
@@ -139,7 +140,7 @@ fn is_document(worker: &Worker, documents: &Documents, path: &str) -> bool {
     about_tokens || short == "/version" || (!short.is_empty() && documents.at(path).is_some())
 }
 
-/// The documents that others verify tokens of service accounts with. They may be kept by everybody on the way.
+/// The issuer's metadata and keys for verifying service account tokens. Caches may keep them.
 fn about_tokens(worker: &Worker, path: &str, context: &Context) -> Result<Option<HttpResponse>> {
     let Some(metadata) = &worker.shared.token_metadata else { return Ok(None) };
     let (media, document) = match path.strip_suffix('/').unwrap_or(path) {
@@ -161,7 +162,7 @@ fn about_tokens(worker: &Worker, path: &str, context: &Context) -> Result<Option
     Ok(Some(response))
 }
 
-/// A document that clients keep and ask for again by its tag.
+/// A document with an ETag, or 304 if the client has it.
 fn tagged(request: &HttpRequest, document: &Document, context: &Context) -> HttpResponse {
     let tag = document.etag.as_deref().unwrap_or_default();
     let known = !tag.is_empty() && text(request.headers(), header::IF_NONE_MATCH) == tag;
@@ -176,7 +177,7 @@ fn tagged(request: &HttpRequest, document: &Document, context: &Context) -> Http
     response
 }
 
-/// Says by which tag the document can be asked for again. Everybody on the way may keep it.
+/// Adds the ETag and lets caches keep the document.
 fn label(response: &mut HttpResponse, document: &Document) {
     let headers = response.headers_mut();
     if let Ok(tag) = HeaderValue::try_from(document.etag.as_deref().unwrap_or_default()) {

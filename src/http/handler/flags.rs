@@ -1,4 +1,4 @@
-//! /debug/flags: what can be changed while the server runs. That is how much it says in its log.
+//! /debug/flags: the flags that can be changed at run time, which is only the log level.
 
 use actix_web::http::{Method, StatusCode, header};
 use actix_web::web::Payload;
@@ -11,12 +11,12 @@ use crate::telemetry;
 const ROOT: &str = "/debug/flags";
 const VERBOSITY: &str = "/debug/flags/v";
 
-/// Whether a path is about flags.
+/// Whether this is a path below /debug/flags.
 pub fn is_flag(path: &str) -> bool {
     path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Answers a path about flags.
+/// Answers /debug/flags.
 pub async fn answer(request: &HttpRequest, payload: Payload, path: &str) -> HttpResponse {
     if path != VERBOSITY {
         return HttpResponse::Ok().content_type("text/html; charset=utf-8").body(index());
@@ -47,7 +47,7 @@ fn set(body: &str) -> Result<String, String> {
     Ok(format!("successfully set klog.logging.verbosity to {body}"))
 }
 
-/// The level that a text names. What is wrong is said as the reference's language says it.
+/// Parses a log level. Errors are worded as Go words them.
 fn verbosity(body: &str) -> Result<u32, String> {
     let is_number = !body.is_empty() && body.bytes().all(|byte| byte.is_ascii_digit());
     let why = if is_number { "value out of range" } else { "invalid syntax" };

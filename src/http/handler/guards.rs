@@ -1,4 +1,4 @@
-//! The guards of the chain: who is asking, is there room, may they.
+//! The checks before a request is served: authentication, admission to a queue, authorization.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,21 +34,21 @@ use super::health;
 use super::render::Context;
 use super::worker::Worker;
 
-/// The part of its time that a request may wait to be let in; the reference server's value.
+/// A request may wait in its queue for this fraction of its timeout; the reference's value.
 const WAITS_FOR: u32 = 4;
 
-/// The mark of a request from somebody whom nobody knows.
+/// Marks a request whose authentication failed.
 struct Unknown;
 
-/// Whether the connection of this request shall end with it. HTTP/2 is dear to serve and easy to abuse: those who have not
-/// said who they are get one request per connection, as the reference does.
+/// Whether the connection ends after this request. HTTP/2 is expensive to serve and easy to abuse, so unauthenticated clients get
+/// one request per connection, as in the reference.
 pub fn shall_end(worker: &Worker, request: &HttpRequest) -> bool {
     worker.shared.closes_unknown
         && request.version() == Version::HTTP_2
         && request.extensions().get::<Unknown>().is_some()
 }
 
-/// Who sends this request.
+/// Authenticates a request.
 pub async fn authenticate(
     worker: &Worker,
     request: &HttpRequest,
@@ -56,7 +56,7 @@ pub async fn authenticate(
 ) -> Result<Arc<Identity>> {
     let certificates = request.extensions().get::<Peer>().map(|peer| peer.certificates.0.clone());
     let certificates = certificates.filter(|chain| !chain.is_empty());
-    // What is no text is no token that anybody knows, but it is one.
+    // A header that is not UTF-8 is an unknown token, not a missing one.
     let header = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
     let header = String::from_utf8_lossy(header.unwrap_or_default());
     let shown = bearer(&header);
@@ -97,8 +97,8 @@ pub async fn authenticate(
     }
 }
 
-/// Tells the log why credentials are not accepted; of one request a second, because whoever tries many shall not fill a disk.
-/// A reason may repeat what a token says of itself, so it is cut.
+/// Logs why credentials were rejected, at most once a second, so that an attacker cannot fill the disk. The reason may quote the
+/// token's claims, so it is cut.
 fn tell_of(worker: &Worker, refusal: &Refusal) {
     let (now, told) = (worker.backend.clock.now(), refusal.to_string());
     let told = told.char_indices().nth(REFUSAL_CHARS).map_or(told.as_str(), |(at, _)| &told[..at]);
@@ -109,12 +109,12 @@ fn tell_of(worker: &Worker, refusal: &Refusal) {
     tracing::warn!(why = told, "nobody is known by what was shown");
 }
 
-/// The headers of a request: names in small letters, and their values.
+/// The headers of a request, with lower-case names.
 fn pairs(request: &HttpRequest) -> impl Iterator<Item = (&str, &[u8])> {
     request.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()))
 }
 
-/// Whom the caller acts as: themselves, or whomever the headers name and they may be.
+/// The user as which the request runs: the caller, or the impersonated user if the caller may impersonate.
 pub async fn impersonate(
     worker: &Worker,
     request: &HttpRequest,
@@ -136,7 +136,7 @@ pub async fn impersonate(
     Ok(Arc::new(identity))
 }
 
-/// A guard that has died would leave a worker that refuses everybody: the server ends instead and starts anew.
+/// A worker without its authenticator or authorizer would reject everybody. The server ends instead, to be restarted.
 fn silent(worker: &Worker, guard: &str) -> Box<Status> {
     let health = &worker.shared.health;
     if !health.stopping.load(Ordering::Acquire) {
@@ -145,8 +145,8 @@ fn silent(worker: &Worker, guard: &str) -> Box<Status> {
     Status::unavailable(format!("the {guard} does not answer"))
 }
 
-/// Lets a request in, after a while if need be, or says when to come back. The permit travels inside the messages of the
-/// request. `limit`: how long the request may take in all.
+/// Admits a request to execution, possibly after it waited in a queue, or answers when to retry. The permit travels inside the
+/// messages of the request. `limit`: the timeout of the whole request.
 pub async fn let_in(
     worker: &Worker,
     asked: &Asked<'_>,
@@ -157,12 +157,12 @@ pub async fn let_in(
         Room::Fair(gate) => {
             let Some(flow) = gate.flow(asked.user, asked.request) else { return Ok(Permit::none()) };
             context.put_to(Some(flow.clone()));
-            // Nobody has set an end to a watch.
+            // A watch has no timeout of its own.
             let limit = if asked.request.verb == Verb::Watch { worker.shared.request_timeout } else { limit };
             gate.enter(&flow, asked, limit / WAITS_FOR).await
         }
         Room::Plain(places) => {
-            // A server that is busy is not sick: whoever asks for its health gets an answer.
+            // A busy server is healthy: health checks take no place.
             let is_health =
                 matches!(asked.request.target, Target::NonResource(path) if health::is_health(path));
             let is_free = asked.request.is_long_running() || is_health;
@@ -171,12 +171,12 @@ pub async fn let_in(
     }
 }
 
-/// What there is to say of the credentials that were shown, in the words of audit logs. It stays with the request.
+/// Audit annotations about the credentials, kept in the request's extensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Annotations(pub Vec<(&'static str, String)>);
 
 impl Annotations {
-    /// What is to be written down; what the client is to be told becomes a warning.
+    /// Sorts remarks: annotations are returned, warnings go to the client.
     pub fn of(remarks: Vec<Remark>, warnings: &Warnings) -> Annotations {
         let mut annotations = Vec::new();
         for remark in remarks {
@@ -189,11 +189,11 @@ impl Annotations {
     }
 }
 
-/// How a request was judged and why, in the words of audit logs. It stays with the request; the reason is written out for
-/// who reads it.
+/// The authorization decision as audit logs word it, kept in the request's extensions. The reason is formatted only when it is
+/// read.
 #[derive(Clone)]
 pub struct Judgement {
-    /// `allow`, `forbid`, or nothing where nobody could tell.
+    /// `allow`, `forbid`, or empty after an error.
     pub decision: &'static str,
     verdict: Verdict,
 }
@@ -208,13 +208,13 @@ impl Judgement {
         Judgement { decision, verdict: verdict.clone() }
     }
 
-    /// Why.
+    /// The authorizer's reason.
     pub fn reason(&self) -> String {
         if self.decision.is_empty() { "internal error".to_owned() } else { self.verdict.reason() }
     }
 }
 
-/// Refuses what the caller may not do.
+/// Answers 403 unless the caller is authorized.
 pub async fn authorize(
     worker: &Worker,
     request: &HttpRequest,
@@ -232,7 +232,7 @@ pub async fn authorize(
     result
 }
 
-/// Asks the authorizer. Answers a refusal of what it does not allow, and all that it said.
+/// Asks the authorizer. Answers a 403 unless it allows the request, and its decision in any case.
 async fn judge(
     worker: &Worker,
     identity: &Arc<Identity>,
@@ -256,12 +256,12 @@ async fn judge(
     Ok((result, judgement))
 }
 
-/// Which of the objects a request is about. What cannot be understood here is refused later; until then it counts as not
-/// said, which can only make policies stricter.
+/// The selectors of a request, for authorizers. An invalid selector is rejected later; until then it counts as absent, which can
+/// only make authorization stricter.
 fn selection(request: &Request<'_>, query: &Query<'_>) -> Arc<Selection> {
     let many = matches!(request.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
     let (fields, labels) = (query.get("fieldSelector"), query.get("labelSelector"));
-    // The old prefix of watches has never taken selectors seriously.
+    // The deprecated watch prefix never evaluated selectors here.
     let legacy = request.resource().is_none_or(|found| found.legacy_watch);
     if !many || legacy || (fields.is_none() && labels.is_none()) {
         return Arc::default();
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(warnings.take(), ["old"]);
     }
 
-    /// The path of a resource: its collection in a namespace or in none, or below a name.
+    /// The path of a resource: its collection, namespaced or not, or below a name.
     fn path(resource: &Resource, namespace: &str, rest: &str) -> String {
         let gv = &resource.gv;
         let root = if gv.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", gv.group) };
@@ -362,7 +362,7 @@ mod tests {
                     let request = Request::parse(method, &path, &Query::parse(query)).unwrap();
                     let mut said = rest.split('/').skip(1);
                     let (name, part) = (said.next().unwrap_or_default(), said.next().unwrap_or_default());
-                    // A namespace stands in itself.
+                    // The namespace of a Namespace is itself.
                     let own = resource.gv.group.is_empty() && &*resource.plural == "namespaces";
                     let wanted = ActionTarget::Resource {
                         group: resource.gv.group.to_string(),

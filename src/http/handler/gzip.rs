@@ -1,4 +1,4 @@
-//! Compression of large answers, for clients that ask for it. Watches are never compressed.
+//! Compresses large responses for clients that accept it. Watches are never compressed.
 
 use std::io::Write as _;
 use std::pin::Pin;
@@ -13,15 +13,15 @@ use flate2::write::GzEncoder;
 
 use crate::api::status::Status;
 
-/// Smaller answers are not worth the work.
+/// Smaller responses are not worth the CPU time.
 pub const THRESHOLD: usize = 128 << 10;
 
-/// Whether a client takes compressed answers.
+/// Whether a client accepts gzip; as in the reference, weights are not understood.
 pub fn is_accepted(accept_encoding: &str) -> bool {
     accept_encoding.split(',').any(|token| token.trim() == "gzip")
 }
 
-/// The same where a client may also say how much it likes each encoding: none at all is no.
+/// Whether a client accepts gzip, with weights: `q=0` is a refusal.
 pub fn is_taken(accept_encoding: &str) -> bool {
     accept_encoding.split(',').any(|token| {
         let (name, said) = token.split_once(';').unwrap_or((token, ""));
@@ -30,26 +30,26 @@ pub fn is_taken(accept_encoding: &str) -> bool {
     })
 }
 
-/// Says that the body is compressed, and that caches must know who asks.
+/// Sets Content-Encoding, and Vary for caches.
 pub fn mark(builder: &mut HttpResponseBuilder) {
     builder.insert_header((header::CONTENT_ENCODING, "gzip"));
     builder.insert_header((header::VARY, "Accept-Encoding"));
 }
 
-/// The least work: higher levels cost much and gain little on objects of the API.
+/// The fastest level: higher ones cost much and gain little on API objects.
 fn encoder() -> GzEncoder<Vec<u8>> {
     GzEncoder::new(Vec::new(), Compression::fast())
 }
 
-/// A whole body, compressed.
+/// Compresses a whole body.
 pub fn pack(body: &[u8]) -> Bytes {
     let mut encoder = encoder();
-    // Writing into memory does not fail.
+    // Writing to memory cannot fail.
     let _ = encoder.write_all(body);
     Bytes::from(encoder.finish().unwrap_or_default())
 }
 
-/// A body that is compressed while the client reads it.
+/// A body that is compressed as the client reads it.
 pub struct Gzip<I> {
     chunks: I,
     encoder: Option<GzEncoder<Vec<u8>>>,

@@ -1,4 +1,5 @@
-//! /healthz, /livez and /readyz: checks that really check.
+//! /healthz, /livez and /readyz, with the reference's check names. Of these, storage, directory, catalog and control loops are
+//! really probed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,44 +17,44 @@ use crate::api::query::Query;
 use super::render::{page_not_found, plain};
 use super::worker::Worker;
 
-/// What the checks look at.
+/// The state that the checks probe.
 pub struct Health {
-    /// Answers only if the thread that syncs is alive and the engine takes writes.
+    /// Answers only if its thread is alive and the engine accepts writes.
     pub committer: Addr<Committer>,
     /// Answers only if stores can be found.
     pub directory: Addr<Directory>,
-    /// Says whether the server must end.
+    /// Set when the server must end.
     pub fatal: Fatal,
-    /// Set when every worker has its actors and the system namespaces are there.
+    /// Set when every worker has its actors and the bootstrap objects exist.
     pub started: AtomicBool,
-    /// Set when the server begins to stop.
+    /// Set when shutdown begins.
     pub stopping: AtomicBool,
-    /// The control loops that are down, and why; `None` where no flag wants any.
+    /// The control loops that are down, and why; `None` if no loop is enabled.
     pub loops: Option<watch::Receiver<BTreeMap<&'static str, String>>>,
 }
 
 /// One named check.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Check {
-    /// The server answers.
+    /// Always passes: the server answers.
     Ping,
-    /// The log is written.
+    /// Always passes; listed because the reference has a check of this name.
     Log,
-    /// The storage behind everything takes writes. The name is the reference's: clients exclude it by that name.
+    /// The storage accepts writes. Named as in the reference, because clients exclude the check by that name.
     Etcd,
-    /// The same under the name by which only readiness asks for it.
+    /// The same probe under the name that only /readyz uses.
     EtcdReadiness,
-    /// Something that a start does before anybody is served is done.
+    /// A post-start hook of the reference: passes once the start is complete.
     Hook(&'static str),
     /// The stores can be found.
     Directory,
-    /// Resources are served.
+    /// The catalog is not empty.
     Catalog,
-    /// Every worker has what it needs.
+    /// The start is complete: every worker follows its stores.
     InformerSync,
-    /// The control loops run.
+    /// No control loop is down.
     Loops,
-    /// The server is not about to stop.
+    /// Shutdown has not begun.
     Shutdown,
 }
 
@@ -104,7 +105,7 @@ impl Check {
     }
 }
 
-/// Says which control loops are down, and why.
+/// Fails if control loops are down, and says which and why.
 fn running(down: &BTreeMap<&'static str, String>) -> Result<(), String> {
     let why: Vec<String> = down.iter().map(|(name, why)| format!("{name} {why}")).collect();
     flag(why.is_empty(), &why.join(", "))
@@ -115,12 +116,12 @@ fn flag(good: bool, otherwise: &str) -> Result<(), String> {
 }
 
 const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
-/// What every endpoint looks at first.
+/// The checks that every endpoint lists first.
 const FIRST: [Check; 3] = [Check::Ping, Check::Log, Check::Etcd];
-/// What readiness asks for besides.
+/// Additional checks of /readyz.
 const READY: [Check; 2] = [Check::EtcdReadiness, Check::InformerSync];
-/// What a start does, by the reference's names and in its order: all but the lease of this server, of which there is one. Whoever
-/// watches over servers names them.
+/// The reference's post-start hooks, by name and in order, because monitoring names them. The hook for apiserver identity leases
+/// is missing: there is only one server.
 const HOOKS: [&str; 27] = [
     "poststarthook/start-apiserver-admission-initializer",
     "poststarthook/generic-apiserver-start-informers",
@@ -150,7 +151,7 @@ const HOOKS: [&str; 27] = [
     "poststarthook/apiservice-openapi-controller",
     "poststarthook/apiservice-openapiv3-controller",
 ];
-/// What a start does here besides.
+/// Checks that only this server has.
 const OWN: [Check; 3] = [Check::Directory, Check::Catalog, Check::Loops];
 
 /// Answers a health path; `None` for any other path.
@@ -184,7 +185,7 @@ fn checks_of(worker: &Worker, endpoint: &str) -> Vec<Check> {
     checks
 }
 
-/// Every path that asks for the health of the server.
+/// All health paths, for the index of paths.
 pub fn paths(worker: &Worker) -> Vec<String> {
     let of = |endpoint: &&str| {
         let checks = checks_of(worker, endpoint).into_iter();
@@ -194,7 +195,7 @@ pub fn paths(worker: &Worker) -> Vec<String> {
     ENDPOINTS.iter().flat_map(of).collect()
 }
 
-/// Whether a path asks for the health of the server.
+/// Whether this is a health path.
 pub fn is_health(path: &str) -> bool {
     split(path).is_some()
 }
@@ -221,7 +222,7 @@ async fn all(worker: &Worker, endpoint: &str, checks: &[Check], query: &Query<'_
             Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
             Err(why) => {
                 tracing::warn!(check = name, %why, "{endpoint} check failed");
-                // Anybody may read this, so the reason is for the log and for those who may ask for the check itself.
+                // Anybody may read this page. The reason is only in the log and on the page of the check itself.
                 lines.push_str(&format!("[-]{name} failed: reason withheld\n"));
                 failed = true;
             }

@@ -1,4 +1,5 @@
-//! The discovery documents where others serve groups too: written once per catalog, set of registrations and what their servers say.
+//! Discovery documents that include aggregated groups: rebuilt when the catalog, the APIServices or their servers' discovery
+//! change.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::verbs::aggregation::{Extensions, State};
 
 use super::worker::Served;
 
-/// The documents that were written last, and of what.
+/// The last built documents, and the inputs that they were built from.
 #[derive(Default)]
 pub struct MergedDocuments(Lock<Option<Written>>);
 
@@ -21,7 +22,7 @@ struct Written {
 }
 
 impl MergedDocuments {
-    /// The documents of what is served here and elsewhere now.
+    /// The discovery documents of all groups, local and aggregated.
     pub async fn of(&self, served: &Arc<Served>, extensions: &Extensions) -> Arc<Documents> {
         let here = served.clone();
         let is_ours = move |known: &Registration| {

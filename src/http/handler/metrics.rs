@@ -1,4 +1,4 @@
-//! /metrics: what was counted, and what can be counted now.
+//! /metrics: counters, and gauges that are read at the time of the request.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ use super::worker::Worker;
 use crate::api::custom::definition::resource_of_store;
 use crate::flows::Room;
 
-/// The text form, with the parameters that the reference server names.
+/// The content type of the text format, with the reference's parameters.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
-/// The page that scrapers read.
+/// The page that Prometheus scrapes.
 pub async fn page(worker: &Worker) -> HttpResponse {
     let (shared, metrics) = (&worker.shared, &worker.shared.metrics);
     if let Room::Fair(gate) = &shared.room {
@@ -36,7 +36,7 @@ pub async fn page(worker: &Worker) -> HttpResponse {
         keep(numbers, &living);
     }
     keep(&watching.window_age, &living);
-    // A store that does not answer is told of by the health checks; here its last numbers stay.
+    // If a store does not answer, its gauges keep their last values; the health checks report it.
     for of in &types {
         if let Ok(position) = worker.backend.stores.open_watch(of, &Permit::none()).await {
             let (labels, extent) = ([resource_of_store(of)], position.window.extent());
@@ -51,7 +51,7 @@ pub async fn page(worker: &Worker) -> HttpResponse {
     written(metrics.text())
 }
 
-/// The page about health checks.
+/// The page of health check metrics.
 pub fn slis(worker: &Worker) -> HttpResponse {
     written(worker.shared.metrics.slis.text())
 }
@@ -66,12 +66,12 @@ fn written(text: Result<Vec<u8>, prometheus::Error>) -> HttpResponse {
     }
 }
 
-/// Says nothing more of resources that are no more.
+/// Removes metrics of resources that no longer exist.
 fn keep<T: MetricVecBuilder>(numbers: &MetricVec<T>, living: &BTreeSet<&str>) {
     let told = numbers.collect();
     let told = told.iter().flat_map(|family| family.get_metric()).flat_map(|number| number.get_label());
     for label in told.filter(|label| !living.contains(label.value())) {
-        // Somebody else who asks at this moment may have done it.
+        // A concurrent request may have removed it already.
         let _gone = numbers.remove_label_values(&[label.value()]);
     }
 }

@@ -1,4 +1,4 @@
-//! What happens to a request once it has been read: one chain for all of them, and the answers of the server itself.
+//! Handles requests once they are read: the chain that all of them pass, and the server's own endpoints.
 
 pub mod app;
 pub mod audit;

@@ -1,4 +1,4 @@
-//! Answers as HTTP: status line, headers, and bodies in the encoding that was agreed upon.
+//! Renders responses as HTTP: status, headers, and bodies in the negotiated encoding.
 
 use std::cell::{Cell, OnceCell};
 use std::convert::Infallible;
@@ -36,18 +36,18 @@ use super::worker::Worker;
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
-/// The media type of words for people.
+/// The media type of error texts.
 pub(super) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
-/// What an answer needs to know of its request.
+/// The properties of a request that its response depends on.
 pub struct Context {
     /// The Accept header.
     pub accept: String,
-    /// What the client should know besides the answer.
+    /// Collects warnings for the client.
     pub warnings: Warnings,
-    /// When the request came.
+    /// The time of arrival.
     pub began: Timestamp,
-    /// Its record, once it is known whether there is one.
+    /// The audit trail, once it is decided whether there is one.
     pub trail: OnceCell<Option<Rc<Trail>>>,
     worker: Rc<Worker>,
     offer: Cell<Offer>,
@@ -58,7 +58,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Reads what answers depend on.
+    /// Reads the properties from a request.
     pub fn of(request: &HttpRequest, worker: &Rc<Worker>) -> Context {
         let headers = request.headers();
         let given = headers.get(AUDIT_ID).filter(|id| !id.is_empty() && id.len() <= AUDIT_ID_BYTES);
@@ -80,23 +80,22 @@ impl Context {
         }
     }
 
-    /// What the answer can be encoded in, as far as the request has come.
+    /// The encodings that can be negotiated at this point of the chain.
     pub fn offer(&self) -> Offer {
         self.offer.get()
     }
 
-    /// The request has come to what is in a version of a group. Who is turned away before, and whoever asks which groups there are,
-    /// is not answered in CBOR, as in the reference.
+    /// Allows CBOR from here on. Errors before this point and discovery of groups are never CBOR, as in the reference.
     pub fn arrive(&self) {
         self.offer.set(Offer::objects(self.worker.shared.encoding.cbor));
     }
 
-    /// The record of the request, if there is one.
+    /// The audit trail, if the request is audited.
     pub fn trail(&self) -> Option<&Rc<Trail>> {
         self.trail.get()?.as_ref()
     }
 
-    /// Notes a piece of the answer for the record.
+    /// Records a piece of the response for auditing.
     pub fn told(&self, encoding: Encoding, piece: &[u8]) {
         if let Some(trail) = self.trail() {
             trail.told(encoding, piece);
@@ -107,27 +106,27 @@ impl Context {
         &self.worker.backend.registry
     }
 
-    /// By which records know the request.
+    /// The audit ID of the request.
     pub fn audit_id(&self) -> &HeaderValue {
         &self.audit_id
     }
 
-    /// Lets the answer say which flow its request belongs to.
+    /// Sets the flow schema and priority level that the response headers name.
     pub fn put_to(&self, flow: Option<Arc<Flow>>) {
         if let Some(flow) = flow {
-            // A request belongs to one flow: there is no second time.
+            // A request is classified once.
             let _ = self.flow.set(flow);
         }
     }
 
-    /// Whether a person will read the answer.
+    /// Whether to indent JSON.
     pub fn is_pretty(&self) -> bool {
         self.pretty
     }
 
-    /// Adds the headers that every answer has.
+    /// Adds the headers that every response has.
     pub fn finish(&self, mut response: HttpResponse) -> HttpResponse {
-        // As the reference spells them: over HTTP/1.1 some clients compare names letter by letter.
+        // Capitalized as in the reference: over HTTP/1.1 some clients compare names case-sensitively.
         response.head_mut().set_camel_case_headers(true);
         let headers = response.headers_mut();
         headers.insert(AUDIT_ID, self.audit_id.clone());
@@ -158,7 +157,7 @@ pub fn text(headers: &HeaderMap, name: HeaderName) -> &str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// Whether a person will read the answer: they say so, or come with a tool that people use.
+/// Whether to indent JSON: by query parameter, or for tools that people use, such as curl.
 fn wants_pretty(request: &HttpRequest) -> bool {
     if request.query_string().contains("pretty")
         && let Some(pretty) = Query::parse(request.query_string()).pretty()
@@ -169,7 +168,7 @@ fn wants_pretty(request: &HttpRequest) -> bool {
     ["curl", "Wget", "Mozilla/5.0"].iter().any(|tool| agent.starts_with(tool))
 }
 
-/// The answer of a verb.
+/// Renders the reply of a verb.
 pub async fn answer(context: &Context, agreed: Agreed<'_>, reply: Reply) -> Result<HttpResponse> {
     match reply {
         Reply::Object(code, bytes) => shown(context, agreed, code, bytes).await,
@@ -191,7 +190,7 @@ pub async fn answer(context: &Context, agreed: Agreed<'_>, reply: Reply) -> Resu
     }
 }
 
-/// The text of a Warning header: code 299, no agent, the text in quotes and without what a header cannot hold.
+/// The value of a Warning header: code 299, no agent, the quoted text without characters that a header cannot hold.
 fn warning_header(text: &str) -> String {
     let mut header = String::with_capacity(text.len() + 8);
     header.push_str("299 - \"");
@@ -206,7 +205,7 @@ fn warning_header(text: &str) -> String {
     header
 }
 
-/// An object in the form that was agreed upon; for YAML in JSON, of which it is made.
+/// Renders an object in the negotiated encoding; YAML is made from JSON.
 async fn shown(context: &Context, agreed: Agreed<'_>, code: u16, bytes: Bytes) -> Result<HttpResponse> {
     context.told(agreed.encoding, &bytes);
     let body = match agreed.encoding {
@@ -224,7 +223,7 @@ async fn shown(context: &Context, agreed: Agreed<'_>, code: u16, bytes: Bytes) -
     Ok(builder.body(packed))
 }
 
-/// A document that is there as JSON: small, and in any encoding.
+/// Renders a small JSON document in any encoding.
 pub fn document(context: &Context, agreed: Agreed<'_>, code: u16, json: &[u8]) -> Result<HttpResponse> {
     let body = match agreed.encoding {
         Encoding::Json => json_text(context.pretty || agreed.pretty, json),
@@ -239,7 +238,7 @@ fn sized(agreed: Agreed<'_>, code: u16, body: Bytes) -> HttpResponse {
     HttpResponse::build(code).insert_header((header::CONTENT_TYPE, agreed.encoding.media_type())).body(body)
 }
 
-/// JSON as it is sent: with a line break at its end, and laid out for people who look at it.
+/// JSON with a final line break, and indented if `pretty`.
 pub fn json_text(pretty: bool, json: &[u8]) -> Vec<u8> {
     let mut text = if pretty {
         codec::pretty(json)
@@ -252,8 +251,8 @@ pub fn json_text(pretty: bool, json: &[u8]) -> Vec<u8> {
     text
 }
 
-/// JSON or YAML of an object or list that is there as JSON. What is large is laid out on another thread, so that the
-/// requests of this one go on meanwhile.
+/// Renders an object or list from JSON to JSON or YAML. Large ones are formatted on another thread, so that requests of this
+/// thread go on.
 async fn text_of(context: &Context, agreed: Agreed<'_>, json: Bytes) -> Result<Bytes> {
     let (encoding, pretty) = (agreed.encoding, context.pretty || agreed.pretty);
     let broken = |error: &dyn std::fmt::Display| Status::internal(error.to_string());
@@ -277,7 +276,7 @@ async fn list(context: &Context, agreed: Agreed<'_>, mut listing: Listing) -> Re
         return Ok(counted(shown, held));
     }
     let mut first = listing.next_chunk().transpose()?.unwrap_or_default();
-    // Whether a list is worth compressing shows only when enough of it is there.
+    // Whether a list is large enough to compress shows only after its first chunks.
     if context.gzip {
         let mut begun = BytesMut::from(first);
         while begun.len() <= gzip::THRESHOLD
@@ -289,7 +288,7 @@ async fn list(context: &Context, agreed: Agreed<'_>, mut listing: Listing) -> Re
     }
     context.told(agreed.encoding, &first);
     let long = context.gzip && first.len() > gzip::THRESHOLD;
-    // Most lists are small: they go out whole, with their length.
+    // Small lists are sent as a whole, with their length.
     if listing.is_done() && !long {
         return Ok(sized(agreed, 200, first));
     }
@@ -304,11 +303,11 @@ async fn list(context: &Context, agreed: Agreed<'_>, mut listing: Listing) -> Re
     Ok(builder.body(Gzip::new(body)))
 }
 
-/// A list that is encoded while the client reads it.
+/// A list that is encoded as the client reads it.
 struct ListBody {
     first: Option<Bytes>,
     listing: Listing,
-    /// What is noted of it, and in which encoding it is.
+    /// The audit trail of the list, and the list's encoding.
     trail: Option<(Rc<Trail>, Encoding)>,
 }
 
@@ -342,11 +341,11 @@ impl MessageBody for ListBody {
     }
 }
 
-/// An error in the encoding that the client reads, or JSON if it reads none of ours.
+/// Renders an error in the negotiated encoding, or as JSON if negotiation fails.
 pub fn error(context: &Context, status: &Status) -> HttpResponse {
     let negotiated = media::negotiate(&context.accept, context.offer(), |_, _| false);
     let json = status.to_json();
-    // What the client cannot read is not noted either, as in the reference.
+    // A response that could not be negotiated is not audited, as in the reference.
     if let Some(trail) = context.trail().filter(|_| negotiated.is_ok()) {
         trail.status(status, &json);
     }
@@ -363,7 +362,7 @@ pub fn error(context: &Context, status: &Status) -> HttpResponse {
     response
 }
 
-/// Plain text, as health checks and unknown paths answer.
+/// Plain text, for health checks and unknown paths.
 pub fn plain(code: u16, body: String) -> HttpResponse {
     let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     HttpResponse::build(code)
@@ -372,14 +371,14 @@ pub fn plain(code: u16, body: String) -> HttpResponse {
         .body(body)
 }
 
-/// 429 for a request that is not let in, as the reference words it, with the seconds after which to come back.
+/// 429 in the reference's words, with Retry-After.
 pub fn too_many_requests(seconds: u64) -> HttpResponse {
     let mut response = plain(429, "Too many requests, please try again later.\n".to_owned());
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     response
 }
 
-/// 404 where not even the group of the path is known.
+/// 404 for paths outside of known groups.
 pub fn page_not_found() -> HttpResponse {
     plain(404, "404 page not found\n".to_owned())
 }

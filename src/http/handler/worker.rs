@@ -1,4 +1,4 @@
-//! What one HTTP worker thread has: its own set of actors, and the state that all workers share.
+//! The state of one HTTP worker thread, and the state that all workers share.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,9 +11,11 @@ use arc_swap::{ArcSwap, Guard};
 use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::clock::Timestamp;
+use tokio::sync::watch;
 
 use crate::api::catalog::Catalog;
 use crate::api::discovery::{Documents, Other};
+use crate::api::release::Release;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
 use crate::flows::Room;
@@ -31,90 +33,109 @@ use super::openapi::OpenApi;
 
 /// The state of one worker thread. Everything in it is reached without crossing a thread.
 pub struct Worker {
-    /// What verbs use.
+    /// Stores, schemas and admission, for the verbs.
     pub backend: Rc<Backend>,
-    /// What watches need besides.
+    /// The additional parts that watches need.
     pub watching: Watching,
-    /// Says who is asking.
+    /// Authenticates requests.
     pub authenticator: Addr<Authenticator>,
-    /// Says whether they may.
+    /// Authorizes requests.
     pub authorizer: Addr<Authorizer>,
     /// What all workers share.
     pub shared: Arc<Shared>,
     /// Counts the requests of this worker.
     pub meter: Meter,
-    /// Until when the log is told of no further credentials that are not accepted.
+    /// Rejected credentials are not logged before this time.
     pub quiet_until: Cell<Timestamp>,
 }
 
 /// The state that all workers of a server share.
 pub struct Shared {
-    /// What is served. Replaced as a whole when types come and go.
+    /// The catalog and its documents. Replaced as a whole when CustomResourceDefinitions change.
     pub served: ArcSwap<Served>,
-    /// What decides who is let in.
+    /// Limits concurrent requests: API Priority and Fairness, or plain limits.
     pub room: Room,
-    /// What the health endpoints look at.
+    /// The state that the health checks probe.
     pub health: Health,
-    /// What the gates say of encodings.
+    /// Which optional encodings are enabled.
     pub encoding: Encodings,
-    /// What is counted.
+    /// The metrics of the whole server.
     pub metrics: Arc<Metrics>,
-    /// What ways out of this server need.
+    /// Connections to kubelets, pods and services.
     pub connecting: Arc<Connecting>,
-    /// What others verify tokens of service accounts with.
+    /// Which release this server says it is.
+    pub release: Release,
+    /// The issuer's metadata and public keys, if this server publishes them.
     pub token_metadata: Option<Metadata>,
-    /// Whether flags can be changed while the server runs.
+    /// Whether /debug/flags may change the log level.
     pub changes_flags: bool,
-    /// The headers in which a proxy says who is asking.
+    /// The header names in which a front proxy passes identities.
     pub front_headers: Option<Headers>,
-    /// The paths where requests without credentials get in; `None`: everywhere, if anywhere.
+    /// The paths that accept anonymous requests; `None` means all, if anonymous access is enabled.
     pub anonymous_paths: Option<Vec<String>>,
-    /// The groups that other servers serve.
+    /// The group versions that extension API servers serve.
     pub extensions: Arc<Extensions>,
-    /// How those are dealt with.
+    /// How extension API servers are treated.
     pub manners: Manners,
-    /// The discovery documents in which those groups stand.
+    /// Discovery documents that include those group versions.
     pub merged: MergedDocuments,
-    /// What is written down of requests, if anything is.
+    /// The audit policy and backends, if configured.
     pub audit: Option<Audit>,
-    /// How long a request may take that has an end of its own.
+    /// The timeout of requests other than watches and connections.
     pub request_timeout: Duration,
-    /// What browsers are told about speaking HTTPS alone.
+    /// The Strict-Transport-Security header.
     pub transport_security: Option<HeaderValue>,
-    /// Whether HTTP/2 connections of those whom nobody knows end after their first request.
+    /// Whether HTTP/2 connections of unauthenticated clients end after one request.
     pub closes_unknown: bool,
 }
 
-/// The header by which browsers learn to speak HTTPS alone.
+/// The Strict-Transport-Security header.
 pub fn transport_security(directives: &[String]) -> Result<Option<HeaderValue>, InvalidHeaderValue> {
     (!directives.is_empty()).then(|| HeaderValue::try_from(directives.join("; "))).transpose()
 }
 
-/// What the gates say of encodings.
+/// Which optional encodings are enabled.
 #[derive(Clone, Copy, Debug)]
 pub struct Encodings {
-    /// Whether CBOR is spoken.
+    /// Whether CBOR is served and accepted.
     pub cbor: bool,
-    /// Whether large answers are compressed.
+    /// Whether large responses are compressed.
     pub gzip: bool,
 }
 
-/// The catalog and the documents that describe it: always of one version.
+/// The catalog and its documents, always of the same version.
 pub struct Served {
-    /// Every resource.
+    /// All resources that this server serves.
     pub catalog: Catalog,
     /// The OpenAPI documents.
     pub openapi: OpenApi,
-    /// Where clients of any network reach the server, as host and port.
+    /// Host and port for clients outside of the cluster.
     address: Arc<str>,
-    /// The discovery documents, once somebody has asked: while many definitions are made nobody does for each.
+    /// The discovery documents, made on first use: during a burst of new definitions most catalogs are never asked for theirs.
     documents: OnceLock<Arc<Documents>>,
+    /// Closed once the definitions of what is served say so, too.
+    written: Option<watch::Receiver<()>>,
 }
 
 impl Served {
-    /// What a catalog means. `address`: where clients of any network reach the server, as host and port.
+    /// Serves a catalog. `address`: host and port for clients outside of the cluster.
     pub fn new(catalog: Catalog, address: Arc<str>, openapi: OpenApi) -> Served {
-        Served { catalog, openapi, address, documents: OnceLock::new() }
+        Served { catalog, openapi, address, documents: OnceLock::new(), written: None }
+    }
+
+    /// The same, while definitions do not say yet that this is served.
+    #[must_use]
+    pub fn pending(self, written: watch::Receiver<()>) -> Served {
+        Served { written: Some(written), ..self }
+    }
+
+    /// Waits until the definitions of what is served say so. Whoever finds a kind in discovery reads and writes its definition next,
+    /// and would be told that somebody else has changed it.
+    pub async fn is_written(&self) {
+        if let Some(mut written) = self.written.clone() {
+            // Nothing is ever sent: this ends with an error when the channel closes.
+            let _closed = written.changed().await;
+        }
     }
 
     /// The discovery documents.
@@ -122,12 +143,12 @@ impl Served {
         self.documents.get_or_init(|| Arc::new(Documents::new(&self.catalog, &self.address)))
     }
 
-    /// The same, with versions that others serve among them.
+    /// The discovery documents, including group versions of extension API servers.
     pub fn documents_with(&self, others: &[Other]) -> Documents {
         Documents::with(&self.catalog, &self.address, others)
     }
 
-    /// Whether a version is served here.
+    /// Whether this server serves a group version itself.
     pub fn serves(&self, group: &str, version: &str) -> bool {
         self.catalog.group(group).is_some_and(|group| group.version(version).is_some())
     }
@@ -140,7 +161,7 @@ impl AsRef<Catalog> for Served {
 }
 
 impl Worker {
-    /// What is served right now.
+    /// The catalog and documents as of now.
     pub fn served(&self) -> Guard<Arc<Served>> {
         self.shared.served.load()
     }

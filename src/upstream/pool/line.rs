@@ -1,4 +1,4 @@
-//! One connection as HTTP/1.1 speaks over it.
+//! One HTTP/1.1 connection.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,32 +21,32 @@ use super::super::body::RequestBody;
 use super::Kept;
 use crate::limits::{UPSTREAM_BUFFER_BYTES, UPSTREAM_HEADERS};
 
-/// An answer that was read to its end.
+/// A complete response.
 pub struct Whole {
     /// Status and headers.
     pub head: Parts,
-    /// The body.
+    /// The whole body.
     pub body: Vec<u8>,
 }
 
-/// Why there is none.
+/// Why there is no complete response.
 #[derive(Debug)]
 pub enum Unanswered<E> {
-    /// Nobody could be reached.
+    /// Connecting failed.
     Unreached(E),
-    /// No answer came.
+    /// The request failed.
     Broken(hyper::Error),
-    /// It broke off.
+    /// The response was cut off.
     Cut(hyper::Error),
-    /// It has too many bytes.
+    /// The response is too long.
     TooLong,
 }
 
-/// A connection. Dropped, it is cut.
+/// A connection, closed on drop.
 pub(super) struct Line {
-    /// By which it is known among all.
+    /// A unique number.
     pub(super) number: u64,
-    /// Who made it, and may use it.
+    /// The thread that made it and may use it.
     pub(super) thread: ThreadId,
     sender: SendRequest<RequestBody>,
     heard: Arc<AtomicU64>,
@@ -60,7 +60,7 @@ impl Drop for Line {
 }
 
 impl Line {
-    /// Begins to speak. The connection ends with either end, or when it has waited for too long.
+    /// Starts HTTP. The connection ends when either side closes it, or when it was idle for too long.
     pub(super) async fn open(
         number: u64,
         io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -94,17 +94,17 @@ impl Line {
         self.sender.is_closed()
     }
 
-    /// Whether the next request may be sent.
+    /// Whether the next request can be sent.
     pub(super) fn is_ready(&self) -> bool {
         self.sender.is_ready()
     }
 
-    /// Waits for that.
+    /// Waits until the next request can be sent.
     pub(super) async fn ready(&mut self) -> Result<(), hyper::Error> {
         self.sender.ready().await
     }
 
-    /// How many bytes the other end has said so far.
+    /// The number of bytes received so far.
     pub(super) fn heard(&self) -> u64 {
         self.heard.load(Ordering::Relaxed)
     }
@@ -117,7 +117,7 @@ impl Line {
     }
 }
 
-/// Reads an answer to its end.
+/// Reads a response to its end.
 pub(super) async fn read<E>(response: Response<Incoming>, most: usize) -> Result<Whole, Unanswered<E>> {
     let (head, body) = response.into_parts();
     let mut body = pin!(body);
@@ -133,7 +133,7 @@ pub(super) async fn read<E>(response: Response<Incoming>, most: usize) -> Result
     Ok(Whole { head, body: bytes })
 }
 
-/// Counts what is read.
+/// Counts received bytes.
 struct Counted<S> {
     io: S,
     heard: Arc<AtomicU64>,

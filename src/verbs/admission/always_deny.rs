@@ -1,4 +1,4 @@
-//! No to everything: for trying out what clients do then.
+//! AlwaysDeny: refuses everything, for testing clients.
 
 use crate::api::value::Value;
 
@@ -10,7 +10,7 @@ pub struct AlwaysDeny;
 
 impl Plugin for AlwaysDeny {
     fn handles(&self, write: &Write<'_>) -> bool {
-        // The server's own objects come before any client: without them it would not start.
+        // The server's own bootstrap objects are exempt: without them it would not start.
         write.call.user.name != OWN_NAME
     }
 

@@ -1,10 +1,10 @@
-//! Whom a pod may keep away: others on its node, but not from whole zones.
+//! LimitPodHardAntiAffinityTopology: required anti-affinity may keep pods off a node, but not off whole zones.
 
 use crate::api::value::Value;
 
 use super::{Operation, Outcome, Plugin, Write, done};
 
-/// Refuses pods that keep others away from more than their node.
+/// Refuses pods whose required anti-affinity uses a topology other than the hostname.
 pub struct LimitPodHardAntiAffinityTopology;
 
 const HOSTNAME: &str = "kubernetes.io/hostname";

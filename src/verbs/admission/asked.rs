@@ -1,4 +1,4 @@
-//! A request as those see it who are asked about it: what rules match, what webhooks are told and what expressions know.
+//! A request in the form that match rules, webhooks and CEL expressions see.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::verbs::rights;
 
 use super::{Operation, Write};
 
-/// What is done, in the words of rules.
+/// The operation as rules name it.
 pub fn operation(write: &Write<'_>) -> &'static str {
     match write.operation {
         Operation::Create => "CREATE",
@@ -31,12 +31,12 @@ pub fn operation(write: &Write<'_>) -> &'static str {
     }
 }
 
-/// The request as rules see it.
+/// The request as match rules see it.
 pub fn asked<'a>(write: &'a Write<'a>, object: &'a Value) -> Asked<'a> {
     let call = write.call;
     let given = meta::of(object);
     let (name, prefix) = (given.str("name"), given.str("generateName"));
-    // A name that the server made up was not there when the request came.
+    // A generated name did not exist when the request arrived.
     let is_made = !prefix.is_empty() && name.len() == prefix.len() + 5 && name.starts_with(prefix);
     let name = match (call.name, write.operation) {
         ("", Operation::Create) if !is_made => name,
@@ -55,12 +55,12 @@ pub fn asked<'a>(write: &'a Write<'a>, object: &'a Value) -> Asked<'a> {
     }
 }
 
-/// A version and kind in three words.
+/// A group, version and kind as three strings.
 pub fn triple<'a>((gv, kind): (&'a GroupVersion, &'a str)) -> (&'a str, &'a str, &'a str) {
     (&gv.group, &gv.version, kind)
 }
 
-/// What there is to say of a request, with its [`options`].
+/// The request as webhooks and expressions see it, with its [`options`].
 pub fn told<'a>(write: &'a Write<'a>, asked: Asked<'a>, options: &'a Options) -> Told<'a> {
     Told {
         asked,
@@ -71,12 +71,12 @@ pub fn told<'a>(write: &'a Write<'a>, asked: Asked<'a>, options: &'a Options) ->
     }
 }
 
-/// What the client asked for besides.
+/// The options of a write, such as CreateOptions.
 #[derive(Debug, PartialEq)]
 pub struct Options {
-    /// As an object of its own; null for a connection, whose options are its object.
+    /// As an object; null for a connecting subresource, whose options are its object.
     pub said: Value,
-    /// Whether nothing shall happen.
+    /// Whether it is a dry run.
     pub is_trial: bool,
 }
 
@@ -140,7 +140,7 @@ fn deletion(options: &DeleteOptions) -> Value {
     said
 }
 
-/// How the expressions about a request ask who may do what.
+/// The `authorizer` variable of expressions about a request.
 pub fn rights(asked: &Asked<'_>) -> Rights {
     Rights::new(About {
         group: asked.group.to_owned(),
@@ -151,7 +151,8 @@ pub fn rights(asked: &Asked<'_>) -> Rights {
     })
 }
 
-/// Evaluates until all that is asked on the way is answered. `who` is named if it asks for more than it may.
+/// Evaluates repeatedly until every authorization check that the expression asks for is answered. Errors name `who` if it asks
+/// for too many.
 pub async fn until_answered<T>(
     write: &Write<'_>,
     rights: &Rights,
@@ -178,7 +179,7 @@ async fn answer(write: &Write<'_>, question: &Question) -> Result<Answer> {
     let backend = write.backend;
     let mut selection = Selection::default();
     if backend.judges_selectors {
-        // What cannot be understood is left out, which asks for more.
+        // An invalid selector is left out, which asks for a broader right.
         selection.fields = parse_fields(&question.fields).unwrap_or_default();
         selection.labels = parse_labels(&question.labels).unwrap_or_default();
     }

@@ -1,4 +1,4 @@
-//! Namespaces that come with the first object in them.
+//! NamespaceAutoProvision: a namespace is created with the first object in it.
 
 use crate::api::catalog::Catalog;
 use crate::api::status::Result;
@@ -8,7 +8,7 @@ use crate::api::words::NAMESPACES;
 use super::super::bootstrap;
 use super::{Kinds, Operation, Outcome, Plugin, Write};
 
-/// Makes the namespace that an object is created in, unless it is there.
+/// Creates the namespace of a new object if it does not exist.
 pub struct NamespaceAutoProvision(pub Kinds);
 
 impl Plugin for NamespaceAutoProvision {

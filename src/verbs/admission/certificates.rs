@@ -1,4 +1,4 @@
-//! Who may approve and sign which certificates, and what no signer may certify.
+//! Who may approve, sign and attest for which signer, and which subjects no signer may certify.
 
 use actix::Addr;
 use base64::Engine as _;
@@ -20,7 +20,7 @@ use super::{Operation, Outcome, Plugin, Write, done};
 const GROUP: &str = "certificates.k8s.io";
 const REQUESTS: &str = "certificatesigningrequests";
 
-/// Refuses approvals by those who may not approve for the signer.
+/// CertificateApproval: the approver needs the right to approve for the signer.
 pub struct Approval(pub Addr<Authorizer>);
 
 impl Plugin for Approval {
@@ -33,7 +33,7 @@ impl Plugin for Approval {
     }
 }
 
-/// Refuses certificates and conditions by those who may not sign for the signer.
+/// CertificateSigning: the writer of certificates and conditions needs the right to sign for the signer.
 pub struct Signing(pub Addr<Authorizer>);
 
 impl Plugin for Signing {
@@ -53,7 +53,7 @@ impl Plugin for Signing {
     }
 }
 
-/// Asks about the signer of the stored request: a writer who changes it gains nothing.
+/// Checks the signer of the stored request: a writer who changes signerName gains nothing.
 async fn require(
     authorizer: &Addr<Authorizer>,
     write: &Write<'_>,
@@ -69,7 +69,7 @@ async fn require(
     Err(write.forbidden(request, &why))
 }
 
-/// Whether the writer may do something for a signer, or for all signers of its domain.
+/// Whether the user has a right for a signer, or for all signers of its domain.
 async fn may(authorizer: &Addr<Authorizer>, write: &Write<'_>, signer: &str, verb: &str) -> Result<bool> {
     let domain = signer.split('/').next().unwrap_or_default();
     for name in [signer.to_owned(), format!("{domain}/*")] {
@@ -88,7 +88,7 @@ async fn may(authorizer: &Addr<Authorizer>, write: &Write<'_>, signer: &str, ver
     Ok(false)
 }
 
-/// Refuses trust in a signer by those who may not speak for it.
+/// ClusterTrustBundleAttest: the writer of a ClusterTrustBundle needs the right to attest for its signer.
 pub struct Attest(pub Addr<Authorizer>);
 
 impl Plugin for Attest {
@@ -111,8 +111,7 @@ impl Plugin for Attest {
     }
 }
 
-/// Whether nothing but what binds the life of an object to others has changed: those who collect what is left over need no
-/// rights of signers.
+/// Whether only owner references, finalizers and managed fields differ: the garbage collector needs no rights for signers.
 fn says_the_same(new: &Value, old: &Value) -> bool {
     let mut new = new.clone();
     for field in ["ownerReferences", "finalizers", "managedFields"] {
@@ -121,7 +120,7 @@ fn says_the_same(new: &Value, old: &Value) -> bool {
     new == *old
 }
 
-/// Refuses requests for certificates that would make their bearer all-powerful.
+/// CertificateSubjectRestriction: refuses requests for certificates in the group system:masters.
 pub struct SubjectRestriction;
 
 impl Plugin for SubjectRestriction {

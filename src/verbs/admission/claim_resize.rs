@@ -1,4 +1,4 @@
-//! A claim grows only where its class can make volumes larger.
+//! PersistentVolumeClaimResize: a claim grows only if its storage class allows expansion.
 
 use crate::api::schema::quantity::Quantity;
 use crate::api::status::Result;
@@ -8,7 +8,7 @@ use crate::api::words::annotations::STORAGE_CLASS;
 use super::lookup::STORAGE_CLASSES;
 use super::{Operation, Outcome, Plugin, Write, done};
 
-/// Refuses to enlarge claims that cannot become larger.
+/// Refuses to enlarge claims whose storage class does not allow expansion.
 pub struct PersistentVolumeClaimResize;
 
 impl Plugin for PersistentVolumeClaimResize {

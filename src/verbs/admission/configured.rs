@@ -1,4 +1,4 @@
-//! What the operator tells the plug-ins: read once, at start, so that a mistake is told then.
+//! The operator's configuration of plug-ins, read at start so that mistakes show then.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{
     event_rates, node_restriction, node_selector, pod_security, quota, toleration_restriction, webhooks,
 };
 
-/// The settings of all plug-ins that have documents.
+/// The settings of all plug-ins that have a configuration.
 pub struct Configured {
     pub(super) pod_security: Arc<pod_security::Configuration>,
     pub(super) event_limits: Vec<event_rates::EventLimit>,
@@ -25,7 +25,7 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Reads the documents of the plug-ins that are on. The error names the plug-in. `gate` says whether a feature is on.
+    /// Reads the configurations of the enabled plug-ins. Errors name the plug-in. `gate` tells whether a feature gate is on.
     pub fn read<'a>(
         enabled: &[&str],
         document: impl Fn(&str) -> Option<&'a Value>,
@@ -55,12 +55,12 @@ impl Configured {
         })
     }
 
-    /// What may be had only where a quota allows it.
+    /// Resources that may be used only if a quota covers them.
     pub fn limited(&self) -> &[Limited] {
         &self.limited
     }
 
-    /// How fast events may come.
+    /// The limits of EventRateLimit.
     pub fn event_limits(&self) -> impl Iterator<Item = Limit> + use<'_> {
         self.event_limits.iter().map(|(_, limit)| *limit)
     }

@@ -1,5 +1,5 @@
-//! An update or apply that creates needs the right to create. Always on, and the first that is asked: whether others would
-//! refuse is nobody's business who may not do it at all.
+//! An update or apply that creates an object needs the right to create. Always on, and first: a user without that right must not
+//! learn whether other plug-ins would refuse.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::verbs::rights;
 
 use super::{Operation, Outcome, Plugin, Write};
 
-/// Looks at creates whose path names an object: a POST names none.
+/// Checks creates whose path names the object, which a POST never does.
 pub struct CreateRights;
 
 impl Plugin for CreateRights {

@@ -1,4 +1,4 @@
-//! The class of claims and ingresses that name none.
+//! DefaultStorageClass and DefaultIngressClass.
 
 use crate::api::meta;
 use crate::api::status::Result;
@@ -51,7 +51,7 @@ impl Plugin for DefaultIngressClass {
     }
 }
 
-/// Whether the object names a class already. An empty name is one: it asks for none.
+/// Whether the object names a class. An empty name counts: it asks for no class.
 fn says(object: &Value, annotation: &str, field: &str) -> bool {
     object.at(&["metadata", "annotations", annotation]).is_some() || object.at(&["spec", field]).is_some()
 }
@@ -63,13 +63,13 @@ fn name(object: &mut Value, field: &str, class: Result<std::rc::Rc<Option<String
     Ok(())
 }
 
-/// The newest class that one of the annotations makes the default; of those as old as each other the first by name.
+/// The newest default class; of those with the same age the first by name.
 fn newest(classes: &[Value], annotations: &[&str]) -> Option<String> {
     let is_default = |class: &&Value| {
         let said = meta::of(class).get("annotations").unwrap_or(&Value::Null);
         annotations.iter().any(|annotation| said.str(annotation) == "true")
     };
-    // Times are printed so that they sort as text.
+    // Timestamps sort as text.
     let age = |class: &&Value| meta::of(class).str("creationTimestamp").to_owned();
     let best = classes
         .iter()

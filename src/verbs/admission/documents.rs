@@ -1,13 +1,13 @@
-//! The documents that operators write for plug-ins: what they are and what they may say.
+//! Reads plug-in configurations and checks their fields.
 
 use crate::api::field::FieldError;
 use crate::api::value::Value;
 
-/// A document of the kind that was asked for.
+/// A configuration of an expected kind.
 pub struct Document<'a>(&'a Value);
 
 impl<'a> Document<'a> {
-    /// Takes a document for what it says it is, or refuses it.
+    /// Accepts a configuration of one of these versions and this kind.
     pub fn of(value: &'a Value, versions: &[&str], kind: &str) -> Result<Document<'a>, String> {
         let (version, said) = (value.str("apiVersion"), value.str("kind"));
         if versions.contains(&version) && said == kind {
@@ -17,13 +17,13 @@ impl<'a> Document<'a> {
         Err(format!("no kind {said:?} is known in version {version:?}: a {kind} of {known} is needed"))
     }
 
-    /// The document without asking what it is: the oldest plug-ins have documents without a kind.
+    /// Accepts a configuration without a kind, as the oldest plug-ins have.
     pub fn untyped(value: &'a Value) -> Document<'a> {
         Document(value)
     }
 
-    /// Refuses fields that mean nothing: a misspelt one would leave the cluster less safe than its operator thinks. The
-    /// empty name is the document itself.
+    /// Refuses unknown fields: a misspelt one would leave the cluster less safe than its operator thinks. `field` is a top-level
+    /// field, or empty for the configuration itself.
     pub fn has_only(&self, field: &str, known: &[&str]) -> Result<(), String> {
         let part = if field.is_empty() { Some(self.0) } else { self.0.get(field) };
         let Some(part) = part else { return Ok(()) };
@@ -35,7 +35,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// The text at the end of a path, empty if it is not there.
+    /// The string at a path; empty if absent.
     pub fn text(&self, path: &[&str]) -> Result<&'a str, String> {
         match self.0.at(path) {
             None => Ok(""),
@@ -43,13 +43,13 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// The texts of a list.
+    /// The strings of a list.
     pub fn texts(&self, path: &[&str]) -> Result<Vec<String>, String> {
         let wrong = || format!("{} must be a list of texts", path.join("."));
         self.list(path)?.iter().map(|item| item.as_str().map(str::to_owned).ok_or_else(wrong)).collect()
     }
 
-    /// The items of a list; none if it is not there.
+    /// The items of a list; empty if absent.
     pub fn list(&self, path: &[&str]) -> Result<&'a [Value], String> {
         match self.0.at(path) {
             None => Ok(&[]),
@@ -58,7 +58,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// The entries of a map from text to text.
+    /// The entries of a map from string to string.
     pub fn pairs(&self, path: &[&str]) -> Result<Vec<(String, String)>, String> {
         let wrong = || format!("{} must be a map from text to text", path.join("."));
         let Some(value) = self.0.at(path) else { return Ok(Vec::new()) };
@@ -67,7 +67,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Refuses a document with errors, in the reference's words.
+/// Refuses a configuration with errors, in the reference's words.
 pub fn none_wrong(errors: &[FieldError]) -> Result<(), String> {
     let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
     match told.as_slice() {

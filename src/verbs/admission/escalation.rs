@@ -1,5 +1,5 @@
-//! Nobody hands out more than they hold. Always on, and after everything that changes objects: what counts is what would be
-//! stored.
+//! RBAC escalation: nobody grants more rights than they have. Always on, and after all mutating plug-ins, because the stored
+//! object counts.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::verbs::rights;
 
 use super::{Operation, Outcome, Plugin, Write};
 
-/// Looks at roles and bindings.
+/// Checks writes of roles and bindings.
 pub struct Escalation;
 
 impl Plugin for Escalation {
@@ -44,7 +44,7 @@ async fn check(write: &Write<'_>, object: &Value) -> Result<()> {
     }
 }
 
-/// Whether nothing changes but what the garbage collector writes.
+/// Whether only fields changed that the garbage collector writes.
 fn only_collected(new: &Value, old: &Value) -> bool {
     const COLLECTED: [&str; 4] = ["ownerReferences", "finalizers", "selfLink", "managedFields"];
     let rest = |object: &Value| {
@@ -79,7 +79,7 @@ async fn check_role(write: &Write<'_>, role: &Value) -> Result<()> {
     let gathers = |role: &Value| {
         role.at(&["aggregationRule", "clusterRoleSelectors"]).is_some_and(|all| !all.items().is_empty())
     };
-    // Whoever sets it could gather anything.
+    // An aggregation rule can gather any rights.
     if (gathers(role) || write.old.is_some_and(gathers)) && !held.covers(&everything()) {
         return Err(forbidden(write, role, "must have cluster-admin privileges to use the aggregationRule"));
     }
@@ -102,24 +102,24 @@ async fn check_binding(write: &Write<'_>, binding: &Value) -> Result<()> {
     let namespace = write.call.namespace.to_owned();
     let found = settle(write.backend.roles.look(move |index| index.role(&namespace, &role).cloned())).await?;
     let role = found.map_err(|Missing(role)| match &*role.kind {
-        // In the name of what is being written, as the reference has it.
+        // The error names the resource that is written, as the reference's does.
         "Role" | "ClusterRole" => Status::not_found(write.call.of(), &role.name),
         _ => Status::internal(Missing(role).to_string()),
     })?;
     held(write).await?.must_cover(write, binding, role.rules())
 }
 
-/// Refuses a write by the name that the object has so far: it was not given one of its own yet.
+/// 403 with the name that the object has so far: a generated one is not set yet.
 fn forbidden(write: &Write<'_>, object: &Value, why: &str) -> Box<Status> {
     let names = [write.call.name, meta::name(object)];
     let name = names.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
     Status::forbidden(why, Some((write.call.of(), name)))
 }
 
-/// What the writer holds.
+/// The rights of the writer.
 struct Held {
     roles: Vec<Arc<Role>>,
-    /// The roles that they have and that nobody has made.
+    /// Roles that bindings of the user name and that do not exist.
     missing: Vec<Missing>,
 }
 

@@ -1,4 +1,4 @@
-//! How fast events may come: a component that loops must not fill the store.
+//! EventRateLimit: a component that loops must not fill the store with events.
 
 use actix::Addr;
 use pilothouse_actors::rates::{Limit, Rates, Spend};
@@ -10,21 +10,21 @@ use crate::api::value::Value;
 use super::documents::{self, Document};
 use super::{Operation, Outcome, Plugin, Write};
 
-/// How many keys of a limit are remembered unless its document says otherwise; the reference server's value.
+/// The default number of keys that a limit remembers; the reference's value.
 const KEYS: i64 = 4_096;
-/// How many keys of a limit are remembered at most: 64 MiB of them.
+/// The maximum number of keys that a limit remembers: 64 MiB of them.
 const MOST_KEYS: i64 = 1 << 20;
 
-/// Whose events share an allowance.
+/// Which events share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shared {
-    /// All.
+    /// All events.
     Server,
-    /// Those of a namespace.
+    /// The events of a namespace.
     Namespace,
-    /// Those that a user writes.
+    /// The events that a user writes.
     User,
-    /// Those that a component tells of an object.
+    /// The events of one component about one object.
     SourceAndObject,
 }
 
@@ -57,10 +57,10 @@ impl Shared {
     }
 }
 
-/// One limit of the operator.
+/// One configured limit.
 pub type EventLimit = (Shared, Limit);
 
-/// Reads the operator's document, which must be there: without limits the plug-in would do nothing.
+/// Reads the configuration, which is required: without limits the plug-in would do nothing.
 pub fn read(document: Option<&Value>) -> std::result::Result<Vec<EventLimit>, String> {
     let missing = Value::object();
     let (mut limits, mut errors) = (Vec::new(), Vec::new());
@@ -113,9 +113,9 @@ pub fn read(document: Option<&Value>) -> std::result::Result<Vec<EventLimit>, St
 
 /// Refuses events that come too fast.
 pub struct EventRateLimit {
-    /// Whose events share an allowance, one for each limit.
+    /// Which events share a limit, one entry per limit.
     pub shared: Vec<Shared>,
-    /// Who knows how fast they came, in the same order.
+    /// The actor that counts, with the limits in the same order.
     pub rates: Addr<Rates>,
 }
 

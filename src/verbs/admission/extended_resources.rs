@@ -1,4 +1,5 @@
-//! Nodes with rare devices are tainted with their names: a pod that asks for a device tolerates that.
+//! ExtendedResourceToleration: nodes with rare devices are tainted with the device's name. A pod that requests the device
+//! tolerates that taint.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use crate::api::value::Value;
 
 use super::{Operation, Outcome, Plugin, Write, done};
 
-/// Lets pods tolerate the taints that are named like the devices they ask for.
+/// Adds tolerations for the extended resources that a pod requests.
 pub struct ExtendedResourceToleration;
 
 impl Plugin for ExtendedResourceToleration {
@@ -44,7 +45,7 @@ fn tolerate(pod: &mut Value) {
             toleration.set(field, text);
         }
         match tolerations.iter_mut().find(|toleration| is_it(toleration)) {
-            // One for some time only becomes one for good.
+            // A toleration with a time limit becomes unlimited.
             Some(known) => *known = toleration,
             None => tolerations.push(toleration),
         }

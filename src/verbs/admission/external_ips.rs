@@ -1,4 +1,4 @@
-//! Services that claim addresses they were not given could take the traffic of others.
+//! DenyServiceExternalIPs: a service with an arbitrary external IP could take the traffic of others.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use crate::api::value::Value;
 
 use super::{Operation, Outcome, Plugin, Write, done};
 
-/// Refuses services with new external addresses.
+/// Refuses services with new external IPs.
 pub struct DenyServiceExternalIps;
 
 impl Plugin for DenyServiceExternalIps {

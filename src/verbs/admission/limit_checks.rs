@@ -1,11 +1,11 @@
-//! What the LimitRanges of a namespace allow, in the reference's words.
+//! Checks pods and claims against LimitRanges, in the reference's words.
 
 use crate::api::amounts::{self, Amounts};
 use crate::api::limits::FIELD_ERRORS;
 use crate::api::schema::quantity::Quantity;
 use crate::api::value::Value;
 
-/// One limit of a range, read once for all containers.
+/// One limit of a range, parsed once for all containers.
 struct Limit<'a> {
     kind: &'a str,
     least: Amounts,
@@ -25,8 +25,8 @@ impl<'a> Limit<'a> {
     }
 }
 
-/// Checks a pod against one range. Gives up looking when enough is wrong: what is checked and right is named by the pod
-/// itself, so the work stays within what was sent.
+/// Checks a pod against one range. Stops after enough errors. Valid entries cost nothing extra, because the pod itself lists
+/// them: the work is bounded by the size of the request.
 pub fn pod(pod: &Value, range: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     for limit in limits(range).iter().map(Limit::of) {
@@ -52,7 +52,7 @@ pub fn pod(pod: &Value, range: &Value) -> Vec<String> {
     wrong
 }
 
-/// Checks a claim against one range. What a claim requests is what it gets: its limits mean nothing.
+/// Checks a claim against one range. Only requests count for claims, limits have no meaning.
 pub fn claim(claim: &Value, range: &Value) -> Vec<String> {
     let requests = amounts::read(claim.at(&["spec", "resources", "requests"]));
     let mut wrong = Vec::new();
@@ -144,7 +144,7 @@ fn ratio(
 pub mod testing {
     use crate::api::value::Value;
 
-    /// The value of a JSON text.
+    /// Parses a JSON text.
     pub fn object(text: &str) -> Value {
         fn of(json: serde_json::Value) -> Value {
             match json {
@@ -228,7 +228,7 @@ mod tests {
         let good = r#"{"requests":{"cpu":"1"},"limits":{"cpu":"2"}}"#;
         let limit = r#"{"type":"Container","min":{"cpu":"1000m"},"max":{"cpu":"2"},"maxLimitRequestRatio":{"cpu":"2"}}"#;
         assert_eq!(of_container(good, limit), [""; 0]);
-        // Three times as much is no more than that, though 0.9 / 0.3 is.
+        // A ratio of exactly three is allowed, though 0.9 / 0.3 exceeds 3 in floating point.
         let thrice = r#"{"requests":{"cpu":"300m"},"limits":{"cpu":"900m"}}"#;
         let limit = r#"{"type":"Container","maxLimitRequestRatio":{"cpu":"3"}}"#;
         assert_eq!(of_container(thrice, limit), [""; 0]);

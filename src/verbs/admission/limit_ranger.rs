@@ -1,4 +1,4 @@
-//! The limits of a namespace: what its pods get when they ask for nothing, and what they may ask for.
+//! LimitRanger: default requests and limits of pods, and the bounds for pods and claims.
 
 use std::ops::Bound;
 
@@ -10,7 +10,7 @@ use crate::limits::LIMITS_FILLED_IN;
 use super::lookup::{Current, LIMIT_RANGES};
 use super::{Operation, Outcome, Plugin, Write, done, limit_checks};
 
-/// Tells on the pod what was filled in.
+/// Lists the defaults that were set on a pod.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
 /// Applies the LimitRanges of a namespace.
@@ -21,7 +21,7 @@ impl Plugin for LimitRanger {
     fn handles(&self, write: &Write<'_>) -> bool {
         let matters = match write.operation {
             Operation::Create => write.is_of("", "pods") || write.is_of("", "persistentvolumeclaims"),
-            // The resources of a pod change through their own sub-resource alone.
+            // The resources of a pod change only through the `resize` subresource.
             Operation::Update => {
                 write.is_of_part("", "pods", "resize") || write.is_of("", "persistentvolumeclaims")
             }
@@ -59,7 +59,7 @@ impl Plugin for LimitRanger {
 }
 
 impl LimitRanger {
-    /// The LimitRanges of the namespace of a write.
+    /// The LimitRanges of the namespace.
     async fn ranges(&self, write: &Write<'_>) -> Result<Vec<Value>> {
         let snapshot = self.0.get(&LIMIT_RANGES, write).await?;
         let found = snapshot.scan(Some(write.call.namespace), Bound::Unbounded);
@@ -67,7 +67,7 @@ impl LimitRanger {
     }
 }
 
-/// Several findings as one text; each is said once.
+/// Joins messages into one, without duplicates.
 fn joined(mut wrong: Vec<String>) -> Option<String> {
     let mut said = std::collections::HashSet::new();
     wrong.retain(|text| said.insert(text.clone()));
@@ -78,7 +78,7 @@ fn joined(mut wrong: Vec<String>) -> Option<String> {
     }
 }
 
-/// Fills in the requests and limits that containers leave out.
+/// Sets the requests and limits that containers leave out.
 fn fill_in(pod: &mut Value, range: &Value) -> Result<()> {
     let (mut requests, mut limits) = (Object::new(), Object::new());
     for limit in range.at(&["spec", "limits"]).map(Value::items).unwrap_or_default() {
@@ -115,7 +115,7 @@ fn fill_in(pod: &mut Value, range: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Sets what is absent and says what that was.
+/// Sets the missing entries and answers their names.
 fn set<'a>(container: &mut Value, field: &str, defaults: &'a Object) -> Vec<&'a str> {
     let absent = |name: &&String| container.at(&["resources", field, name]).is_none();
     let names: Vec<&str> = defaults.keys().filter(absent).map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! Looking at other objects: how plug-ins read the stores.
+//! How plug-ins read other objects.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -64,12 +64,12 @@ impl Source {
         Status::from_store(error, GroupResource { group: self.group, resource: self.resource }, name)
     }
 
-    /// The object of this name that stands in no namespace.
+    /// A cluster-scoped object by name.
     pub async fn get(&self, write: &Write<'_>, name: &str) -> Result<Option<Value>> {
         self.find(write, Key::cluster(name), name).await
     }
 
-    /// The object of this name in a namespace.
+    /// A namespaced object by name.
     pub async fn get_in(&self, write: &Write<'_>, namespace: &str, name: &str) -> Result<Option<Value>> {
         self.find(write, Key::namespaced(namespace, name), name).await
     }
@@ -89,19 +89,19 @@ impl Source {
         taken.map_err(|error| self.failed(&error, ""))
     }
 
-    /// The object as a value.
+    /// Decodes a stored object.
     pub fn read(&self, write: &Write<'_>, object: &Object) -> Result<Value> {
         write.backend.load_kind(&GroupVersion::new(self.group, "v1"), self.kind, object)
     }
 }
 
-/// All objects of a type as they are now. The store is asked only when they have changed: the head of the type's window can
-/// be read without it, and nobody is told of a change before that has moved.
+/// A cached snapshot of a type. The store is asked only after a change. The head of the type's window is readable without asking,
+/// and it moves before anybody hears of a change.
 #[derive(Default)]
 pub struct Current(RefCell<Option<Position>>);
 
 impl Current {
-    /// The objects.
+    /// The current objects.
     pub async fn get(&self, source: &Source, write: &Write<'_>) -> Result<Snapshot> {
         if let Some(known) = &*self.0.borrow()
             && known.window.head() == known.snapshot.revision
@@ -116,15 +116,15 @@ impl Current {
     }
 }
 
-/// The namespace that a write is in.
+/// The namespace of a write; 404 if it does not exist.
 pub async fn namespace(write: &Write<'_>) -> Result<Value> {
     let name = write.call.namespace;
     let of = GroupResource { group: NAMESPACES.group, resource: NAMESPACES.resource };
     NAMESPACES.get(write, name).await?.ok_or_else(|| Status::not_found(of, name))
 }
 
-/// What was worked out from all objects of a type. It holds until one of them changes, so that a write which needs it does
-/// not read them all again.
+/// A cached value computed from all objects of a type. It is valid until one of them changes, so writes do not read them all
+/// again.
 pub struct Memo<T>(RefCell<Option<(Revision, Rc<T>)>>);
 
 impl<T> Default for Memo<T> {
@@ -134,7 +134,7 @@ impl<T> Default for Memo<T> {
 }
 
 impl<T> Memo<T> {
-    /// What `work` makes of all objects as they are now.
+    /// The result of `work` on the current objects.
     pub async fn get(
         &self,
         source: &Source,

@@ -1,4 +1,4 @@
-//! What a namespace means for the objects in it: it must exist, and while it goes nothing new comes.
+//! NamespaceLifecycle and NamespaceExists: the namespace of an object must exist, and a terminating one accepts no new objects.
 
 use std::sync::Arc;
 
@@ -13,19 +13,18 @@ use super::{Operation, Outcome, Plugin, Write, done};
 
 const OF: GroupResource<'_> = GroupResource { group: "", resource: NAMESPACES };
 
-/// Questions about rights in a namespace.
+/// LocalSubjectAccessReviews.
 const REVIEWS: GroupResource<'_> =
     GroupResource { group: "authorization.k8s.io", resource: "localsubjectaccessreviews" };
 
-/// Refuses to create in a namespace that is on its way out, to write where there is none, and to delete one that the cluster
-/// needs.
+/// Refuses creates in a terminating namespace, writes in a missing one, and deletion of the system namespaces.
 pub struct NamespaceLifecycle;
 
 impl Plugin for NamespaceLifecycle {
     fn handles(&self, write: &Write<'_>) -> bool {
         match write.operation {
             Operation::Create | Operation::Update => {
-                // Whether a namespace exists would say too much to those who ask about rights in it.
+                // An access review must not reveal whether a namespace exists.
                 write.call.resource.namespaced && write.call.of() != REVIEWS
             }
             Operation::Delete => write.is_of("", NAMESPACES),
@@ -41,7 +40,7 @@ impl Plugin for NamespaceLifecycle {
     }
 }
 
-/// Refuses every write in a namespace that is not there.
+/// Refuses writes in a missing namespace.
 pub struct NamespaceExists;
 
 impl Plugin for NamespaceExists {
@@ -65,7 +64,7 @@ async fn find(write: &Write<'_>) -> Result<Arc<Object>> {
 
 async fn require_live(write: &Write<'_>, object: &Value) -> Result<()> {
     let namespace = find(write).await?;
-    // The phase is an indexed field: no need to parse the namespace for every object that is created in it.
+    // The phase is an indexed field, so the namespace need not be decoded for every new object in it.
     let is_going = || namespace.fields.get("status.phase") == Some("Terminating");
     if write.operation == Operation::Create && is_going() {
         let (of, name) = (write.call.of(), write.name(object));

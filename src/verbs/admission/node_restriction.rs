@@ -1,4 +1,5 @@
-//! What a node may write: itself, its leases, and the state of its own pods. What it may read is the business of authorization.
+//! NodeRestriction: a node may write its own Node, its leases, and the status of its own pods. The node authorizer decides what
+//! it may read.
 
 mod requests;
 
@@ -16,7 +17,7 @@ use crate::auth::node::node_of;
 
 use super::{Operation, Outcome, Plugin, Write};
 
-/// Labels of the cluster that a node may set on itself.
+/// Labels below kubernetes.io that a node may set on itself.
 const OWN_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
     "kubernetes.io/arch",
@@ -30,22 +31,22 @@ const OWN_LABELS: [&str; 11] = [
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
 ];
-/// Prefixes of such labels.
+/// Label prefixes that a node may set on itself.
 const OWN_PREFIXES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
-/// The prefix of labels that no node may set.
+/// The label prefix that no node may set.
 const RESTRICTED: &str = "node-restriction.kubernetes.io";
 
-/// What feature gates let nodes do.
+/// Relaxations that feature gates allow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allowances {
-    /// Ask for tokens for anybody.
+    /// Nodes may request tokens for any audience.
     pub any_audience: bool,
-    /// Ask for certificates of other nodes.
+    /// Nodes may request certificates of other nodes.
     pub any_certificate: bool,
 }
 
 impl Allowances {
-    /// Those of the gates that are on.
+    /// Reads the feature gates.
     pub fn read(gate: impl Fn(&str) -> bool) -> Allowances {
         Allowances {
             any_audience: !gate("ServiceAccountNodeAudienceRestriction"),
@@ -54,7 +55,7 @@ impl Allowances {
     }
 }
 
-/// Looks at the writes of nodes.
+/// Checks the writes of nodes.
 pub struct NodeRestriction(pub Allowances);
 
 impl Plugin for NodeRestriction {
@@ -119,7 +120,7 @@ fn is_on(pod: Option<&Value>, node: &str) -> bool {
     pod.and_then(|pod| pod.at(&["spec", "nodeName"])).and_then(Value::as_str) == Some(node)
 }
 
-/// Why a new pod is none that a node may tell of.
+/// Why a node must not create this pod: it is not a mirror pod of that node.
 fn mirror_pod(node: &str, pod: &Value) -> Option<String> {
     if meta::of(pod).get("annotations").and_then(|all| all.get(MIRROR)).is_none() {
         return Some(format!(
@@ -132,7 +133,7 @@ fn mirror_pod(node: &str, pod: &Value) -> Option<String> {
     None
 }
 
-/// Why a new pod needs more than its node.
+/// Why a node must not create this pod: it references other objects.
 fn needs_something(node: &str, pod: &Value) -> Option<String> {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let no = |what: &str| Some(format!("node {node:?} can not create pods that reference {what}"));
@@ -140,7 +141,7 @@ fn needs_something(node: &str, pod: &Value) -> Option<String> {
         return no("a service account");
     }
     let volumes = spec.get("volumes").map(Value::items).unwrap_or_default();
-    // The names of fields say what they refer to, wherever they stand.
+    // The field names tell what they reference, wherever they stand.
     let names = |fields: &[&str]| names_any(spec, fields);
     if names(&[
         "secretName",
@@ -167,7 +168,7 @@ fn needs_something(node: &str, pod: &Value) -> Option<String> {
     None
 }
 
-/// Whether a field of one of these names stands anywhere in a value. What was decoded is no deeper than its schema.
+/// Whether a field of one of these names occurs anywhere in a value. Decoded values are no deeper than their schema.
 fn names_any(value: &Value, fields: &[&str]) -> bool {
     match value {
         Value::Array(items) => items.iter().any(|item| names_any(item, fields)),
@@ -178,7 +179,7 @@ fn names_any(value: &Value, fields: &[&str]) -> bool {
     }
 }
 
-/// A type that is looked into. All of them are stored in their version 1.
+/// A type that this plug-in reads. All of them are stored as v1.
 struct Looked {
     group: &'static str,
     resource: &'static str,
@@ -193,14 +194,14 @@ async fn find(write: &Write<'_>, of: &Looked, namespace: &str, name: &str) -> Re
     let store = GroupResource { group, resource }.to_string();
     let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
     let found = write.backend.stores.get(&TypeName::new(&store), key, &write.call.permit).await;
-    // Messages name what is not there by its kind, as the reference's caches do.
+    // Messages name the missing object by its kind, as the reference's caches do.
     let singular = kind.to_lowercase();
     let of = GroupResource { group, resource: &singular };
     let found = found.map_err(|error: StoreError| Status::from_store(&error, of, name))?;
     write.backend.load_kind(&GroupVersion::new(group, "v1"), kind, &found)
 }
 
-/// Refuses a pod that does not belong to its node.
+/// Refuses a pod that its node does not own.
 async fn owned_by(write: &Write<'_>, pod: &Value, node: &str) -> Result<()> {
     let no = |why: String| Err(write.forbidden(pod, &why));
     let owners = meta::of(pod).get("ownerReferences").map(Value::items).unwrap_or_default();
@@ -264,7 +265,7 @@ async fn evicted(write: &Write<'_>, eviction: &Value, node: &str) -> Result<()> 
     Err(write.forbidden(eviction, &why))
 }
 
-/// The name of what is written.
+/// The name of the written object.
 fn written<'a>(write: &'a Write<'_>, object: &'a Value) -> &'a str {
     if write.call.name.is_empty() { meta::name(object) } else { write.call.name }
 }
@@ -302,7 +303,7 @@ fn own_node(write: &Write<'_>, new: &Value, node: &str) -> Option<String> {
     (!forbidden.is_empty()).then(|| format!("is not allowed to modify labels: {}", forbidden.join(", ")))
 }
 
-/// The labels that were changed and that a node may not change, by name.
+/// The changed labels that a node must not change.
 fn forbidden_labels(new: Option<&Value>, old: Option<&Value>) -> Vec<String> {
     let value = |labels: Option<&Value>, key: &str| labels.and_then(|all| all.get(key).cloned());
     let both = [new, old].into_iter().flatten().filter_map(Value::fields).flat_map(|all| all.keys());
@@ -333,7 +334,7 @@ fn claim_status(node: &str, new: &Value, old: Option<&Value>) -> Option<String> 
         FREE.iter().for_each(|field| {
             claim.entry("status").remove(field);
         });
-        // A status of which nothing is left is none.
+        // An empty status counts as absent.
         if claim.get("status").and_then(Value::fields).is_none_or(|fields| fields.is_empty()) {
             claim.remove("status");
         }

@@ -1,4 +1,4 @@
-//! Which nodes the pods of a namespace may run on: an annotation of the namespace, or the operator, says so.
+//! PodNodeSelector: the node selector of a namespace, from its annotation or from the operator's configuration.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use super::lookup;
 use super::{Operation, Outcome, Plugin, Write};
 
 const ANNOTATION: &str = "scheduler.alpha.kubernetes.io/node-selector";
-/// What the operator's document calls the selector of namespaces that have none.
+/// The configuration's key for namespaces without a selector.
 const DEFAULT: &str = "clusterDefaultNodeSelector";
 
-/// Labels of nodes and their values.
+/// Node labels and their values.
 type Labels = BTreeMap<String, String>;
-/// The operator's selectors by namespace.
+/// The configured selectors by namespace.
 pub type Selectors = BTreeMap<String, Labels>;
 
-/// Reads the operator's document.
+/// Reads the configuration.
 pub fn read(document: Option<&Value>) -> std::result::Result<Selectors, String> {
     let Some(document) = document else { return Ok(Selectors::new()) };
     let document = Document::untyped(document);
@@ -50,7 +50,7 @@ fn labels(text: &str) -> std::result::Result<Labels, String> {
     if text.is_empty() { Ok(Labels::new()) } else { text.split(',').map(label).collect() }
 }
 
-/// Keeps pods on the nodes of their namespace.
+/// Merges the namespace's node selector into pods.
 pub struct PodNodeSelector(pub Arc<Selectors>);
 
 impl Plugin for PodNodeSelector {
@@ -78,7 +78,7 @@ impl PodNodeSelector {
     async fn of_namespace(&self, write: &Write<'_>) -> Result<Labels> {
         let namespace = lookup::namespace(write).await?;
         match meta::of(&namespace).at(&["annotations", ANNOTATION]).and_then(Value::as_str) {
-            // The mistake is in the namespace, which whoever runs it can mend.
+            // 400: the mistake is in the namespace's annotation, which its owner can fix.
             Some(text) => labels(text).map_err(Status::bad_request),
             None => Ok(self.0.get(DEFAULT).cloned().unwrap_or_default()),
         }
@@ -112,7 +112,7 @@ fn merge(pod: &mut Value, wanted: &Labels) -> std::result::Result<(), &'static s
     Ok(())
 }
 
-/// The operator may name all labels that pods of a namespace can ask for.
+/// Checks a pod's selector against the labels that the configuration allows for its namespace.
 fn is_within(pod: &Value, allowed: Option<&Labels>) -> std::result::Result<(), &'static str> {
     let Some(allowed) = allowed.filter(|allowed| !allowed.is_empty()) else { return Ok(()) };
     if selector(pod).any(|(key, value)| allowed.get(key).is_none_or(|allowed| allowed != value)) {

@@ -1,12 +1,12 @@
-//! A new node is not ready until somebody says so.
+//! TaintNodesByCondition: a new node is not ready until the node controller says so.
 
 use crate::api::value::Value;
 
 use super::tolerations::NOT_READY;
 use super::{Operation, Outcome, Plugin, Write, done};
 
-/// Gives new nodes the taint that keeps pods away until the node controller finds them ready: without it a pod could be
-/// placed in the moment before.
+/// Taints new nodes as not ready until the node controller finds them ready. Without the taint, a pod could be scheduled in
+/// between.
 pub struct TaintNodesByCondition;
 
 impl Plugin for TaintNodesByCondition {

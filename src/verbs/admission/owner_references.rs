@@ -1,4 +1,4 @@
-//! Who may make an object go with another, and who may keep an owner from going.
+//! OwnerReferencesPermissionEnforcement: who may set owners, and who may block the deletion of an owner.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use crate::verbs::rights;
 
 use super::{Kinds, Operation, Outcome, Plugin, Write, done};
 
-/// Asks that those who change the owners of an object may delete it, and that those who let an owner wait for it may set
-/// the finalizers of that owner.
+/// Changing owner references requires the right to delete the object. Setting blockOwnerDeletion requires the right to update the
+/// owner's finalizers.
 pub struct OwnerReferences {
-    /// Who knows what the writer may do.
+    /// Knows the writer's rights.
     pub authorizer: Addr<Authorizer>,
-    /// Who knows which resource a kind is.
+    /// Finds the resource of an owner's kind.
     pub kinds: Kinds,
 }
 
 impl Plugin for OwnerReferences {
     fn handles(&self, write: &Write<'_>) -> bool {
-        // The status of a pod never changes its owners, and some kubelets send it without them.
+        // A status update of a pod never changes its owners, and some kubelets send it without them.
         write.operation != Operation::Delete && !write.is_of_part("", "pods", "status")
     }
 
@@ -45,7 +45,7 @@ impl Plugin for OwnerReferences {
                 namespace: call.namespace.to_owned(),
                 name: call.name.to_owned(),
             };
-            // Whoever creates an object could have left it alone: they may give it owners.
+            // The creator of an object may set its owners: it need not have created it.
             let target = Some(target).filter(|_| write.operation != Operation::Create);
             match self.refusal(call.user, target, call.namespace, blocking(new, old)).await? {
                 None => Ok(()),
@@ -59,7 +59,7 @@ fn owners(object: &Value) -> &[Value] {
     meta::of(object).get("ownerReferences").map(Value::items).unwrap_or_default()
 }
 
-/// The owners that shall wait for the object and did not before.
+/// Owners whose deletion the object newly blocks.
 fn blocking<'a>(new: &'a [Value], old: &[Value]) -> Vec<&'a Value> {
     let blocks = |owner: &Value| owner.get("blockOwnerDeletion").and_then(Value::as_bool) == Some(true);
     let before: HashMap<&str, bool> = old.iter().map(|owner| (owner.str("uid"), blocks(owner))).collect();
@@ -67,8 +67,8 @@ fn blocking<'a>(new: &'a [Value], old: &[Value]) -> Vec<&'a Value> {
 }
 
 impl OwnerReferences {
-    /// Why a user may not change the owners of an object. `changed` is the object if it is there already, `blocking` the
-    /// owners that shall wait for it from now on.
+    /// Why a user must not change these owners. `changed` is the object if it exists already; `blocking` are the owners whose
+    /// deletion it newly blocks.
     async fn refusal(
         &self,
         user: &Identity,
@@ -117,7 +117,7 @@ impl OwnerReferences {
         Ok(None)
     }
 
-    /// The resources that an owner may be one of.
+    /// The resources that an owner reference may mean.
     fn mapped(&self, owner: &Value) -> std::result::Result<Vec<Arc<Resource>>, String> {
         let (api_version, kind) = (owner.str("apiVersion"), owner.str("kind"));
         let (group, version) = match api_version.split_once('/') {
@@ -134,7 +134,7 @@ impl OwnerReferences {
         Ok(found)
     }
 
-    /// Why a user may not do something; `None`: they may.
+    /// Why the authorizer denies an action; `None` if it allows it.
     async fn denied(&self, user: &Identity, verb: &str, target: Target) -> Result<Option<String>> {
         match rights::decision(&self.authorizer, user, verb, target).await? {
             Decision::Allowed => Ok(None),
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::api::catalog::build::Builtin;
 
-    /// Allows what is written down, as `verb group/resource/part namespace/name`.
+    /// Allows the listed rights, as `verb group/resource/part namespace/name`.
     struct Grants(&'static [&'static str]);
 
     impl Policy for Grants {

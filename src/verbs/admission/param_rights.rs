@@ -1,5 +1,5 @@
-//! Nobody reads through a policy what they may not read themselves. Always on: a policy is given objects as its parameters and
-//! can tell what is in them.
+//! Nobody reads objects through a policy that they may not read themselves. Always on: an expression can reveal the contents of
+//! its parameters.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::verbs::rights;
 use super::lookup::POLICIES;
 use super::{Kinds, Operation, Outcome, Plugin, Write};
 
-/// Looks at policies and at bindings that have parameters.
+/// Checks writes of policies with parameters and of bindings.
 pub struct ParamRights(pub Kinds);
 
 impl Plugin for ParamRights {
@@ -48,7 +48,7 @@ struct Params {
 }
 
 impl ParamRights {
-    /// The resource of a kind. What nobody serves may be anything of that version.
+    /// The resource of a kind. An unserved kind may be any resource of its version.
     fn resolve(&self, kind: &Value) -> (Params, bool) {
         let Some(gv) = GroupVersion::parse(kind.str("apiVersion")) else {
             return (
@@ -140,7 +140,7 @@ async fn may(write: &Write<'_>, verb: &str, params: Params, namespace: &str, nam
     rights::may(&write.backend.authorizer, write.call.user, verb, target).await
 }
 
-/// A user as the reference prints them here: all that is known of them.
+/// A user in the format in which the reference prints it here.
 fn shown(user: &Identity) -> String {
     let extra: Vec<String> =
         user.extra.iter().map(|(key, values)| format!("{key}:[{}]", values.join(" "))).collect();

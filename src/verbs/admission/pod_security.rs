@@ -1,8 +1,7 @@
-//! How much pods may do: the standards that the labels of their namespace ask for.
+//! PodSecurity: the Pod Security Standards that the labels of a namespace ask for.
 //!
-//! A pod that does not meet the enforced standard is refused. The writer of a pod, or of what makes pods, is warned of what
-//! does not meet the standard of warnings. Whoever raises the enforced standard of a namespace is told which of the pods
-//! that are there do not meet it; they stay.
+//! A pod that violates the enforced standard is refused. Pods and workloads that violate the warn standard cause warnings. A
+//! change that raises the enforced standard of a namespace warns about existing pods that violate it; they keep running.
 
 mod baseline;
 mod checks;
@@ -24,18 +23,20 @@ use crate::api::meta;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::words::NAMESPACES;
+use crate::metrics::Metrics;
+use crate::metrics::pod_security::Judged;
 
 use self::checks::Findings;
 pub use self::config::Configuration;
-use self::levels::{Level, Policy};
+use self::levels::{Level, Mode, Policy, Standard};
 use self::pod::Pod;
 use super::{Operation, Outcome, Plugin, Write, done};
 
-/// Parts of pods that say nothing of what the pod may do.
+/// Subresources of pods that cannot change a pod's privileges.
 const OTHER_PARTS: [&str; 8] =
     ["exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status"];
 
-/// What makes pods, by group and resource, and where it says which.
+/// Workload resources by group and name, and the path of their pod template.
 const CONTROLLERS: [(&str, &str, &[&str]); 8] = [
     ("", "replicationcontrollers", &["spec", "template"]),
     ("", "podtemplates", &["template"]),
@@ -48,13 +49,18 @@ const CONTROLLERS: [(&str, &str, &[&str]); 8] = [
 ];
 
 /// Holds pods to the standards of their namespace.
-pub struct PodSecurity(pub Arc<Configuration>);
+pub struct PodSecurity {
+    /// What the operator has decided.
+    pub config: Arc<Configuration>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+}
 
-/// What a write is about.
+/// The kind of object that a write is about.
 enum About {
     Namespace,
     Pod,
-    /// What makes pods, and where it says which.
+    /// A workload resource, with the path of its pod template.
     Controller(&'static [&'static str]),
 }
 
@@ -100,6 +106,7 @@ impl PodSecurity {
         let namespace = namespace.ok_or_else(|| {
             let why = format!("failed to lookup namespace {name:?}");
             note(write, "error", &why);
+            self.metrics.pod_security.failed(judged(write), true);
             Status::internal(why)
         });
         let (policy, errors) = match (namespace, is_minor) {
@@ -107,23 +114,25 @@ impl PodSecurity {
             (Err(_), true) => return Ok(()),
             (Err(error), false) => return Err(error),
         };
-        let pod = Pod::of(object, self.0.relaxed);
+        let pod = Pod::of(object, self.config.relaxed);
         if errors.is_empty() && policy.allows_all() {
             note(write, "enforce-policy", &policy.enforce);
+            self.count(write, Mode::Enforce, policy.enforce, true);
             return Ok(());
         }
         if is_minor || self.is_exempt_runtime(write, &pod) {
             return Ok(());
         }
-        note_errors(write, &errors);
+        self.note_errors(write, &errors);
         note(write, "enforce-policy", &policy.enforce);
         let findings = Findings::of(&pod, policy.enforce);
-        note_violations(write, &policy, &pod);
+        self.count(write, Mode::Enforce, policy.enforce, findings.is_empty());
+        self.note_violations(write, &policy, &pod);
         if !findings.is_empty() {
             let why = format!("violates PodSecurity \"{}\": {}", policy.enforce, findings.details());
             return Err(write.forbidden(object, &why));
         }
-        warn(write, &policy, &pod);
+        self.warn(write, &policy, &pod);
         Ok(())
     }
 
@@ -132,17 +141,20 @@ impl PodSecurity {
             return Ok(());
         }
         // The pods themselves will be held to it: what cannot be looked up now refuses nobody.
-        let Some(namespace) = namespace(write).await else { return Ok(()) };
+        let Some(namespace) = namespace(write).await else {
+            self.metrics.pod_security.failed(judged(write), true);
+            return Ok(());
+        };
         let (policy, errors) = self.asked_of(&namespace);
         if errors.is_empty() && [policy.warn, policy.audit].iter().all(|one| one.level == Level::Privileged) {
             return Ok(());
         }
         let Some(template) = object.at(template) else { return Ok(()) };
-        let pod = Pod::of(template, self.0.relaxed);
+        let pod = Pod::of(template, self.config.relaxed);
         if !self.is_exempt_runtime(write, &pod) {
-            note_errors(write, &errors);
-            note_violations(write, &policy, &pod);
-            warn(write, &policy, &pod);
+            self.note_errors(write, &errors);
+            self.note_violations(write, &policy, &pod);
+            self.warn(write, &policy, &pod);
         }
         Ok(())
     }
@@ -150,10 +162,10 @@ impl PodSecurity {
     async fn namespace(&self, write: &Write<'_>, object: &Value) -> Result<()> {
         let labels = |value: &'_ Value| meta::of(value).get("labels").cloned().unwrap_or_default();
         let (new, old) = (labels(object), write.old.map(labels).unwrap_or_default());
-        let (policy, errors) = self.0.asked(|label| new.get(label)?.as_str());
-        let (before, known) = self.0.asked(|label| old.get(label)?.as_str());
+        let (policy, errors) = self.config.asked(|label| new.get(label)?.as_str());
+        let (before, known) = self.config.asked(|label| old.get(label)?.as_str());
         let is_new = write.operation == Operation::Create;
-        // What was wrong before may stay: it must not keep others from changing something else.
+        // Invalid labels from before may stay: they must not block other changes.
         if !errors.is_empty() && (is_new || errors != known) {
             return Err(write.call.invalid(write.name(object), &errors));
         }
@@ -161,43 +173,99 @@ impl PodSecurity {
             return Ok(());
         }
         let name = write.name(object);
-        if self.0.exempts(name, "").is_some() {
-            let ignored = levels::ignored(name, |label| new.get(label)?.as_str(), &policy, &self.0.defaults);
+        if self.config.exempts(name, "").is_some() {
+            let ignored =
+                levels::ignored(name, |label| new.get(label)?.as_str(), &policy, &self.config.defaults);
             ignored.into_iter().for_each(|warning| write.call.warnings.add(warning));
             return Ok(());
         }
         if is_new {
             return Ok(());
         }
-        for warning in existing::warnings(&self.0, write, name, policy.enforce).await {
+        for warning in existing::warnings(&self.config, write, name, policy.enforce).await {
             write.call.warnings.add(warning);
         }
         Ok(())
     }
 
-    /// What the labels of a namespace ask for, and what is wrong with them.
+    /// The standards that the labels ask for, and the errors in the labels.
     fn asked_of(&self, namespace: &Object) -> (Policy, Vec<FieldError>) {
-        self.0.asked(|label| namespace.labels.get(label))
+        self.config.asked(|label| namespace.labels.get(label))
     }
 
-    /// Whether a write is no concern of the plug-in for where it is done and by whom; that is noted.
+    /// Whether the namespace or user is exempt; recorded as an audit annotation.
     fn is_exempt(&self, write: &Write<'_>) -> bool {
-        let why = self.0.exempts(write.call.namespace, &write.call.user.name);
-        why.into_iter().for_each(|why| note(write, "exempt", &why));
+        let why = self.config.exempts(write.call.namespace, &write.call.user.name);
+        why.into_iter().for_each(|why| self.note_exempt(write, &why));
         why.is_some()
+    }
+
+    fn note_exempt(&self, write: &Write<'_>, why: &dyn std::fmt::Display) {
+        note(write, "exempt", why);
+        self.metrics.pod_security.exempted(judged(write));
     }
 
     /// The same for what runs the pod.
     fn is_exempt_runtime(&self, write: &Write<'_>, pod: &Pod<'_>) -> bool {
-        let is_exempt = self.0.exempts_runtime(pod);
+        let is_exempt = self.config.exempts_runtime(pod);
         if is_exempt {
-            note(write, "exempt", &"runtimeClass");
+            self.note_exempt(write, &"runtimeClass");
         }
         is_exempt
     }
+
+    /// Counts how a write was judged.
+    fn count(&self, write: &Write<'_>, mode: Mode, standard: Standard, is_met: bool) {
+        let version = standard.told_version();
+        let held_to = [standard.level.name(), &version, mode.name()];
+        self.metrics.pod_security.evaluated(judged(write), is_met, held_to);
+    }
+
+    /// Notes what is wrong with the labels of the namespace.
+    fn note_errors(&self, write: &Write<'_>, errors: &[FieldError]) {
+        let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        match all.as_slice() {
+            [] => return,
+            [one] => note(write, "error", &format!("Failed to parse policy: {one}")),
+            several => note(write, "error", &format!("Failed to parse policy: [{}]", several.join(", "))),
+        }
+        self.metrics.pod_security.failed(judged(write), false);
+    }
+
+    /// Notes what does not meet the standard of notes.
+    fn note_violations(&self, write: &Write<'_>, policy: &Policy, pod: &Pod<'_>) {
+        let findings = Findings::of(pod, policy.audit);
+        if findings.is_empty() {
+            return;
+        }
+        self.count(write, Mode::Audit, policy.audit, false);
+        // Only a record wants to know which.
+        if is_recorded(write) {
+            let text = format!("would violate PodSecurity \"{}\": {}", policy.audit, findings.details());
+            note(write, "audit-violations", &text);
+        }
+    }
+
+    /// Warns of what does not meet the standard of warnings.
+    fn warn(&self, write: &Write<'_>, policy: &Policy, pod: &Pod<'_>) {
+        let findings = Findings::of(pod, policy.warn);
+        if !findings.is_empty() {
+            let text = format!("would violate PodSecurity \"{}\": {}", policy.warn, findings.details());
+            write.call.warnings.add(text);
+            self.count(write, Mode::Warn, policy.warn, false);
+        }
+    }
 }
 
-/// Notes something for the record of the request, if there is one.
+/// What metrics say of a write.
+fn judged<'a>(write: &'a Write<'_>) -> Judged<'a> {
+    let of = write.call.of();
+    let operation = if write.operation == Operation::Create { "create" } else { "update" };
+    let resource = if (of.group, of.resource) == ("", "pods") { "pod" } else { "controller" };
+    [operation, resource, write.call.subresource]
+}
+
+/// Adds an audit annotation if the request is audited.
 fn note(write: &Write<'_>, key: &str, text: &dyn std::fmt::Display) {
     if is_recorded(write) {
         write.call.warnings.note(&format!("pod-security.kubernetes.io/{key}"), text.to_string());
@@ -206,28 +274,6 @@ fn note(write: &Write<'_>, key: &str, text: &dyn std::fmt::Display) {
 
 fn is_recorded(write: &Write<'_>) -> bool {
     write.call.warnings.received.level() > audit::Level::None
-}
-
-fn note_errors(write: &Write<'_>, errors: &[FieldError]) {
-    let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    match all.as_slice() {
-        [] => {}
-        [one] => note(write, "error", &format!("Failed to parse policy: {one}")),
-        several => note(write, "error", &format!("Failed to parse policy: [{}]", several.join(", "))),
-    }
-}
-
-/// Notes what does not meet the standard of notes.
-fn note_violations(write: &Write<'_>, policy: &Policy, pod: &Pod<'_>) {
-    // Only a record wants to know.
-    if !is_recorded(write) {
-        return;
-    }
-    let findings = Findings::of(pod, policy.audit);
-    if !findings.is_empty() {
-        let text = format!("would violate PodSecurity \"{}\": {}", policy.audit, findings.details());
-        note(write, "audit-violations", &text);
-    }
 }
 
 /// Whether pods that were good enough before may no longer be.
@@ -239,14 +285,6 @@ fn is_raised(policy: &Policy, before: &Policy) -> bool {
 async fn namespace(write: &Write<'_>) -> Option<Arc<Object>> {
     let key = Key::cluster(write.call.namespace);
     write.backend.stores.get(&TypeName::new(NAMESPACES), key, &write.call.permit).await.ok()
-}
-
-fn warn(write: &Write<'_>, policy: &Policy, pod: &Pod<'_>) {
-    let findings = Findings::of(pod, policy.warn);
-    if !findings.is_empty() {
-        let text = format!("would violate PodSecurity \"{}\": {}", policy.warn, findings.details());
-        write.call.warnings.add(text);
-    }
 }
 
 /// Whether an update of a pod can change what it may do: containers come, go, or run something else.

@@ -1,4 +1,4 @@
-//! How important a pod is: the class it names, or the one for those that name none.
+//! Priority: sets the priority of pods from their PriorityClass or the global default.
 
 use std::rc::Rc;
 
@@ -11,18 +11,18 @@ use super::{Operation, Outcome, Plugin, Write, done};
 
 const CLASSES: (&str, &str) = ("scheduling.k8s.io", "priorityclasses");
 
-/// Gives pods the priority of their class, and lets only one class be that of pods which name none.
+/// Sets pod priorities, and allows only one global default class.
 #[derive(Default)]
 pub struct Priority {
     default: Memo<Option<Class>>,
 }
 
-/// What a pod gets from its class.
+/// The values that a pod gets from its class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Class {
     name: String,
     value: i64,
-    /// Empty: the class does not say.
+    /// Empty if the class does not set it.
     preemption: String,
 }
 
@@ -35,7 +35,7 @@ impl Class {
         }
     }
 
-    /// What a pod gets where no class is the default.
+    /// The values of a pod without any class.
     fn none() -> Class {
         Class { preemption: "PreemptLowerPriority".to_owned(), ..Class::default() }
     }
@@ -99,14 +99,14 @@ impl Priority {
     }
 }
 
-/// The class of pods that name none. Should a race have made two, the less important one.
+/// The global default class. If a race created two, the one with the lower value.
 fn default_of(classes: &[Value]) -> Option<Class> {
     let defaults =
         classes.iter().filter(|class| class.get("globalDefault").and_then(Value::as_bool) == Some(true));
     defaults.map(Class::of).min_by_key(|class| class.value)
 }
 
-/// Gives a new pod what its class says. What the pod says itself must be the same.
+/// Sets the values of a class on a new pod. Values that the pod sets itself must be the same.
 fn apply(pod: &mut Value, class: &Class) -> std::result::Result<(), String> {
     let Class { name, value, preemption } = class;
     let spec = pod.entry("spec");
@@ -135,7 +135,7 @@ fn apply(pod: &mut Value, class: &Class) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// An update that leaves these out does not mean to change them.
+/// An update that omits these fields keeps them.
 fn keep(pod: &mut Value, old: &Value) {
     for field in ["priority", "preemptionPolicy"] {
         if let Some(value) = old.at(&["spec", field])

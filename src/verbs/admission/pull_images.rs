@@ -1,4 +1,4 @@
-//! Images are pulled for every pod, so that nobody runs a private image because it happens to lie on the node.
+//! AlwaysPullImages: a pod must not use a private image only because the node has it already.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::api::value::Value;
 
 use super::{Operation, Outcome, Plugin, Write, done};
 
-/// Makes every container of a pod with new images pull its image.
+/// Sets imagePullPolicy Always on every container of a pod with new images.
 pub struct AlwaysPullImages;
 
 const ALWAYS: &str = "Always";
@@ -25,7 +25,7 @@ impl Plugin for AlwaysPullImages {
         done(Ok(()))
     }
 
-    /// Somebody may have changed the pod after it was told to pull.
+    /// Another plug-in may have changed the policy in between.
     fn validate<'a>(&'a self, write: &'a Write<'a>, pod: &'a Value) -> Outcome<'a> {
         let wrong = if has_new_images(write, pod) { not_pulled(pod) } else { Vec::new() };
         let why = match wrong.as_slice() {
@@ -37,7 +37,7 @@ impl Plugin for AlwaysPullImages {
     }
 }
 
-/// A pod that was there before the plug-in may keep its policies, which cannot be changed anyway.
+/// A pod from before the plug-in was enabled keeps its policies, which are immutable anyway.
 fn has_new_images(write: &Write<'_>, pod: &Value) -> bool {
     write.old.is_none_or(|old| !images(pod).is_subset(&images(old)))
 }
@@ -61,7 +61,7 @@ fn pull(pod: &mut Value) {
     }
 }
 
-/// What is wrong with each image of a pod that need not be pulled.
+/// An error for each image with another policy.
 fn not_pulled(pod: &Value) -> Vec<String> {
     let spec = Path::new("spec");
     let mut wrong = Vec::new();

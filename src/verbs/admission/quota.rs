@@ -1,9 +1,8 @@
-//! The quotas of a namespace: what its objects may use together.
+//! ResourceQuota: bounds on the usage of all objects of a namespace.
 //!
-//! A worker looks first, at the quotas as they are now: most writes are in namespaces without any, and what is refused by
-//! them as they stand needs nobody else's word. A write that would use more goes to the [`ledger`], the one place of this
-//! server that charges quotas, and is stored only after the charge is. If the write then fails the charge stays: whoever
-//! counts the namespace anew takes it back.
+//! The worker first checks the current quotas. Most namespaces have none, and a write that exceeds one needs no further check. A
+//! write that adds usage goes to the [`ledger`], which charges quotas for the whole server, and is stored only after its charge.
+//! If the write then fails, the charge stays until the quota controller recalculates the usage.
 
 mod ledger;
 
@@ -30,23 +29,23 @@ use super::{Operation, Outcome, Plugin, Write};
 /// How long a write waits for its charge; the reference's value.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The versions in which the document of this plug-in is written; the older ones call it otherwise.
+/// The versions of the configuration; the older ones have another kind.
 const VERSIONS: [&str; 1] = ["apiserver.config.k8s.io/v1"];
 const OLD_VERSIONS: [&str; 2] =
     ["resourcequota.admission.k8s.io/v1beta1", "resourcequota.admission.k8s.io/v1alpha1"];
 
-/// What quotas need besides the objects.
+/// Settings of the plug-in.
 #[derive(Clone)]
 pub struct Settings {
-    /// What may be used only where a quota covers it.
+    /// Resources that may be used only if a quota covers them.
     pub limited: Vec<Limited>,
-    /// What is counted.
+    /// Feature gates that change how usage is counted.
     pub features: Features,
-    /// Who charges quotas.
+    /// The actor that charges quotas.
     pub keeper: Addr<Rounds<Charge>>,
 }
 
-/// Reads the operator's document of this plug-in: what may be used only where a quota covers it.
+/// Reads the configuration: resources that may be used only if a quota covers them.
 pub fn read(document: Option<&Value>) -> std::result::Result<Vec<Limited>, String> {
     let Some(value) = document else { return Ok(Vec::new()) };
     let document = Document::of(value, &VERSIONS, "ResourceQuotaConfiguration")
@@ -65,14 +64,14 @@ pub fn read(document: Option<&Value>) -> std::result::Result<Vec<Limited>, Strin
     Ok(Limited::read_all(value))
 }
 
-/// Refuses what goes beyond the ResourceQuotas of a namespace, and charges them for the rest.
+/// Refuses writes that exceed the ResourceQuotas of a namespace, and charges the others.
 pub struct ResourceQuota {
     settings: Settings,
     quotas: Current,
 }
 
 impl ResourceQuota {
-    /// The plug-in of one worker.
+    /// The plug-in for one worker.
     pub fn new(settings: Settings) -> ResourceQuota {
         ResourceQuota { settings, quotas: Current::default() }
     }

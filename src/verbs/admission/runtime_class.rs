@@ -1,4 +1,4 @@
-//! What a pod needs besides its containers, because of what runs them.
+//! RuntimeClass: the overhead and scheduling constraints of a pod's runtime.
 
 use crate::api::kinds::same;
 use crate::api::status::Result;
@@ -7,7 +7,7 @@ use crate::api::value::Value;
 use super::lookup::RUNTIME_CLASSES;
 use super::{Operation, Outcome, Plugin, Write, tolerations};
 
-/// Gives pods the overhead and the place that their runtime class names.
+/// Sets the overhead, node selector and tolerations of a pod's runtime class.
 pub struct RuntimeClass;
 
 const MISMATCH: &str = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";

@@ -1,4 +1,4 @@
-//! Pods and their service accounts: every pod has one, and gets what lets it speak for that account.
+//! ServiceAccount: every pod has a service account and gets its token.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use super::{Operation, Outcome, Plugin, Write, done};
 mod mount;
 mod secrets;
 
-/// The account of pods that name none.
+/// The service account of pods that name none.
 const DEFAULT: &str = "default";
 
-/// Gives pods a service account, its pull secrets and its token, and refuses secrets that the account may not mount.
+/// Sets the service account of pods with its pull secrets and token volume, and refuses secrets that the account does not allow.
 pub struct ServiceAccount;
 
 impl Plugin for ServiceAccount {
@@ -34,7 +34,7 @@ impl Plugin for ServiceAccount {
         if write.operation != Operation::Create {
             return done(Ok(()));
         }
-        // A node that finds its own pod changed would delete it.
+        // A node deletes its mirror pod if it finds it changed.
         if is_mirror(pod) {
             return done(check_mirror(pod).map_err(|why| write.forbidden(pod, why)));
         }
@@ -42,7 +42,7 @@ impl Plugin for ServiceAccount {
             let spec = pod.entry("spec");
             if spec.str("serviceAccountName").is_empty() {
                 spec.set("serviceAccountName", DEFAULT);
-                // The older name of the same field.
+                // The deprecated name of the same field.
                 spec.set("serviceAccount", DEFAULT);
             }
             let account = account_of(write, pod).await?;
@@ -66,7 +66,7 @@ fn is_mirror(pod: &Value) -> bool {
     pod.at(&["metadata", "annotations", MIRROR]).is_some()
 }
 
-/// A pod that only stands for another has no account, and nothing that needs one.
+/// A mirror pod has no service account, and references nothing that needs one.
 fn check_mirror(pod: &Value) -> std::result::Result<(), &'static str> {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     if !spec.str("serviceAccountName").is_empty() {
@@ -89,7 +89,7 @@ fn items<'a>(value: &'a Value, list: &str) -> &'a [Value] {
     value.get(list).map(Value::items).unwrap_or_default()
 }
 
-/// The account that the pod names. It must be there.
+/// The service account that the pod names; it must exist.
 async fn account_of(write: &Write<'_>, pod: &Value) -> Result<Value> {
     let namespace = write.call.namespace;
     let name = pod.get("spec").unwrap_or(&Value::Null).str("serviceAccountName");
@@ -102,7 +102,7 @@ async fn account_of(write: &Write<'_>, pod: &Value) -> Result<Value> {
         write.forbidden(pod, &why)
     };
     let attempts = if name == DEFAULT { DEFAULT_ACCOUNT_ATTEMPTS } else { 1 };
-    // Those who wait for the same account do not all come back at once.
+    // The pause is random, so that pods that wait for the same account do not all retry at once.
     let pause = Duration::from_millis(100 + u64::try_from(ids::below(100)).unwrap_or_default());
     for attempt in 0..attempts {
         if attempt > 0 {
@@ -116,7 +116,7 @@ async fn account_of(write: &Write<'_>, pod: &Value) -> Result<Value> {
     Err(failed(&Status::not_found(GroupResource { group: "", resource: "serviceaccount" }, name)))
 }
 
-/// Gives a pod what its account has for it.
+/// Adds the token volume and the pull secrets of the account.
 fn equip(pod: &mut Value, account: &Value) {
     let said = |value: &Value| value.get("automountServiceAccountToken").and_then(Value::as_bool);
     let spec = pod.entry("spec");
@@ -138,7 +138,7 @@ fn equip(pod: &mut Value, account: &Value) {
     }
 }
 
-/// A name that begins with `base` and that nobody has.
+/// A random name with this prefix.
 fn generated(base: &str) -> String {
     let mut nameless = Value::object();
     nameless.entry("metadata").set("generateName", base);

@@ -1,4 +1,4 @@
-//! Objects as webhooks and expressions see them: all that a client would be shown, in the version that a rule names.
+//! Objects as webhooks and expressions see them: complete, and in the version that a rule names.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::api::version::GroupVersion;
 
 use super::Write;
 
-/// The version and kind of what a path below a resource shows.
+/// The group version and kind that a resource or subresource shows.
 pub fn kind<'a>(resource: &'a Resource, subresource: &str) -> (&'a GroupVersion, &'a str) {
     match resource.subresource(subresource) {
         Some(sub) => (&sub.gv, &sub.kind),
@@ -20,7 +20,7 @@ pub fn kind<'a>(resource: &'a Resource, subresource: &str) -> (&'a GroupVersion,
     }
 }
 
-/// Both states of the object that a write is about: the new one and the one before; null if there is none.
+/// The new and the old object of a write; null if absent.
 pub async fn states(write: &Write<'_>, object: &Value, resource: &Resource) -> Result<(Value, Value)> {
     let old = match write.old {
         Some(old) => state(write, old, resource).await?,
@@ -29,7 +29,7 @@ pub async fn states(write: &Write<'_>, object: &Value, resource: &Resource) -> R
     Ok((state(write, object, resource).await?, old))
 }
 
-/// A state of the object that a write is about, as another resource that shows the same objects would.
+/// The object of a write as another resource with the same objects shows it.
 async fn state(write: &Write<'_>, value: &Value, resource: &Resource) -> Result<Value> {
     if value.is_null() {
         return Ok(Value::Null);
@@ -46,13 +46,13 @@ async fn state(write: &Write<'_>, value: &Value, resource: &Resource) -> Result<
     }
     let value = match own {
         true => write.backend.convert(value.clone(), &write.call.stored.version, gv, name)?,
-        // What looks like another kind is in its own version.
+        // A subresource of another kind has its own version.
         false => value.clone(),
     };
     whole(write, &value, gv, name)
 }
 
-/// A stored object, as a resource shows it.
+/// A stored object as a resource shows it.
 pub async fn stored(write: &Write<'_>, resource: &Resource, object: Arc<Object>) -> Result<Value> {
     let found = write.backend.in_version(resource, vec![object.clone()], &write.call.permit).await?;
     let value = write.backend.load_of(resource, found.first().unwrap_or(&object))?;
@@ -64,7 +64,7 @@ pub async fn stored(write: &Write<'_>, resource: &Resource, object: Arc<Object>)
     whole(write, &value, &resource.gv, &resource.kind)
 }
 
-/// A value of a built-in kind with the fields that are shown though nobody set them.
+/// A value of a built-in kind, including the fields that are shown though not set.
 pub fn whole(write: &Write<'_>, value: &Value, gv: &GroupVersion, kind: &str) -> Result<Value> {
     let text = codec::encode(&write.backend.registry, write.backend.type_of(gv, kind)?, value);
     let read = json::read(&text).map_err(|error| Status::internal(error.to_string()))?;

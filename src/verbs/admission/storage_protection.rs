@@ -1,4 +1,4 @@
-//! Volumes, claims and classes of their attributes stay while they are in use.
+//! StorageObjectInUseProtection: volumes, claims and VolumeAttributesClasses stay while they are in use.
 
 use crate::api::features::Feature;
 use crate::api::meta;
@@ -7,7 +7,7 @@ use crate::api::words::{CLAIM_PROTECTION, VOLUME_PROTECTION};
 
 use super::{Operation, Outcome, Plugin, Write, done};
 
-/// Gives new ones the finalizer that the volume controllers take away once nothing uses them.
+/// Adds the finalizer that the protection controllers remove once the object is unused.
 pub struct StorageObjectInUseProtection;
 
 /// The finalizer of each protected resource.

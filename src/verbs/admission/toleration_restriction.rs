@@ -1,4 +1,5 @@
-//! Which taints the pods of a namespace tolerate, and which they may: annotations of the namespace, or the operator, say so.
+//! PodTolerationRestriction: default and allowed tolerations of a namespace, from its annotations or the operator's
+//! configuration.
 
 use std::sync::Arc;
 
@@ -16,14 +17,14 @@ const DEFAULTS: &str = "scheduler.alpha.kubernetes.io/defaultTolerations";
 const ALLOWED: &str = "scheduler.alpha.kubernetes.io/tolerationsWhitelist";
 const MEMORY_PRESSURE: &str = "node.kubernetes.io/memory-pressure";
 
-/// What holds where a namespace says nothing.
+/// The tolerations for namespaces without annotations.
 #[derive(Debug, Default, PartialEq)]
 pub struct Lists {
     defaults: Vec<Value>,
     allowed: Vec<Value>,
 }
 
-/// Reads the operator's document.
+/// Reads the configuration.
 pub fn read(document: Option<&Value>) -> std::result::Result<Lists, String> {
     let Some(document) = document else { return Ok(Lists::default()) };
     let versions = ["podtolerationrestriction.admission.k8s.io/v1alpha1"];
@@ -41,7 +42,7 @@ pub fn read(document: Option<&Value>) -> std::result::Result<Lists, String> {
     Ok(Lists { defaults: list("default")?, allowed: list("whitelist")? })
 }
 
-/// Gives pods the tolerations of their namespace and refuses others than it allows.
+/// Adds the tolerations of the namespace, and refuses those that it does not allow.
 pub struct PodTolerationRestriction(pub Arc<Lists>);
 
 impl Plugin for PodTolerationRestriction {
@@ -87,7 +88,7 @@ impl PodTolerationRestriction {
     }
 }
 
-/// The tolerations in an annotation of a namespace; `None` if it has none. JSON is YAML too.
+/// The tolerations in an annotation; `None` without one. JSON is valid YAML.
 fn said(namespace: &Value, annotation: &str) -> Result<Option<Vec<Value>>> {
     let text = meta::of(namespace).at(&["annotations", annotation]).and_then(Value::as_str);
     match text {
@@ -100,7 +101,7 @@ fn said(namespace: &Value, annotation: &str) -> Result<Option<Vec<Value>>> {
     }
 }
 
-/// Adds tolerations, and one for those who were promised something: they stay where memory is short.
+/// Adds tolerations. Pods that are not BestEffort also tolerate memory pressure.
 fn tolerate(pod: &mut Value, mut extra: Vec<Value>, terms: Terms) {
     if quality(pod, terms.has(Feature::PodLevelResources)) != "BestEffort" {
         let mut toleration = Value::object();

@@ -1,16 +1,15 @@
-//! How long pods stay on a node that has gone.
+//! DefaultTolerationSeconds: how long pods stay on a node that is not ready or unreachable.
 
 use crate::api::value::Value;
 
 use super::tolerations::{NO_EXECUTE, NOT_READY, UNREACHABLE};
 use super::{Operation, Outcome, Plugin, Write, done};
 
-/// Gives pods that say nothing of it some minutes on a node that is not ready or cannot be reached, so that a short outage
-/// does not move them.
+/// Adds default tolerations with a time limit, so that a short outage of a node does not evict its pods.
 pub struct DefaultTolerationSeconds {
     /// Seconds on a node that is not ready.
     pub not_ready: i64,
-    /// Seconds on a node that cannot be reached.
+    /// Seconds on a node that is unreachable.
     pub unreachable: i64,
 }
 

@@ -1,16 +1,16 @@
-//! Tolerations of pods: which cover which.
+//! Merges and compares tolerations.
 
 use crate::api::value::Value;
 use crate::limits::TOLERATIONS_COMPARED;
 
 /// The taint of a node that is not ready.
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// The taint of a node that cannot be reached.
+/// The taint of a node that is unreachable.
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
-/// The effect that drives pods away.
+/// The effect that evicts pods.
 pub const NO_EXECUTE: &str = "NoExecute";
 
-/// Both lists as one, without what another toleration covers. Of equal ones the first stays.
+/// Merges two lists without tolerations that another one covers. Of equal ones the first stays.
 pub fn merge(first: &[Value], second: &[Value]) -> Vec<Value> {
     let all: Vec<&Value> = first.iter().chain(second).collect();
     if all.len() > TOLERATIONS_COMPARED {
@@ -27,8 +27,8 @@ pub fn merge(first: &[Value], second: &[Value]) -> Vec<Value> {
     merged
 }
 
-/// Whether each of these is covered by one that is allowed. Longer lists than [`TOLERATIONS_COMPARED`] are not: nobody needs them, and
-/// the work grows with both lengths.
+/// Whether an allowed toleration covers each of these. Lists longer than [`TOLERATIONS_COMPARED`] never pass: nobody needs them,
+/// and the work grows with the product of both lengths.
 pub fn all_within(asked: &[Value], allowed: &[Value]) -> bool {
     let few = asked.len().saturating_mul(allowed.len()) <= TOLERATIONS_COMPARED * TOLERATIONS_COMPARED;
     few && asked.iter().all(|one| allowed.iter().any(|wide| covers(wide, one)))

@@ -1,4 +1,4 @@
-//! Where a pod runs, as labels of its own: programs in it need not ask for its node.
+//! PodTopologyLabels: copies the topology labels of a node to its pods, so that containers need not read the Node.
 
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Key, TypeName};
@@ -11,7 +11,7 @@ use super::{Operation, Outcome, Plugin, Write};
 const LABELS: [&str; 2] = ["topology.k8s.io/zone", "topology.k8s.io/region"];
 const NODES: GroupResource<'_> = GroupResource { group: "", resource: "nodes" };
 
-/// Gives pods the zone and region of their node, when they are made on it or bound to it.
+/// Sets the zone and region of the node on pods, when they are created with a node or bound to it.
 pub struct PodTopologyLabels;
 
 impl Plugin for PodTopologyLabels {

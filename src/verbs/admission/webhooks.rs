@@ -35,29 +35,29 @@ use super::super::bootstrap::OWN_NAME;
 use super::documents::Document;
 use super::{Equivalents, Outcome, Plugin, Write};
 
-/// The name of the plug-in that lets objects be changed.
+/// The name of the mutating plug-in.
 pub const MUTATING: &str = "MutatingAdmissionWebhook";
-/// The name of the one that only asks.
+/// The name of the validating plug-in.
 pub const VALIDATING: &str = "ValidatingAdmissionWebhook";
 
-/// What asking needs, the same for all workers.
+/// Settings that all workers share.
 #[derive(Clone)]
 pub struct Settings {
-    /// Whom to ask.
+    /// The configured webhooks.
     pub hooks: Arc<Hooks>,
-    /// Which resources are the same under other names.
+    /// Finds resources that show the same objects.
     pub equivalents: Equivalents,
-    /// Whether services are asked at one of their endpoints.
+    /// Whether a service is called at one of its endpoints instead of its cluster IP.
     pub to_endpoints: bool,
-    /// What is counted.
+    /// Counts and times the calls.
     pub metrics: Arc<Metrics>,
-    /// The time.
+    /// Measures how long calls take.
     pub clock: Clock,
-    /// Where connections wait.
+    /// Idle connections for reuse.
     pub pool: Arc<Pool>,
 }
 
-/// What is shown to webhooks, by plug-in.
+/// The credentials for calling webhooks, by plug-in.
 #[derive(Clone, Default)]
 pub struct Shown {
     mutating: Arc<Users>,
@@ -65,7 +65,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Reads what the documents of both plug-ins name.
+    /// Reads the kubeconfig files that the configurations of both plug-ins name.
     pub fn read(mutating: Option<&Value>, validating: Option<&Value>) -> std::result::Result<Shown, String> {
         let read = |plugin: &str, document| users(document).map_err(|why| format!("{plugin}: {why}"));
         Ok(Shown {
@@ -92,17 +92,17 @@ fn users(document: Option<&Value>) -> std::result::Result<Users, String> {
     Users::read(path.as_ref())
 }
 
-/// When webhooks are asked.
+/// The phase of admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// While the object may still change.
+    /// Webhooks may change the object.
     Mutating,
-    /// When it may not.
+    /// Webhooks only accept or refuse.
     Validating,
 }
 
 impl Phase {
-    /// What notes about it begin with.
+    /// The prefix of audit annotations.
     fn prefix(self) -> &'static str {
         match self {
             Phase::Mutating => "mutation.webhook.admission.k8s.io/",
@@ -110,7 +110,7 @@ impl Phase {
         }
     }
 
-    /// As metrics call it.
+    /// The label value in metrics.
     fn word(self) -> &'static str {
         match self {
             Phase::Mutating => "admit",
@@ -119,7 +119,7 @@ impl Phase {
     }
 }
 
-/// Which question of a write this is, as notes name it.
+/// Identifies a call within a request, as audit annotations number it.
 #[derive(Clone, Copy)]
 struct Index {
     round: usize,
@@ -127,13 +127,13 @@ struct Index {
 }
 
 impl Index {
-    /// Notes something about the question for the record of the request.
+    /// Adds an audit annotation about the call.
     fn note(self, subject: &Subject<'_>, prefix: &str, text: String) {
         let key = format!("{prefix}round_{}_index_{}", self.round, self.place);
         subject.write.call.warnings.note(&key, text);
     }
 
-    /// Notes whether the webhook has changed the object.
+    /// Annotates whether the webhook changed the object.
     fn note_change(self, subject: &Subject<'_>, mutated: bool) {
         if subject.write.call.warnings.received.level() >= audit::Level::Metadata {
             let said = format!(r#"{{{},"mutated":{mutated}}}"#, names(subject.hook));
@@ -141,7 +141,7 @@ impl Index {
         }
     }
 
-    /// Notes how, where bodies are written down too.
+    /// Annotates the patch, at levels that include bodies.
     fn note_patch(self, subject: &Subject<'_>, patch: Option<&[u8]>) {
         if subject.write.call.warnings.received.level() < audit::Level::Request {
             return;
@@ -154,7 +154,7 @@ impl Index {
     }
 }
 
-/// Which webhook it was, in the words of notes.
+/// The configuration and the webhook, as annotations name them.
 fn names(hook: &Hook) -> String {
     let mut out = b"\"configuration\":".to_vec();
     write_string(&mut out, &hook.configuration);
@@ -173,7 +173,7 @@ pub struct Webhooks {
 }
 
 impl Webhooks {
-    /// Makes the plug-in.
+    /// Makes the plug-in for one worker.
     pub fn new(phase: Phase, settings: &Settings, shown: &Shown) -> Webhooks {
         let users = match phase {
             Phase::Mutating => &shown.mutating,
@@ -188,7 +188,7 @@ impl Webhooks {
         }
     }
 
-    /// Whom to ask, in order.
+    /// All webhooks of the phase, in order.
     async fn hooks(&self, write: &Write<'_>) -> Result<Arc<[Arc<Hook>]>> {
         let phase = self.phase;
         let found = match self.settings.hooks.look(move |table| table.all(phase)) {
@@ -198,8 +198,8 @@ impl Webhooks {
         found.map_err(|_| write.forbidden(&Value::Null, "not yet ready to handle request"))
     }
 
-    /// Asks one webhook and counts that. `None`: it could not be asked, and that is no matter.
-    /// `index`: its place among those that are asked.
+    /// Calls one webhook and counts the call. `None`: the call failed, and the webhook's failurePolicy ignores that. `index`: its
+    /// place in the order of calls.
     async fn ask(
         &self,
         subject: &Subject<'_>,
@@ -242,7 +242,7 @@ impl Webhooks {
         }
     }
 
-    /// Asks one after the other: each sees what those before it changed.
+    /// Calls mutating webhooks one after the other: each sees the changes of those before it.
     async fn mutate_all(&self, write: &Write<'_>, object: &mut Value, round: &Round) -> Result<()> {
         let hooks = self.hooks(write).await?;
         round.begin(object);
@@ -270,7 +270,7 @@ impl Webhooks {
         Ok(())
     }
 
-    /// Asks all at once. The first refusal, in the order of the webhooks, is the answer.
+    /// Calls validating webhooks concurrently. The first refusal in the order of the webhooks is answered.
     async fn validate_all(&self, write: &Write<'_>, object: &Value) -> Result<()> {
         let hooks = self.hooks(write).await?;
         let mut subjects = Vec::new();
@@ -287,9 +287,9 @@ impl Webhooks {
 impl Plugin for Webhooks {
     fn handles(&self, write: &Write<'_>) -> bool {
         let (gv, kind) = write.call.shown_kind();
-        // What is being read anew is waited for.
+        // If the table is being updated, the call waits for it.
         let somebody = || self.settings.hooks.fresh().is_none_or(|table| !table.is_empty(self.phase));
-        // The server's own objects come before anybody can be asked: without them it would not start.
+        // The server's own bootstrap objects are exempt: without them it would not start.
         write.call.user.name != OWN_NAME && !hooks::is_exempt(&gv.group, kind) && somebody()
     }
 

@@ -1,4 +1,4 @@
-//! How extension servers are asked: where they are, as whom, and what of their answers is read.
+//! Calls to extension API servers: addresses, identity headers, and reading responses.
 
 use std::time::Duration;
 
@@ -13,40 +13,40 @@ use tokio::time::timeout;
 use super::Extensions;
 use crate::api::aggregation::Service;
 use crate::api::connect::{Destination, Location, Reach, Trust};
-use crate::api::discovery::RELEASE;
 use crate::api::field::quoted;
 use crate::api::hooks::Way;
+use crate::api::release::RELEASE;
 use crate::kubeconfig::user::escaped;
 use crate::limits::EXTENSION_DOCUMENT_BYTES;
 use crate::upstream::{Answer, Ask, RequestBody, Upstream, header};
 use crate::verbs::{Backend, ways};
 
-/// Something that this server itself wants to know.
+/// A request that this server makes on its own behalf.
 pub struct Question<'a> {
-    /// What shall be done.
+    /// The HTTP method.
     pub method: Method,
-    /// Where to ask.
+    /// The path.
     pub path: &'a str,
-    /// The parameters.
+    /// The query string.
     pub query: &'a str,
-    /// What is sent along, in JSON; empty: nothing.
+    /// A JSON body; empty for none.
     pub body: &'static [u8],
-    /// As whom.
+    /// The user in the identity headers.
     pub user: &'a Identity,
-    /// In which forms the answer is understood; empty: in any.
+    /// The Accept header; empty for none.
     pub accept: &'a str,
-    /// The tag of what is known already; empty: nothing.
+    /// The ETag of a known version; empty for none.
     pub known: &'a str,
-    /// How long all of it may take.
+    /// The timeout of the whole exchange.
     pub within: Duration,
-    /// How much of the answer is read.
+    /// The limit on the size of the response.
     pub most: usize,
-    /// Whether the certificate is looked at. Whether somebody answers at all can be asked of anybody.
+    /// Whether the certificate is verified. Availability checks need not verify it.
     pub verifies: bool,
 }
 
 impl<'a> Question<'a> {
-    /// What stands there, in any form, of somebody whose certificate is looked at.
+    /// A GET request that accepts any encoding and verifies the certificate.
     pub fn get(path: &'a str, user: &'a Identity, within: Duration) -> Question<'a> {
         Question {
             method: Method::GET,
@@ -63,23 +63,23 @@ impl<'a> Question<'a> {
     }
 }
 
-/// What was answered.
+/// A response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// The status.
+    /// The status code.
     pub status: u16,
-    /// What the body is; empty if nothing is said.
+    /// The Content-Type; empty if absent.
     pub content_type: String,
-    /// The tag of the body; empty if there is none.
+    /// The ETag; empty if absent.
     pub etag: String,
-    /// The body.
+    /// The body, up to the limit of the request.
     pub body: Vec<u8>,
-    /// Where it came from.
+    /// The URL of the request.
     pub url: String,
 }
 
 impl Extensions {
-    /// Where a service is, for a request to `path` with this query. The error is in the words that clients know.
+    /// The address of a service for a request to `path` with this query. Errors are in the reference's words.
     pub async fn resolve(
         &self,
         (backend, permit): (&Backend, &Permit),
@@ -99,19 +99,19 @@ impl Extensions {
         Ok(Destination {
             location: Location { secure: true, host, port, path, query },
             trust: Trust::Extension(peer.clone()),
-            // As in the reference: who may make APIServices and the services that they name may lead this server anywhere.
+            // As in the reference: users who may create APIServices and Services may direct this server anywhere.
             reach: Reach::Any,
             is_patient: false,
             asker: String::new(),
         })
     }
 
-    /// The way to those servers.
+    /// The connections to extension API servers.
     pub fn upstream(&self) -> &Upstream {
         &self.upstream
     }
 
-    /// Asks a server. The error is in the words that clients know, with the place that was asked.
+    /// Sends a request. Errors are in the reference's words and contain the URL.
     pub async fn ask(
         &self,
         backend: &Backend,
@@ -145,7 +145,7 @@ impl Extensions {
         let asked = Ask { method: question.method.clone(), headers, body };
         let asking = async {
             let answer = self.upstream.ask(&to, asked).await.map_err(|failure| failure.to_string())?;
-            // What was deleted need not be told.
+            // The body of a successful deletion is not needed.
             let is_done = question.method == Method::DELETE && answer.status.is_success();
             read(answer, if is_done { 0 } else { question.most }).await
         };
@@ -162,12 +162,12 @@ impl Extensions {
     }
 }
 
-/// The program that asks.
+/// The User-Agent header.
 fn agent() -> String {
     format!("kube-apiserver/{RELEASE}")
 }
 
-/// Reads an answer; 0: no more than its head.
+/// Reads a response; with `most` 0 only its head.
 async fn read(answer: Answer, most: usize) -> Result<Reply, String> {
     let text = |name| answer.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let (content_type, etag) = (text(CONTENT_TYPE).unwrap_or_default(), text(ETAG).unwrap_or_default());
@@ -191,8 +191,8 @@ async fn read(answer: Answer, most: usize) -> Result<Reply, String> {
     Ok(reply)
 }
 
-/// The headers by which an extension server learns whom it is asked for. The error, in the words that clients know, is about somebody
-/// whom no header can name: without them the other server would take this one for whoever asks.
+/// The headers that tell an extension API server the user. Fails if the identity does not fit into headers: without them the
+/// extension server would take this server itself for the user. Errors are in the reference's words.
 pub fn identity_headers(user: &Identity, tells_uid: bool) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     let mut add = |name: &str, value: &str| -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! The registrations of versions, by name.
+//! All APIServices by name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,51 +11,51 @@ use crate::auth::followed::View;
 use crate::upstream;
 use crate::upstream::pool::{Pool, Wanted};
 
-/// All of them.
+/// All APIServices by name.
 pub struct Table {
     by_name: BTreeMap<String, Arc<Registration>>,
-    /// Connections to those who serve them are kept for as long as they are here.
+    /// Keeps connections to the extension API servers open while they are registered.
     wanted: BTreeMap<String, [Wanted; 2]>,
     pool: Arc<Pool>,
-    /// How many of them others serve.
+    /// How many of them extension API servers serve.
     remote: usize,
-    /// How often something changed.
+    /// Counts all changes.
     changes: u64,
 }
 
 impl Table {
-    /// None yet. Connections to those who serve them wait in this pool.
+    /// An empty table. `pool` keeps connections to the servers.
     pub fn new(pool: Arc<Pool>) -> Table {
         Table { by_name: BTreeMap::new(), wanted: BTreeMap::new(), pool, remote: 0, changes: 0 }
     }
 
-    /// What is registered under a name.
+    /// The APIService of this name.
     pub fn get(&self, name: &str) -> Option<Arc<Registration>> {
         self.by_name.get(name).cloned()
     }
 
-    /// The same, if somebody else serves it.
+    /// The APIService of this name, if an extension API server serves it.
     pub fn remote(&self, name: &str) -> Option<Arc<Registration>> {
         self.get(name).filter(|known| known.service.is_some())
     }
 
-    /// Whether others serve anything at all.
+    /// Whether any APIService is served by an extension API server.
     pub fn has_remotes(&self) -> bool {
         self.remote > 0
     }
 
-    /// All of them, by name.
+    /// All APIServices, sorted by name.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Registration>> {
         self.by_name.values()
     }
 
-    /// Those that others serve.
+    /// The APIServices that extension API servers serve.
     pub fn remotes(&self) -> impl Iterator<Item = &Arc<Registration>> {
         let any = self.has_remotes();
         self.by_name.values().filter(move |known| any && known.service.is_some())
     }
 
-    /// The names of those that a service stands behind.
+    /// The names of the APIServices that a Service backs.
     pub fn behind(&self, namespace: &str, name: &str) -> Vec<String> {
         let is_it = |known: &&Arc<Registration>| {
             let service = known.service.as_ref();
@@ -64,7 +64,7 @@ impl Table {
         self.remotes().filter(is_it).map(|known| known.name.clone()).collect()
     }
 
-    /// How often something changed.
+    /// The number of changes so far.
     pub fn changes(&self) -> u64 {
         self.changes
     }
@@ -74,7 +74,7 @@ impl Table {
         let is_remote = |known: &Registration| known.service.is_some();
         self.remote += usize::from(new.as_ref().is_some_and(is_remote));
         let service = new.as_ref().and_then(|new| new.service.as_ref());
-        // Those that are wanted as before are before the old ones go.
+        // Take the new handles before dropping the old ones, so that shared connections stay open.
         let _before = match service.map(|service| upstream::wanted(&self.pool, &service.peer)) {
             Some(wanted) => self.wanted.insert(name.to_owned(), wanted),
             None => self.wanted.remove(name),
@@ -91,7 +91,7 @@ impl View for Table {
     fn put(&mut self, _: usize, object: &Object) {
         match json::read(&object.bytes) {
             Ok(read) => self.set(object.key.name(), Some(Registration::read(&read))),
-            // What was known of it still counts: to forget it would make its group unknown.
+            // The last readable version stays in force: dropping it would make its group unknown.
             Err(error) => tracing::error!(object = ?object.key, %error, "an APIService cannot be read"),
         }
     }

@@ -1,4 +1,4 @@
-//! Where the cluster finds this server: the range of service addresses, and the service under which it is reached.
+//! How the cluster finds this server: the default ServiceCIDR, and the `kubernetes` service.
 
 use std::net::IpAddr;
 
@@ -12,40 +12,55 @@ use crate::api::status::Result;
 use crate::api::words::NETWORKING_GROUP;
 use crate::verbs::Backend;
 
-/// Who says that the range is ready.
+/// The field manager of the ServiceCIDR's Ready condition.
 const RANGE_KEEPER: &str = "kubernetes-service-cidr-controller";
-/// The name of the service of this server and of everything that belongs to it.
+/// The name of this server's service, endpoints and ServiceCIDR.
 pub const KUBERNETES: &str = "kubernetes";
 
-/// Where the cluster finds this server.
+/// The addresses of this server for the cluster.
 #[derive(Clone, Debug)]
 pub struct Home {
-    /// The addresses that services get.
+    /// The ranges of cluster IPs.
     pub ranges: Vec<AddressRange>,
-    /// Where others reach this server, if they can.
+    /// The address that others can reach, if there is one.
     pub address: Option<IpAddr>,
-    /// The port it serves.
+    /// The port that the server listens on.
     pub port: u16,
 }
 
 /// Makes what the cluster needs to find this server, and puts right what names it wrongly. The first address of the
-/// first range is this server's for good.
+/// first range is this server's for good. What cannot be put right does not keep the rest.
 pub async fn kubernetes(backend: &Backend, catalog: &Catalog, home: &Home) -> Result<()> {
     let own = Own::new(backend, catalog);
-    range(&own, home).await?;
+    let done = range(&own, home).await.and(own_service(&own, home).await);
+    match home.address {
+        Some(address) => {
+            let listed = own_endpoints(&own, address, home.port).await;
+            done.and(listed).and(own_slice(&own, address, home.port).await)
+        }
+        None => done,
+    }
+}
+
+async fn own_service(own: &Own<'_>, home: &Home) -> Result<()> {
     let place = Place { group: "", resource: "services", namespace: "default", name: KUBERNETES };
     if own.serves(place) && own.find(place).await?.is_none() {
         let address = home.ranges.first().and_then(|range| range.at(0));
         own.make(place, &service(address, home.port)).await?;
     }
-    let Some(address) = home.address else { return Ok(()) };
-    let place = Place { resource: "endpoints", ..place };
+    Ok(())
+}
+
+async fn own_endpoints(own: &Own<'_>, address: IpAddr, port: u16) -> Result<()> {
+    let place = Place { group: "", resource: "endpoints", namespace: "default", name: KUBERNETES };
+    if own.serves(place) { own.keep(place, &endpoints(address, port), "subsets").await } else { Ok(()) }
+}
+
+async fn own_slice(own: &Own<'_>, address: IpAddr, port: u16) -> Result<()> {
+    let (group, resource) = ("discovery.k8s.io", "endpointslices");
+    let place = Place { group, resource, namespace: "default", name: KUBERNETES };
     if own.serves(place) {
-        own.keep(place, &endpoints(address, home.port), "subsets").await?;
-    }
-    let place = Place { group: "discovery.k8s.io", resource: "endpointslices", ..place };
-    if own.serves(place) {
-        let slice = slice(address, home.port);
+        let slice = slice(address, port);
         own.keep(place, &slice, "endpoints").await?;
         own.keep(place, &slice, "ports").await?;
     }

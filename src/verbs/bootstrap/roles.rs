@@ -1,7 +1,6 @@
-//! The roles and bindings that every cluster has. Unlike the other objects of a fresh cluster they are looked after at every
-//! start: without them the parts of the control plane cannot work.
+//! The default RBAC roles and bindings. Unlike other bootstrap objects they are reconciled at every start: control plane
+//! components cannot work without them.
 
-use futures::future::try_join_all;
 use pilothouse_actors::object::{Key, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
@@ -15,9 +14,9 @@ use crate::api::version::GroupVersion;
 use crate::api::{codec, meta};
 use crate::verbs::Backend;
 
-use super::{Own, Place, Verb};
+use super::{Own, Place, Verb, all_of};
 
-/// Makes what is missing and repairs what lacks something. `enabled` says which features are on.
+/// Creates missing roles and bindings and restores missing rules and subjects. `enabled` tells which feature gates are on.
 pub async fn roles(backend: &Backend, catalog: &Catalog, enabled: impl Fn(&str) -> bool) -> Result<()> {
     let own = Own::new(backend, catalog);
     let all = roles::all(enabled);
@@ -26,7 +25,7 @@ pub async fn roles(backend: &Backend, catalog: &Catalog, enabled: impl Fn(&str) 
         own.look_after_all(ours)
     };
     // All at once, so that they share a sync of the disk: nobody is served yet who could see a binding before its role.
-    try_join_all(RESOURCES.map(of_resource)).await.map(drop)
+    all_of(RESOURCES.map(of_resource)).await
 }
 
 impl Own<'_> {
@@ -36,7 +35,7 @@ impl Own<'_> {
         let of = GroupResource { group, resource };
         let snapshot = self.backend.stores.snapshot(&TypeName::new(&of.to_string()), &Permit::none()).await;
         let snapshot = snapshot.map_err(|error| Status::from_store(&error, of, ""))?;
-        try_join_all(ours.into_iter().map(|wanted| self.look_after(wanted, &snapshot))).await.map(drop)
+        all_of(ours.into_iter().map(|wanted| self.look_after(wanted, &snapshot))).await
     }
 
     async fn look_after(&self, wanted: &Wanted, snapshot: &Snapshot) -> Result<()> {

@@ -1,4 +1,4 @@
-//! What others need to know of whom this server trusts: two configurations in the cluster's own namespace.
+//! Two ConfigMaps in kube-system: extension-apiserver-authentication, and the start date of legacy token tracking.
 
 use serde_json::{Value as Json, json};
 
@@ -8,23 +8,23 @@ use crate::api::status::Result;
 use crate::api::words::SYSTEM_NAMESPACE;
 use crate::verbs::Backend;
 
-/// The name of the configuration, which extensions read.
+/// The ConfigMap that extension API servers read.
 pub const NAME: &str = "extension-apiserver-authentication";
-/// Where it is written since when the use of tokens that lie in Secrets is tracked: a ConfigMap by namespace and name.
+/// The ConfigMap with the date since which the use of token Secrets is tracked: namespace and name.
 pub const TRACKED: (&str, &str) = (SYSTEM_NAMESPACE, "kube-apiserver-legacy-service-account-token-tracking");
-/// Under which key.
+/// The key of the date.
 pub const SINCE: &str = "since";
 
-/// The list that is left out where it is empty.
+/// The key that is omitted if its list is empty.
 const UIDS: &str = "requestheader-uid-headers";
 
-/// What the configuration says.
+/// The contents of extension-apiserver-authentication.
 pub struct Told {
-    /// The authorities by which clients are known, PEM.
+    /// The CA bundle for client certificates, as PEM.
     pub client_authority: String,
-    /// The authorities of a proxy that says who its clients are, PEM; `None` if none is believed.
+    /// The CA bundle for the front proxy, as PEM; `None` if there is no front proxy.
     pub proxy_authority: Option<String>,
-    /// What is believed of it and how it says so, by the names of the flags.
+    /// The front proxy's allowed names and header names, by flag.
     pub proxy_lists: Vec<(&'static str, Vec<String>)>,
 }
 
@@ -42,7 +42,7 @@ impl Told {
     }
 }
 
-/// Makes the configuration say by which authorities clients and proxies are known, and nothing else.
+/// Makes the ConfigMap contain exactly these authentication settings.
 pub async fn authentication(backend: &Backend, catalog: &Catalog, told: Told) -> Result<()> {
     let own = Own::new(backend, catalog);
     let place = Place { group: "", resource: "configmaps", namespace: "kube-system", name: NAME };
@@ -55,7 +55,7 @@ pub async fn authentication(backend: &Backend, catalog: &Catalog, told: Told) ->
     own.keep(place, &body, "data").await
 }
 
-/// Says since which day the use of tokens that lie in Secrets is tracked, if that is not said yet.
+/// Records since which day the use of token Secrets is tracked, unless recorded already.
 pub async fn token_tracking(backend: &Backend, catalog: &Catalog, today: &str) -> Result<()> {
     let own = Own::new(backend, catalog);
     let place = Place { group: "", resource: "configmaps", namespace: TRACKED.0, name: TRACKED.1 };

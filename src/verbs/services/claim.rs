@@ -1,4 +1,4 @@
-//! What one write of a service has taken and may give back.
+//! The addresses and ports that one write of a service has taken and may release.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,45 +11,41 @@ use tokio::time::{sleep, timeout};
 use super::Services;
 use crate::api::services::Holdings;
 
-/// How often a store that is busy is asked again. With the pauses doubling this is about twenty seconds; what is lost after
-/// that stays taken until somebody looks at all services, but holding on would keep places from requests that could be served.
+/// How often a busy store is retried. With doubling pauses this is about twenty seconds. What is not released by then stays taken
+/// until the periodic check. Waiting longer would keep seats from requests that could be served.
 const ROUNDS: u32 = 12;
 /// The first pause.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long an answer waits for what its write gives back, so that whoever has it finds that free. The rest of the work
-/// goes on without it.
+/// How long a response waits for the release, so that its client finds the address free. The release goes on without it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a write has taken or may give back. End it when the write is over; one that is dropped, because its client hung
-/// up, ends by itself.
+/// What a write has taken or may release. Call [`Claim::end`] when the write is over. A claim that is dropped, because its client
+/// disconnected, ends by itself.
 #[must_use]
 pub struct Claim(Option<Open>);
 
-/// A claim that is not ended.
+/// A claim that has not ended.
 pub(super) struct Open {
     pub services: Rc<Services>,
-    /// The service.
     pub owner: Key,
     /// Taken for this write.
     pub taken: Holdings,
-    /// Held by what this write replaces.
+    /// Held by the state that this write replaces.
     pub before: Holdings,
-    /// Whether the stored service may go with this write.
+    /// Whether this write may remove the stored service.
     pub goes: bool,
-    /// The place of the request, kept until all is given back: it bounds how many claims wait for their store.
+    /// The seat of the request, kept until everything is released: it bounds how many claims wait for the store.
     pub permit: Permit,
 }
 
-/// What may have to be given back. What was given back is taken out, so that a second try cannot free what somebody of
-/// the same name took since.
+/// What may have to be released. Released items are taken out, so that a retry cannot free what a new service of the same name
+/// took since.
 pub(super) struct Doubt {
-    /// The service.
     pub owner: Key,
-    /// What it no longer holds unless the stored service says so.
+    /// To be released unless the stored service has it.
     pub held: Holdings,
-    /// Whether a service of that name was stored before, so that its endpoints go with it.
+    /// Whether a service of that name was stored before, so that its endpoints are deleted with it.
     pub endpoints: bool,
-    /// The place of the request.
     pub permit: Permit,
 }
 
@@ -66,18 +62,18 @@ impl From<Open> for Claim {
 }
 
 impl Claim {
-    /// Of a write that has nothing to do with services.
+    /// For a write that does not concern services.
     pub fn none() -> Claim {
         Claim(None)
     }
 
-    /// What it holds, until it is ended.
+    /// The contents, until the claim ends.
     pub(super) fn open(&mut self) -> Option<&mut Open> {
         self.0.as_mut()
     }
 
-    /// Gives back what is not needed: after a write that was stored, what the old state held, and all of it if the
-    /// service went with the write; else what was taken for it.
+    /// Releases what is not needed. After a stored write that is what only the old state held, or everything if the service is
+    /// gone. After a failed write it is what was taken for it.
     pub async fn end(mut self, stored: bool) {
         let Some(open) = self.0.take() else { return };
         let (services, goes) = (open.services.clone(), open.goes);
@@ -86,20 +82,20 @@ impl Claim {
             (true, false) => {
                 Doubt { held: open.before, owner: open.owner, endpoints: false, permit: open.permit }
             }
-            // A write that was refused removed nothing: endpoints of this name are somebody else's.
+            // A refused write removed nothing: endpoints of this name belong to another service.
             (false, _) => {
                 Doubt { held: open.taken, owner: open.owner, endpoints: false, permit: open.permit }
             }
         };
         if !doubt.is_none() {
-            // On its own: a client that hangs up now must not leave it half done.
+            // In a task of its own: a client that disconnects now must not interrupt it.
             let _ended = timeout(PATIENCE, actix::spawn(settle(services, doubt))).await;
         }
     }
 }
 
 impl Open {
-    /// Everything that may have to be given back.
+    /// Everything that may have to be released.
     fn all(self) -> Doubt {
         let mut held = self.taken;
         held.addresses.extend(self.before.addresses);
@@ -134,7 +130,7 @@ async fn settle(services: Rc<Services>, mut doubt: Doubt) {
 
 fn tell(doubt: &Doubt, done: Result<(), StoreError>) {
     if let Err(error) = done {
-        // What stays taken is found by the next look at all services.
+        // The periodic check finds what stays taken.
         tracing::warn!(service = doubt.owner.as_str(), %error, "addresses or ports of the service were not given back");
     }
 }

@@ -1,5 +1,4 @@
-//! What a start and a look every few minutes put right: the objects of addresses follow the services, and the ports of
-//! services are counted.
+//! Repairs allocations at the start and every few minutes: IPAddress objects follow the services, and node ports are counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,16 +9,16 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{Owners, Return, Take, Want};
 use pilothouse_actors::snapshot::Snapshot;
 
-use super::{ADDRESSES, MANAGED_BY, MANAGER, SERVICES, Services, parent};
+use super::{ADDRESSES, MANAGED_BY, MANAGER, SERVICES, Services, Told, parent};
 use crate::api::codec;
 use crate::api::names;
 use crate::api::schema::Registry;
 use crate::api::services::Holdings;
-use crate::api::status::Result;
+use crate::api::status::{GroupResource, Result, Status};
 use crate::api::words::NETWORKING_GROUP;
 use crate::verbs::stores::Stores;
 
-/// What every stored service holds; nothing is known of one whose record is damaged.
+/// The addresses and ports of every stored service; `None` for a corrupt one.
 pub type Held = BTreeMap<Key, Option<Holdings>>;
 
 /// Reads all services.
@@ -33,29 +32,28 @@ pub async fn held(stores: &Stores, registry: &Registry) -> std::result::Result<H
     Ok(services.iter().map(read).collect())
 }
 
-/// The ports of all services. A port that two services say, from before this server gave them, goes to one of them.
+/// The node ports of all services. A port that two services have, from before this server allocated them, goes to one of them.
 pub fn ports(held: &Held) -> impl Iterator<Item = (u16, Key)> {
     let known = held.iter().filter_map(|(owner, held)| Some((owner, held.as_ref()?)));
     known.flat_map(|(owner, held)| held.ports.iter().map(move |port| (*port, owner.clone())))
 }
 
-/// Something that services and what they are said to hold disagree about. It may be a write under way: then it is not found
-/// a second time.
+/// A disagreement between services and allocations. It may be a write in progress: then it is not found a second time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Finding {
-    /// An address of this revision whose service does not say it.
+    /// An IPAddress of this revision whose service does not have it.
     Leaked(String, Key, Revision),
-    /// An address that a service says and that is not taken for it.
+    /// An address of a service that has no IPAddress.
     Missing(String, Key),
-    /// A port that is taken for a service which does not say it.
+    /// A port that is taken for a service which does not have it.
     LeakedPort(u16, Key),
-    /// A port that a service says and that is not taken.
+    /// A port of a service that is not taken.
     MissingPort(u16, Key),
 }
 
 impl Services {
-    /// Removes the addresses whose service does not say them, and makes those that services say and that are missing. For a
-    /// start: nobody writes meanwhile, and ports were just counted.
+    /// Removes IPAddresses without a service, and creates missing ones. For the start: no writes happen meanwhile, and ports were
+    /// just counted.
     pub async fn repair(&self, held: &Held) -> Result<()> {
         for finding in self.wrong_addresses(held).await {
             self.mend(&finding).await?;
@@ -63,9 +61,9 @@ impl Services {
         Ok(())
     }
 
-    /// Everything that is not as it should be.
+    /// All disagreements.
     pub async fn findings(&self) -> std::result::Result<BTreeSet<Finding>, StoreError> {
-        // Before the services are read: what is given back meanwhile is found to be leaked, and not a second time.
+        // Before the services are read: a release in between then shows as a leak, but not a second time.
         let ports: BTreeMap<u16, Key> = self.ports.send(Owners).await.map_err(|_| StoreError::Unavailable)?;
         let held = held(&self.stores, &self.registry).await?;
         let mut findings = self.wrong_addresses(&held).await;
@@ -90,8 +88,8 @@ impl Services {
         let (mut findings, mut taken) = (BTreeSet::new(), BTreeSet::new());
         for object in addresses.iter() {
             let name = object.key.name();
-            let owner = self.decode(object, NETWORKING_GROUP, "IPAddress").as_ref().and_then(parent);
-            // The addresses of a service that cannot be read may be in use.
+            let owner = self.owner_of(object);
+            // The addresses of a corrupt service may be in use.
             let says = |owner: &Key| match held.get(owner) {
                 Some(Some(held)) => held.addresses.contains(name),
                 Some(None) => true,
@@ -115,7 +113,28 @@ impl Services {
         findings
     }
 
-    /// Puts right what was found.
+    /// The service that an address is taken for.
+    pub fn owner_of(&self, address: &Object) -> Option<Key> {
+        self.decode(address, NETWORKING_GROUP, "IPAddress").as_ref().and_then(parent)
+    }
+
+    /// Recreates a deleted IPAddress if the Service still has the address: another Service could get it.
+    pub async fn keep(&self, name: &str, owner: &Key) -> Result<()> {
+        let of = GroupResource { group: "", resource: SERVICES };
+        let held = self.held(owner, &Permit::none()).await;
+        let held = held.map_err(|error| Status::from_store(&error, of, owner.name()))?;
+        if matches!(held, Told::Holds(held) if held.addresses.contains(name)) {
+            tracing::warn!(
+                address = name,
+                service = owner.as_str(),
+                "the address of a service was taken from it"
+            );
+            self.mend(&Finding::Missing(name.to_owned(), owner.clone())).await?;
+        }
+        Ok(())
+    }
+
+    /// Repairs one finding.
     pub async fn mend(&self, finding: &Finding) -> Result<()> {
         match finding {
             Finding::Leaked(address, owner, _) => {

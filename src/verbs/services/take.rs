@@ -1,5 +1,5 @@
-//! Taking what a service asks for. It runs on its own: a client that hangs up in the middle must not leave behind what
-//! nobody remembers. Then what was got comes back as a claim that nobody ends, and that ends itself.
+//! Takes the addresses and ports of a service. It runs in a task of its own: if the client disconnects in the middle, the result
+//! is a claim that nobody ends and that therefore ends itself.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -20,27 +20,26 @@ use crate::ids;
 
 const NOT_REACHED: &str = "the ports of the nodes cannot be reached";
 
-/// What a service asks for.
+/// The addresses and ports that a service asks for.
 pub(super) struct Wanted {
-    /// The service, its families settled.
+    /// The service, with its IP families settled.
     pub service: Value,
-    /// The index of each address, and which one if the client says.
+    /// The index of each address, and the address itself if the client chose one.
     pub addresses: Vec<(usize, Option<String>)>,
-    /// The ports on the nodes.
     pub ports: Vec<Ask>,
-    /// Held by what the service replaces.
+    /// Held by the state that the service replaces.
     pub before: Holdings,
-    /// Whether all of that may go: the service is going away, perhaps with this write.
+    /// Whether all of that may be released: the service is being deleted, perhaps by this write.
     pub goes: bool,
 }
 
-/// Why it cannot be had.
+/// Why an address or port could not be taken.
 pub(super) enum NotGot {
-    /// An address that the client chose, and why not.
+    /// An address that the client chose, and the reason.
     Address(String, String),
-    /// The port of this ask.
+    /// The index of the port, and the reason.
     Port(usize, Reason),
-    /// Something else.
+    /// Any other error.
     Other(Box<Status>),
 }
 
@@ -51,7 +50,7 @@ impl From<Box<Status>> for NotGot {
 }
 
 impl NotGot {
-    /// What the client is told: an error of the request, or of fields of the service.
+    /// The error for the client: of the request, or of fields of the service.
     pub fn told(
         self,
         service: &Value,
@@ -88,7 +87,7 @@ impl NotGot {
 }
 
 impl Services {
-    /// Takes all of it, or nothing, and writes it into the service.
+    /// Takes everything or nothing, and writes it into the service.
     pub(super) async fn take(
         self: Rc<Services>,
         owner: Key,
@@ -117,7 +116,7 @@ impl Services {
     ) -> std::result::Result<(), NotGot> {
         let Some(open) = claim.open() else { return Ok(()) };
         let service = &mut wanted.service;
-        // Most writes give nothing back: then nobody needs to look at what is stored.
+        // Most writes release nothing: then the stored service need not be read.
         if !wanted.goes {
             open.before = open.before.without(&Holdings::of(service));
         }
@@ -143,7 +142,7 @@ impl Services {
             Some(port) => Want::Exactly(port),
             None => Want::Any(u32::try_from(ids::below(1 << 30)).unwrap_or(0)),
         };
-        // There are no more ports than these: whoever wants more is refused one of the first.
+        // No more ports than these exist, so a longer list fails at one of the first.
         let wants = wanted.ports.iter().take(usize::from(u16::MAX) + 2).map(want).collect();
         let take = Take { owner: open.owner.clone(), wants, permit: permit.clone() };
         let got = self.ports.send(take).await.map_err(|_| Status::unavailable(NOT_REACHED))?;
@@ -173,7 +172,7 @@ impl Services {
         no("provided IP is already allocated")
     }
 
-    /// Writes what a dry run shows, and takes nothing.
+    /// Writes the result of a dry run, and takes nothing.
     pub(super) async fn pretend(
         &self,
         service: &mut Value,

@@ -1,4 +1,4 @@
-//! Services over real stores, for tests of what they claim and of what is mended.
+//! An allocator over real stores, for tests of claims and repairs.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected fails")]
 
@@ -16,7 +16,7 @@ use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
 use crate::verbs::stores::Stores;
 
-/// Services with a range of addresses and ten ports, and the stores behind them.
+/// An allocator with a range of addresses and ten ports, and its stores.
 pub(super) fn running() -> (Storage, Rc<Services>) {
     let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
     let ports = Ports::new(Pool::new(30_000, 30_009, []), storage.fatal.clone()).start();

@@ -1,4 +1,4 @@
-//! Binding a pod to a node.
+//! Binds a pod to a node.
 
 use pilothouse_actors::error::StoreError;
 
@@ -10,12 +10,12 @@ use crate::api::value::Value;
 use crate::limits::CONFLICT_ATTEMPTS;
 use crate::verbs::{Answered, Backend, Call, Reply};
 
-/// How a refusal names what was asked for.
+/// The resource as errors name it.
 const OF: GroupResource<'_> = GroupResource { group: "", resource: "pods/binding" };
 
-/// Puts the pod on the node that the body names.
+/// Binds the pod to the node in the body.
 pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: bool) -> Answered {
-    // Without a name in the path the body alone says which pod, and by its name alone.
+    // Without a name in the path only the name in the body tells the pod; its uid is ignored.
     let by_body = call.name.is_empty();
     let mut body = body.clone();
     if by_body {

@@ -1,4 +1,4 @@
-//! Evicting a pod: a deletion that asks the disruption budgets first.
+//! Eviction: a deletion that respects PodDisruptionBudgets.
 
 use std::ops::Bound;
 
@@ -44,14 +44,14 @@ async fn evict(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> R
         let standing = eviction::standing(&pod);
         let tried = match standing {
             Standing::Over => remove(backend, call, options).await,
-            // Only while it has not begun: what others need by then is not ours to take.
+            // Only this version of the pod: if it starts meanwhile, a budget may count it.
             Standing::NotBegun => remove(backend, call, &at_version(options, &pod)).await,
             Standing::Unready | Standing::Ready => {
                 return spend(backend, call, options, &pod, standing).await;
             }
         };
         match tried {
-            // A version that the client named will not come back.
+            // A conflict with a version that the client named is final.
             Err(status) if status.is_conflict() && options.resource_version.is_none() => refused = status,
             tried => return tried,
         }
@@ -59,14 +59,14 @@ async fn evict(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> R
     Err(refused)
 }
 
-/// The options, for the pod as it was read and no later state of it. What the client has said stays.
+/// The delete options with the pod's version as a precondition, unless the client gave one.
 fn at_version(options: &DeleteOptions, pod: &Value) -> DeleteOptions {
     let mut options = options.clone();
     options.resource_version.get_or_insert_with(|| meta::of(pod).str("resourceVersion").to_owned());
     options
 }
 
-/// Evicts a pod that somebody may count on.
+/// Evicts a pod that a budget may count.
 async fn spend(
     backend: &Backend,
     call: &Call<'_>,
@@ -83,7 +83,7 @@ async fn spend(
         let mut exact = options.clone();
         exact.resource_version = Some(meta::of(pod).str("resourceVersion").to_owned());
         return match remove(backend, call, &exact).await {
-            // It may have become ready: then it counts, and the client has to ask anew.
+            // The pod may have become ready: then the budget counts it, and the client has to retry.
             Err(status) if status.is_conflict() && options.resource_version.is_none() => {
                 Err(eviction::not_counted(meta::name(&budget)))
             }
@@ -118,7 +118,7 @@ async fn budgets_of(backend: &Backend, call: &Call<'_>, pod: &Value) -> Result<V
     Ok(found)
 }
 
-/// Takes one disruption out of the budget, as it is now if others write it too.
+/// Takes one disruption from the budget, retrying after concurrent writes.
 async fn take_from(
     backend: &Backend,
     call: &Call<'_>,
@@ -151,7 +151,7 @@ async fn take_from(
     Err(Status::stale(BUDGETS, object.key.name()))
 }
 
-/// Leaves word in the pod of why it goes, and deletes it.
+/// Adds the DisruptionTarget condition to the pod, and deletes it.
 async fn remove(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> Result<()> {
     let mut options = options.clone();
     let mut current = backend.read(call).await?;
@@ -182,7 +182,7 @@ async fn remove(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> 
                 Err(error) => return Err(Status::from_store(&error, call.of(), call.name)),
             }
         };
-        // The state that was asked for is now the one that was just written.
+        // The precondition moves on to the version that was just written.
         if let Some(version) = &mut options.resource_version {
             *version = current.revision.to_string();
         }

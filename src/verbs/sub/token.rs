@@ -1,4 +1,4 @@
-//! Making a token of a service account.
+//! TokenRequest: issues a token for a service account.
 
 use pilothouse_actors::object::{Key, TypeName};
 
@@ -14,10 +14,10 @@ use crate::auth::service_account::claims::{Bound, Grant, Reference};
 use crate::ids;
 use crate::verbs::{Answered, Backend, Call, Reply};
 
-/// The note about which token was made.
+/// The audit annotation with the ID of the issued token.
 const ISSUED: &str = "authentication.kubernetes.io/issued-credential-id";
 
-/// Answers the request with a token in it. Nothing is stored, so that a dry run is as good as any other.
+/// Answers the request with a token. Nothing is stored, so a dry run does the same.
 pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> Answered {
     let mut errors = Errors::new();
     token::validate_name(&request, call.name, &mut errors);
@@ -58,7 +58,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> A
     Ok(Reply::Object(201, backend.show_body(call, &request)?))
 }
 
-/// Takes out what only the server may say.
+/// Removes fields that only the server sets.
 pub fn wipe(request: &mut Value) {
     let meta = request.entry("metadata");
     for field in ["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid"] {
@@ -66,7 +66,7 @@ pub fn wipe(request: &mut Value) {
     }
 }
 
-/// Fills in what the request leaves out, and what it cannot say.
+/// Sets defaults, and the fields that only the server sets.
 fn complete(backend: &Backend, request: &mut Value, account: &Value, now: &str) {
     if token::audiences(request).is_empty() {
         let ours = backend.tokens.rules().audiences.iter().map(|name| Value::from(name.as_str()));
@@ -79,7 +79,7 @@ fn complete(backend: &Backend, request: &mut Value, account: &Value, now: &str) 
     request.remove("status");
 }
 
-/// Holds the asked life against the longest that is allowed.
+/// Limits the requested lifetime.
 fn shorten(backend: &Backend, call: &Call<'_>, request: &mut Value) {
     let (longest, asked) = (backend.tokens.rules().longest_seconds, token::seconds(request));
     if longest > 0 && asked > longest {
@@ -92,7 +92,7 @@ fn reference(object: &Value) -> Reference {
     Reference { name: meta::name(object).to_owned(), uid: meta::of(object).str("uid").to_owned() }
 }
 
-/// Looks up what the token shall be bound to.
+/// Reads the object that the token is bound to.
 async fn bind(backend: &Backend, call: &Call<'_>, to: &Value, bound: &mut Bound) -> Result<()> {
     let name = to.str("name");
     let binding = token::binding(to)?;
@@ -124,7 +124,7 @@ async fn bind(backend: &Backend, call: &Call<'_>, to: &Value, bound: &mut Bound)
     Ok(())
 }
 
-/// The node that a pod is on. One that is not there is still named.
+/// The node of a pod. A node that does not exist is still named.
 async fn node_of(backend: &Backend, call: &Call<'_>, name: &str) -> Result<Option<Reference>> {
     if name.is_empty() {
         return Ok(None);

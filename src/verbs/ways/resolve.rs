@@ -1,4 +1,4 @@
-//! Where a service can be reached: at its own address, or at one of its endpoints.
+//! Resolves the address of a service: its cluster IP, or one of its endpoints.
 
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Key, TypeName};
@@ -13,7 +13,7 @@ use super::super::Backend;
 
 type Found = Result<(String, u16), String>;
 
-/// Where this port of a service is. The error is in the reference server's words.
+/// The address of this port of a service. Errors are in the reference's words.
 pub async fn service(
     (backend, permit): (&Backend, &Permit),
     to_endpoints: bool,
@@ -37,7 +37,7 @@ async fn get(
     let key = Key::namespaced(namespace, name);
     let found = backend.stores.get(&TypeName::new(resource), key, permit).await;
     let object = found.map_err(|error| match error {
-        // Listers name one thing, not many.
+        // The reference's listers use the singular.
         StoreError::NotFound => format!("{} {} not found", resource.trim_end_matches('s'), quoted(name)),
         error => error.to_string(),
     })?;
@@ -77,7 +77,7 @@ fn of_cluster(service: &Value, name: &str, port: u16) -> Found {
     }
 }
 
-/// The name of the port, if the service is one that has endpoints.
+/// The name of the port, if the service has endpoints.
 fn routed(service: &Value, name: &str, port: u16) -> Result<String, String> {
     match sort(service) {
         "ClusterIP" | "LoadBalancer" | "NodePort" => Ok(port_of(service, name, port)?.str("name").to_owned()),
@@ -85,7 +85,7 @@ fn routed(service: &Value, name: &str, port: u16) -> Result<String, String> {
     }
 }
 
-/// One of the addresses, chosen by `random`, which is asked for numbers below its argument.
+/// One of the addresses, chosen by `random`, which returns numbers below its argument.
 fn of_endpoints(
     endpoints: &Value,
     name: &str,

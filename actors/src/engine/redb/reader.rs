@@ -1,4 +1,4 @@
-//! Events that only the log holds, read again while the engine goes on writing.
+//! Reads events back from the log while the engine keeps writing.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -12,10 +12,10 @@ use crate::object::{Object, Revision, TypeName};
 use crate::record::{Operation, Record};
 use crate::window::{Change, Event};
 
-/// Reads the log beside the engine, each time in a transaction of its own.
+/// Reads the log, each time in a transaction of its own.
 pub(super) struct Reader {
     path: PathBuf,
-    /// Gone when the engine is closed.
+    /// Dangling once the engine is closed.
     database: Weak<Database>,
 }
 
@@ -40,7 +40,7 @@ impl Archive for Reader {
 }
 
 impl Reader {
-    /// Whether every event that was come across is whole and follows the one before.
+    /// Collects the events of a span. Answers whether every event is intact and follows the one before.
     fn collect(
         &self,
         database: &Database,
@@ -61,7 +61,7 @@ impl Reader {
             let Some(bytes) = found else { return Ok(None) };
             Ok(match Record::decode(id, revision, bytes.value())?.operation {
                 Operation::Create(object) | Operation::Replace(object, _) => Some(object),
-                Operation::Remove(..) => None,
+                Operation::Remove(..) | Operation::Step => None,
             })
         };
         let (mut wanted, mut bytes) = (span.after.next(), 0);
@@ -72,11 +72,13 @@ impl Reader {
             if revision != wanted {
                 return Ok(false);
             }
+            wanted = revision.next();
             let Record { operation, at } = Record::decode(id, revision, record.value())?;
             let (change, object, superseded) = match operation {
                 Operation::Create(object) => (Change::Created, Some(object), None),
                 Operation::Replace(object, superseded) => (Change::Replaced, Some(object), Some(superseded)),
                 Operation::Remove(_, superseded) => (Change::Removed, None, Some(superseded)),
+                Operation::Step => continue,
             };
             let previous = superseded.map(object_at).transpose()?.flatten();
             if superseded.is_some() && previous.is_none() {
@@ -89,7 +91,6 @@ impl Reader {
             if events.len() >= span.most || bytes >= span.bytes {
                 break;
             }
-            wanted = revision.next();
         }
         Ok(true)
     }

@@ -1,5 +1,4 @@
-//! The form of CBOR: heads, and whether a body is one item within bounds. What is wrong is said in the words that
-//! clients of the API know.
+//! The syntax of CBOR: heads, and checking that a body is one item within bounds. Messages are the reference's.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +6,7 @@ use std::fmt;
 use super::half;
 use crate::api::limits;
 
-/// The eight sorts of items.
+/// The eight major types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Major {
     Unsigned,
@@ -50,20 +49,20 @@ impl fmt::Display for Major {
     }
 }
 
-/// What an item begins with.
+/// The head of an item.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     pub(super) major: Major,
-    /// The low bits of the first byte: how wide the argument is.
+    /// The low bits of the first byte: the width of the argument.
     pub(super) info: u8,
-    /// The number itself, a length, a count or a tag. The bits of a float are not looked at here.
+    /// The number itself, a length, a count or a tag. The bits of floats are ignored here.
     pub(super) argument: u64,
-    /// The number, where the head is that of a float.
+    /// The number of a float.
     pub(super) float: Option<f64>,
 }
 
 impl Head {
-    /// Whether the length is not said, and a break ends the item.
+    /// Whether the length is indefinite, and a break ends the item.
     pub(super) fn is_endless(&self) -> bool {
         self.info == ENDLESS
     }
@@ -72,7 +71,7 @@ impl Head {
 const ENDLESS: u8 = 31;
 const BREAK: u8 = 0xff;
 
-/// How many parts of an array or a map are still to come.
+/// The remaining parts of an array or a map.
 pub(super) enum Left {
     Exactly(u64),
     UntilBreak,
@@ -83,7 +82,7 @@ impl Left {
         if head.is_endless() { Left::UntilBreak } else { Left::Exactly(head.argument) }
     }
 
-    /// Whether there is another part; a break is taken.
+    /// Whether there is another part; consumes a break.
     pub(super) fn next(&mut self, reader: &mut Reader<'_>) -> bool {
         match self {
             Left::Exactly(0) => false,
@@ -118,12 +117,12 @@ impl<'b> Reader<'b> {
         self.bytes.get(self.at).copied()
     }
 
-    /// The sort of the next item.
+    /// The major type of the next item.
     pub(super) fn major(&self) -> Major {
         self.peek().map_or(Major::Simple, Major::of)
     }
 
-    /// Whether the next item is null, or undefined, which is null where something may be absent.
+    /// Whether the next item is null, or undefined, which counts as null for optional values.
     pub(super) fn is_null(&self) -> bool {
         matches!(self.peek(), Some(0xf6 | 0xf7))
     }
@@ -162,7 +161,7 @@ impl<'b> Reader<'b> {
         Ok(Head { major, info, argument, float })
     }
 
-    /// The content of the string with this head, its pieces joined.
+    /// The content of the string with this head, with its chunks joined.
     pub(super) fn string(&mut self, head: &Head) -> Result<Cow<'b, [u8]>, String> {
         if !head.is_endless() {
             return self.take(head.argument).map(Cow::Borrowed);
@@ -176,7 +175,7 @@ impl<'b> Reader<'b> {
                 while left.next(self) {
                     self.skip()?;
                 }
-                // No text can have this byte, so the whole is refused as the piece was.
+                // No UTF-8 text contains this byte, so the whole string is refused like its chunk.
                 return Ok(Cow::Borrowed(b"\xff"));
             }
             whole.extend_from_slice(piece);
@@ -184,7 +183,7 @@ impl<'b> Reader<'b> {
         Ok(Cow::Owned(whole))
     }
 
-    /// Passes one item of a checked body.
+    /// Skips one item of a checked body.
     pub(super) fn skip(&mut self) -> Result<(), String> {
         let mut head = self.head()?;
         while head.major == Major::Tag {
@@ -208,8 +207,8 @@ impl<'b> Reader<'b> {
         Ok(())
     }
 
-    /// Checks one item with everything inside. The recursion is as deep as the bound on nesting, and nothing is
-    /// allocated, whatever the heads promise.
+    /// Checks one item with everything inside. The recursion is bounded by the nesting limit, and nothing is allocated, whatever
+    /// the heads claim.
     fn check(&mut self, depth: usize) -> Result<(), String> {
         let head = self.head()?;
         match head.major {
@@ -308,7 +307,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-/// What is wrong with the content of a tag that this codec knows.
+/// Checks the content of a known tag.
 pub(super) fn check_content(tag: u64, next: Option<u8>) -> Result<(), String> {
     let major = next.map_or(Major::Simple, Major::of);
     let wanted = match tag {
@@ -321,12 +320,12 @@ pub(super) fn check_content(tag: u64, next: Option<u8>) -> Result<(), String> {
     Err(format!("cbor: tag number {tag} must be followed by {wanted}, got {major}"))
 }
 
-/// The refusal of something that is CBOR and no JSON.
+/// The error for an item that has no JSON equivalent.
 pub(super) fn unacceptable(major: Major, what: &str) -> String {
     format!("cbor: data item of cbor type {major} is not accepted by protocol: {what}")
 }
 
-/// The number of a float; `None` for what is no float.
+/// The number of a float; `None` for other simple values.
 fn simple(info: u8, argument: u64) -> Result<Option<f64>, String> {
     let number = match info {
         24 if argument < 32 => {
@@ -429,7 +428,7 @@ mod tests {
         endless.extend(std::iter::repeat_n(0u8, 1025));
         endless.push(0xff);
         assert_eq!(check(&endless).unwrap_err(), "cbor: exceeded max number of elements 1024 for CBOR array");
-        // Nothing is set aside for what a head only promises.
+        // Nothing is allocated for what a head only claims.
         assert_eq!(check(b"\x5b\x10\x00\x00\x00\x00\x00\x00\x00").unwrap_err(), "unexpected EOF");
     }
 }

@@ -1,10 +1,10 @@
-//! Floats of 16 bits, which CBOR has and Rust has not.
+//! 16-bit floats, which CBOR has and Rust lacks.
 
 const SIGN: u16 = 0x8000;
-/// One unit of the last place of the smallest numbers: 2 to the power of -24.
+/// The smallest subnormal number: 2 to the power of -24.
 const UNIT: f64 = 1.0 / 16_777_216.0;
 
-/// The number that 16 bits stand for.
+/// The number of 16 bits.
 pub(super) fn read(bits: u16) -> f64 {
     let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
     let size = match exponent {
@@ -16,12 +16,12 @@ pub(super) fn read(bits: u16) -> f64 {
     if bits & SIGN == 0 { size } else { -size }
 }
 
-/// The 16 bits that stand for exactly this number, if there are any.
+/// The 16 bits that represent exactly this number, if there are any.
 pub(super) fn written(number: f64) -> Option<u16> {
     let sign = if number.is_sign_negative() { SIGN } else { 0 };
     let units = number.abs() / UNIT;
-    // The largest has 2047 times two to the power of 29 units. Fewer than 2048 are the bits themselves; of more, the
-    // leading eleven binary digits count, and nothing may be left behind them.
+    // The maximum is 2047 times two to the power of 29 units. Below 2048 the units are the bits themselves; above, the leading
+    // eleven binary digits count, and all others must be zero.
     if units.trunc() != units || units >= 2048.0 * f64::from(1u32 << 29) {
         return None;
     }

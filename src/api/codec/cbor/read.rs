@@ -1,4 +1,4 @@
-//! Reading a checked body: tags, strings, and any value without a schema.
+//! Reads a checked body: tags, strings, and values without a schema.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,21 +10,21 @@ use super::form::{self, Head, Left, Major, Reader};
 use crate::api::schema::time;
 use crate::api::value::{Fields, Object, Value};
 
-/// Why a value cannot be read.
+/// Why a value cannot be decoded.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Fault {
-    /// An item of another type.
+    /// The item has the wrong type.
     Type {
-        /// The item.
+        /// The type of the item.
         found: Major,
-        /// The type.
+        /// The expected type.
         wanted: String,
         /// The outermost struct and its field.
         field: Option<String>,
-        /// What else there is to say.
+        /// An additional message.
         more: Option<String>,
     },
-    /// Anything else, with the whole message.
+    /// Any other error, with the whole message.
     Other(String),
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Which text a byte string is to become where text is wanted.
+/// The encoding of tagged bytes as text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Later {
     Base64Url,
@@ -89,7 +89,7 @@ impl Later {
 /// A walk over a body.
 pub(super) struct Walk<'b> {
     pub(super) reader: Reader<'b>,
-    /// The tags around the present item that say what its bytes become as text; the last counts.
+    /// The tags around the current item that tell the text encoding of its bytes; the last one counts.
     pub(super) later: Vec<Later>,
 }
 
@@ -98,8 +98,7 @@ impl<'b> Walk<'b> {
         Walk { reader: Reader::new(body), later: Vec::new() }
     }
 
-    /// Passes the tags of the next item, and says which of them makes it an instant. The caller forgets again what
-    /// was noted of the text that bytes become.
+    /// Skips the tags of the next item. Answers the tag that makes it a time. The caller must restore `later`.
     pub(super) fn tags(&mut self) -> Result<Option<u64>, Fault> {
         let mut instant = None;
         while self.reader.major() == Major::Tag {
@@ -114,7 +113,7 @@ impl<'b> Walk<'b> {
         Ok(instant)
     }
 
-    /// The text of a string with this head. Bytes need not be UTF-8: what is not is replaced, as it is in JSON.
+    /// The text of a string with this head. Invalid UTF-8 is replaced, as in JSON.
     pub(super) fn text(&mut self, head: &Head) -> Result<String, Fault> {
         let bytes = self.reader.string(head)?;
         if head.major == Major::Text {
@@ -127,7 +126,7 @@ impl<'b> Walk<'b> {
         })
     }
 
-    /// The next item where text is wanted. `None` is null.
+    /// The next item as text. `None` is null.
     pub(super) fn string(&mut self) -> Result<Option<String>, Fault> {
         let outer = self.later.len();
         let text = self.tags().and_then(|_| {
@@ -141,7 +140,7 @@ impl<'b> Walk<'b> {
         text
     }
 
-    /// An item that does not fit what is wanted. Null does, and is nothing.
+    /// The error for an item of the wrong type. Null is accepted as nothing.
     pub(super) fn no_part<T>(&mut self, head: &Head, wanted: &str) -> Result<Option<T>, Fault> {
         let rest = self.rest(head);
         match head.major {
@@ -154,7 +153,7 @@ impl<'b> Walk<'b> {
         }
     }
 
-    /// Passes what belongs to a head that was read.
+    /// Skips the contents of a head that was read.
     fn rest(&mut self, head: &Head) -> Result<(), Fault> {
         match head.major {
             Major::Bytes | Major::Text => {
@@ -174,7 +173,7 @@ impl<'b> Walk<'b> {
         Ok(())
     }
 
-    /// The next item, whatever it is.
+    /// The next item of any type.
     pub(super) fn any(&mut self) -> Result<Value, Fault> {
         let outer = self.later.len();
         let value = self.tags().and_then(|instant| match instant {
@@ -197,13 +196,12 @@ impl<'b> Walk<'b> {
                 (None, 20 | 21) => Ok(Value::Bool(head.info == 21)),
                 _ => self.no_part(&head, "interface {}").map(Option::unwrap_or_default),
             },
-            // Passed just before.
+            // Skipped just before.
             Major::Tag => Ok(Value::Null),
         }
     }
 
-    /// The items of an array. The first fault is reported after the last item, because a map around it may have a
-    /// worse one.
+    /// The items of an array. The first error is reported after the last item, because an enclosing map may have a worse one.
     pub(super) fn items<T>(
         &mut self,
         head: &Head,
@@ -258,7 +256,7 @@ impl<'b> Walk<'b> {
         fault.map_or(Ok(entries.into()), Err)
     }
 
-    /// Passes the rest of a map.
+    /// Skips the rest of a map.
     pub(super) fn pass(&mut self, mut left: Left) -> Result<(), Fault> {
         while left.next(&mut self.reader) {
             self.reader.skip()?;
@@ -303,15 +301,15 @@ impl<'b> Walk<'b> {
     }
 }
 
-/// Seconds since 1970 of the first instant that needs five digits for its year.
+/// Unix seconds of the first time with a five-digit year.
 const YEAR_10000: i64 = 253_402_300_800;
 
-/// The refusal of a key that stands twice.
+/// The error for a duplicate key.
 pub(super) fn twice(key: &str, index: usize) -> Fault {
     Fault::Other(format!("cbor: found duplicate map key \"{key}\" at map element index {index}"))
 }
 
-/// The integer of a head. A message says of which type it is too large for.
+/// The integer of a head. The error names the type that it overflows.
 pub(super) fn integer(head: &Head, wanted: &str, overflown: &str) -> Result<i64, Fault> {
     let Ok(number) = i64::try_from(head.argument) else {
         let sign = if head.major == Major::Negative { "-" } else { "" };
@@ -321,7 +319,7 @@ pub(super) fn integer(head: &Head, wanted: &str, overflown: &str) -> Result<i64,
     Ok(if head.major == Major::Negative { -1 - number } else { number })
 }
 
-/// Text of bytes that should be UTF-8; each byte that is not becomes U+FFFD.
+/// Text from bytes; each invalid byte becomes U+FFFD.
 fn lossy(bytes: Cow<'_, [u8]>) -> String {
     String::from_utf8(bytes.into_owned()).unwrap_or_else(|error| {
         error.as_bytes().utf8_chunks().fold(String::new(), |mut text, chunk| {

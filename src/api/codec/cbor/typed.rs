@@ -1,4 +1,4 @@
-//! The walk that reads CBOR against a type: the twin of the one that reads JSON, with the same values as result.
+//! Decodes CBOR against a type: the counterpart of JSON decoding, with the same results.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::api::schema::quantity::Quantity;
 use crate::api::schema::{Field, Other, Registry, Scalar, Struct, Type, TypeId, base64 as lenient, time};
 use crate::api::value::{Fields, Value};
 
-/// Reads a checked body of type `ty`.
+/// Decodes a checked body of type `ty`.
 pub(super) fn decode(registry: &Registry, ty: TypeId, body: &[u8]) -> Result<Decoded, Fault> {
     let mut typed = Typed { registry, walk: Walk::new(body), unknown: None };
     let value = typed.value(ty, false)?.unwrap_or_else(Value::object);
@@ -23,8 +23,7 @@ pub(super) fn decode(registry: &Registry, ty: TypeId, body: &[u8]) -> Result<Dec
 struct Typed<'r, 'b> {
     registry: &'r Registry,
     walk: Walk<'b>,
-    /// Where in its map the unknown field stands that is reported: of those in one map the first, and one further out
-    /// rather than one further in.
+    /// The index of the unknown field to report: the first one of a map, and outer maps before inner ones.
     unknown: Option<usize>,
 }
 
@@ -45,7 +44,7 @@ impl Typed<'_, '_> {
         if let Type::Scalar(scalar) = self.registry.get(ty)
             && scalar.always_printed() | matches!(scalar, Scalar::RawJson | Scalar::Free)
         {
-            // The API reads these in a decoder of their own, to which tags further out mean nothing.
+            // The reference decodes these separately, so outer tags have no effect.
             let outer = std::mem::take(&mut self.walk.later);
             let value = self.enclosed(*scalar);
             self.walk.later = outer;
@@ -130,13 +129,13 @@ impl Typed<'_, '_> {
         }
     }
 
-    /// Bytes as they are where a tag says that they are to become text, else the base64 of them.
+    /// The bytes themselves if a tag gives their text encoding, else their base64.
     fn bytes(&mut self, head: &Head) -> Result<Value, Fault> {
         let bytes = self.walk.reader.string(head)?;
         if !self.walk.later.is_empty() {
             return Ok(Value::String(STANDARD.encode(bytes)));
         }
-        // What is no UTF-8 is no base64 either, and each bad byte stays one character for the position.
+        // Invalid UTF-8 is invalid base64, and each bad byte must stay one character for the position in the message.
         let text: String =
             bytes.iter().map(|byte| if byte.is_ascii() { char::from(*byte) } else { '\x01' }).collect();
         lenient::canonical(&text).map(|text| Value::String(text.into_owned())).map_err(|at| {
@@ -181,7 +180,7 @@ impl Typed<'_, '_> {
             Major::Bytes | Major::Text => self.walk.text(&head).map(Value::String),
             _ => match self.scalar(Scalar::Int32, &head)? {
                 Some(number) => Ok(number),
-                // Null is read as text, because that is tried first.
+                // Null is decoded as text, because that is tried first.
                 None => Ok(Value::String(String::new())),
             },
         }
@@ -296,7 +295,7 @@ impl Typed<'_, '_> {
         Err(twice(name, index))
     }
 
-    /// The field that the next key names, or a key that names none.
+    /// The field of the next key, or a key without a field.
     fn key<'s>(&mut self, structure: &'s Struct) -> Result<Result<(usize, &'s Field), Stray>, Fault> {
         let major = self.walk.reader.major();
         if matches!(major, Major::Tag | Major::Array | Major::Map | Major::Simple) {
@@ -321,12 +320,12 @@ impl Typed<'_, '_> {
     }
 }
 
-/// The name that type errors print. The struct of kind and apiVersion alone has one here, unlike in JSON.
+/// The type name in errors. Unlike in JSON, the struct with only kind and apiVersion has one here.
 fn struct_name(structure: &Struct) -> String {
     if structure.name.is_empty() { "v1.TypeMeta".to_owned() } else { structure.type_name() }
 }
 
-/// A quantity or an instant, from its text.
+/// A quantity or a time from its text.
 fn parsed(scalar: Scalar, text: &str) -> Result<Option<Value>, Fault> {
     let printed = match scalar {
         Scalar::Quantity => Quantity::canonical(text.trim()).map(Some).map_err(str::to_owned),
@@ -339,7 +338,7 @@ fn parsed(scalar: Scalar, text: &str) -> Result<Option<Value>, Fault> {
     printed.map(|text| text.map(Value::String)).map_err(Fault::Other)
 }
 
-/// The value as it would be after a way through JSON, which does not tell 1.0 from 1.
+/// The value as it would be after a round trip through JSON, which does not tell 1.0 from 1.
 fn as_json(value: Value) -> Value {
     match value {
         Value::Float(number) if number.trunc() == number && (-WHOLE..WHOLE).contains(&number) => {
@@ -353,5 +352,5 @@ fn as_json(value: Value) -> Value {
     }
 }
 
-/// The first double above every 64-bit integer.
+/// The smallest double above all 64-bit integers.
 const WHOLE: f64 = 9_223_372_036_854_775_808.0;

@@ -1,4 +1,4 @@
-//! Writing CBOR: one form for each value, the shortest heads and floats, keys by length and then by byte.
+//! Writes deterministic CBOR: the shortest heads and floats, keys by length and then by bytes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,10 +10,10 @@ use crate::api::schema::encode::{Form, Print, printed};
 use crate::api::schema::{Other, Registry, Scalar, Struct, Type, TypeId};
 use crate::api::value::{Object, Value};
 
-/// The tag of bytes that become base64 where text is wanted.
+/// The tag of bytes that become base64 as text.
 const BASE64: Tag = Tag::new(22);
 
-/// Bytes under way. Writing to memory does not fail, so what the encoder returns is dropped.
+/// The output. Writing to memory cannot fail, so the encoder's results are dropped.
 pub(super) struct Writer {
     out: Encoder<Vec<u8>>,
 }
@@ -27,7 +27,7 @@ impl Writer {
         self.out.into_writer()
     }
 
-    /// Appends bytes that are whole items, or the beginning of one.
+    /// Appends encoded items, or the beginning of one.
     pub(super) fn append(&mut self, items: &[u8]) {
         self.out.writer_mut().extend_from_slice(items);
     }
@@ -40,7 +40,7 @@ impl Writer {
         let _ = self.out.array(items as u64);
     }
 
-    /// Text is written as bytes: nobody need check then that it is UTF-8.
+    /// Text is written as bytes, so that readers need not check UTF-8.
     pub(super) fn text(&mut self, text: &str) {
         let _ = self.out.bytes(text.as_bytes());
     }
@@ -91,7 +91,7 @@ impl Writer {
         }
     }
 
-    /// A value of a type, with the fields that JSON would show.
+    /// A typed value, with the fields that JSON would have.
     pub(super) fn typed(&mut self, registry: &Registry, ty: TypeId, value: &Value, form: Form) {
         match (registry.get(ty), value) {
             (Type::Struct(structure), Value::Object(fields)) => {
@@ -128,7 +128,7 @@ impl Writer {
         }
     }
 
-    /// A struct without the first `skipped` of its fields.
+    /// A struct without its first `skipped` fields.
     pub(super) fn fields(
         &mut self,
         registry: &Registry,
@@ -170,7 +170,7 @@ impl Writer {
     }
 }
 
-/// Entries in the order of their keys as CBOR: the length of a key stands before it, so the shorter comes first.
+/// Entries in the order of their encoded keys: the length comes first, so shorter keys do.
 fn sorted(entries: &Object) -> Vec<(&String, &Value)> {
     let mut entries: Vec<_> = entries.iter().collect();
     entries.sort_unstable_by_key(|(key, _)| (key.len(), key.as_bytes()));

@@ -1,4 +1,4 @@
-//! The walk that reads messages against a type: structs, lists and maps. What comes out is what the JSON of the same object would give.
+//! Decodes messages against a type: structs, lists and maps. The result equals that of the object's JSON.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,13 +9,13 @@ use crate::api::schema::decode::{is_nothing, zero};
 use crate::api::schema::{Either, Field, InSlot, List, Other, Registry, Scalar, Struct, Type, TypeId};
 use crate::api::value::{Fields, Value};
 
-/// Words that field names begin with and that the API's own types spell in capitals.
+/// Words at the beginning of field names that Go types write in capitals.
 const CAPITALS: [&str; 17] = [
     "api", "csi", "dns", "fc", "grpc", "http", "id", "ip", "iscsi", "json", "nfs", "os", "rbd", "tls", "uid",
     "url", "xml",
 ];
 
-/// Reads a message of type `ty`.
+/// Decodes a message of type `ty`.
 pub fn read(registry: &Registry, ty: TypeId, message: &[u8]) -> Result<Value, Fault> {
     let mut fields = Fields::new();
     if let Some(structure) = registry.structure(ty) {
@@ -30,7 +30,7 @@ struct Walk<'r> {
 }
 
 impl<'r> Walk<'r> {
-    /// The fields of a struct, on top of what is there. Those of an inlined type go to the same object.
+    /// The fields of a struct, merged into what is there. Fields of an inlined type go into the same object.
     fn fields(
         self,
         structure: &'r Struct,
@@ -46,7 +46,7 @@ impl<'r> Walk<'r> {
                 Some(InSlot::Inlined(ty, _)) => {
                     let Some(inner) = self.registry.structure(ty) else { continue };
                     let message = bytes(&mut reader, tag, || inner.name.to_string())?;
-                    // Not a level of the object, but one of the walk; types inline each other twice at most.
+                    // Not a level of the object, but one of the recursion; types inline each other twice at most.
                     self.fields(inner, message, into, depth)?;
                 }
                 Some(InSlot::Field(at)) => {
@@ -70,7 +70,7 @@ impl<'r> Walk<'r> {
         match self.registry.get(field.ty) {
             Type::List(List { name: None, item, .. }) => {
                 let depth = deeper(depth, 1)?;
-                // An empty piece of packed numbers must not leave an empty list.
+                // An empty chunk of packed numbers must not create an empty list.
                 let mut read = Vec::new();
                 part.items(*item, tag, reader, &mut read, depth)?;
                 if !read.is_empty()
@@ -100,7 +100,7 @@ impl<'r> Walk<'r> {
         }
     }
 
-    /// The name that the API's own types give to a field: what it says when something is wrong with it.
+    /// The Go name of a field, for error messages.
     fn called(self, field: &Field) -> String {
         if let Type::Struct(inner) = self.registry.get(field.ty)
             && &*field.name == "metadata"
@@ -117,7 +117,7 @@ impl<'r> Walk<'r> {
     }
 }
 
-/// A field while it is read. What its values are made of, when they have no parts, is read in [`super::scalars`].
+/// A field that is being decoded. Scalars are decoded in [`super::scalars`].
 pub(super) struct Part<'r, 'f> {
     walk: Walk<'r>,
     field: &'f Field,
@@ -139,7 +139,7 @@ impl<'r> Part<'r, '_> {
     ) -> Result<(), Fault> {
         let numbers = matches!(self.registry().get(ty), Type::Scalar(Scalar::Int32 | Scalar::Int64));
         if numbers && tag.form == Form::BYTES {
-            // Nobody writes lists of numbers in one piece, but everybody must read them.
+            // Real clients do not write packed lists, but readers must accept them.
             let mut packed = Reader::new(reader.bytes()?);
             let tag = Tag { form: Form::VARINT, ..tag };
             while !packed.is_empty() {
@@ -169,7 +169,7 @@ impl<'r> Part<'r, '_> {
         Ok((key, value.unwrap_or_else(absent)))
     }
 
-    /// One value. A message that stands twice is read on top of what it said before.
+    /// One value. A repeated message is merged into the previous one.
     fn single(
         &self,
         ty: TypeId,
@@ -274,7 +274,7 @@ impl<'r> Part<'r, '_> {
     }
 }
 
-/// The bytes of a field, which `name` names if it has another form.
+/// The bytes of a field; `name` gives its name for the error.
 pub(super) fn bytes<'a>(
     reader: &mut Reader<'a>,
     tag: Tag,
@@ -286,7 +286,7 @@ pub(super) fn bytes<'a>(
     reader.bytes()
 }
 
-/// The value of a field that is built up piece by piece.
+/// The value of a field that is built up in pieces.
 fn occupied<'o>(into: &'o mut Fields, field: &Field, empty: impl FnOnce() -> Value) -> Option<&'o mut Value> {
     if !into.contains_key(&*field.name) {
         into.insert((*field.name).to_owned(), empty());
@@ -294,7 +294,7 @@ fn occupied<'o>(into: &'o mut Fields, field: &Field, empty: impl FnOnce() -> Val
     into.get_mut(&*field.name)
 }
 
-/// What is left of the depth, some levels further down.
+/// The remaining depth, some levels further down.
 pub(super) fn deeper(depth: usize, levels: usize) -> Result<usize, Fault> {
     depth.checked_sub(levels).ok_or_else(|| Fault::new("exceeded max depth".to_owned()))
 }

@@ -1,4 +1,4 @@
-//! The walk that writes messages: fields by number, from the last to the first, each present or absent as its type says.
+//! Encodes messages: fields by number, from last to first, each present or absent as its type requires.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -10,18 +10,18 @@ use super::source::Source;
 use super::writer::Writer;
 use crate::api::schema::{Either, Field, InSlot, List, Other, Registry, Scalar, Struct, Type, TypeId, time};
 
-/// The room a message gets at first: most objects fit.
+/// The initial buffer of a message: most objects fit.
 const ROOM_BYTES: usize = 4096;
-/// Fields that are on the way at once: the structs from the outermost to the innermost.
+/// The usual number of fields in progress: those of all structs from the outermost to the innermost.
 const USUAL_FIELDS: usize = 256;
 
-/// Puts the message of a value of type `ty` before what is there.
+/// Prepends the message of a value of type `ty`.
 pub fn write<'a>(out: &mut Writer, registry: &Registry, ty: TypeId, value: impl Source<'a>) {
     let places = Vec::with_capacity(USUAL_FIELDS);
     Walk { registry, out, places, lifetime: PhantomData }.contents(ty, Some(value));
 }
 
-/// A writer with the room of a usual object.
+/// A writer for a usual object.
 pub fn writer() -> Writer {
     Writer::with_room(ROOM_BYTES)
 }
@@ -29,8 +29,8 @@ pub fn writer() -> Writer {
 struct Walk<'r, 'w, 'a, S> {
     registry: &'r Registry,
     out: &'w mut Writer,
-    /// The values of the fields of every struct on the way, by position: the names of an object are looked up once, not
-    /// those of the type, which are many more.
+    /// The field values of all structs in progress, by position: the keys of the object are looked up once, and not the fields of
+    /// the type, which are many more.
     places: Vec<Option<S>>,
     lifetime: PhantomData<&'a ()>,
 }
@@ -51,7 +51,7 @@ impl<'r, 'a, S: Source<'a>> Walk<'r, '_, 'a, S> {
         self.places.truncate(from);
     }
 
-    /// The fields of a struct whose values begin at a place.
+    /// The fields of a struct whose values begin at an index.
     fn fields(&mut self, structure: &'r Struct, from: usize) {
         for slot in structure.wire.iter().rev() {
             match slot.what {
@@ -94,7 +94,7 @@ impl<'r, 'a, S: Source<'a>> Walk<'r, '_, 'a, S> {
         }
     }
 
-    /// One value with its tag: its zero where there is none, because a value that is no pointer is always written.
+    /// One value with its tag: its zero if absent, because non-pointer values are always written.
     fn single(&mut self, number: u32, ty: TypeId, value: Option<S>) {
         match self.registry.get(ty) {
             Type::Scalar(Scalar::String) => self.out.bytes(number, text(value).as_bytes()),
@@ -105,7 +105,7 @@ impl<'r, 'a, S: Source<'a>> Walk<'r, '_, 'a, S> {
                 self.out.eight(number, double.to_le_bytes());
             }
             Type::Scalar(Scalar::Bytes) => {
-                // No bytes and an empty row of bytes differ on the wire.
+                // Absent and empty bytes differ in the encoding.
                 if let Some(text) = value.and_then(S::text) {
                     self.out.bytes(number, &STANDARD.decode(&*text).unwrap_or_default());
                 }
@@ -118,7 +118,7 @@ impl<'r, 'a, S: Source<'a>> Walk<'r, '_, 'a, S> {
         }
     }
 
-    /// What stands in the message of a value whose type is a message.
+    /// The contents of a value whose type is a message.
     fn contents(&mut self, ty: TypeId, value: Option<S>) {
         match self.registry.get(ty) {
             Type::Struct(structure) => self.structure(structure, value),
@@ -187,7 +187,7 @@ impl<'r, 'a, S: Source<'a>> Walk<'r, '_, 'a, S> {
         }
     }
 
-    /// Seconds and nanoseconds; nothing at all for the zero time.
+    /// Seconds and nanoseconds; nothing for the zero time.
     fn instant(&mut self, instant: Option<(i64, u32)>) {
         if let Some((seconds, micros)) = instant.filter(|instant| *instant != (time::ZERO_SECONDS, 0)) {
             self.out.number(2, u64::from(micros) * 1_000);
@@ -200,7 +200,7 @@ fn text<'a>(value: Option<impl Source<'a>>) -> Cow<'a, str> {
     value.and_then(Source::text).unwrap_or_default()
 }
 
-/// An integer as it is on the wire: a negative one has all its bits.
+/// The encoding of an integer: negative ones have all 64 bits.
 fn integer<'a>(value: Option<impl Source<'a>>) -> u64 {
     value.and_then(Source::integer).unwrap_or_default() as u64
 }

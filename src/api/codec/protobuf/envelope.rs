@@ -1,7 +1,7 @@
-//! What stands around a message: the envelope that says its kind, the frame of a watch, the ends of a list.
+//! The envelope with the kind of a message, watch frames, and the ends of lists.
 //!
-//! A message may be written in parts that follow each other, so the derived types write what is before and after the
-//! bytes they hold, and the bytes themselves are never copied into one of them.
+//! A message may be written in consecutive parts. So the derived types write the bytes before and after the payload, and the
+//! payload is never copied into one of them.
 
 use std::ops::Deref;
 
@@ -14,21 +14,21 @@ use super::{MAGIC, encode};
 use crate::api::schema::{Registry, TypeId};
 use crate::api::value::Value;
 
-/// The number of the raw bytes in the envelope.
+/// The field number of the raw bytes in the envelope.
 const RAW: u32 = 2;
-/// The number of the object in a watch event.
+/// The field number of the object in a watch event.
 const OBJECT: u32 = 2;
-/// The number of the bytes in what may hold any object.
+/// The field number of the bytes in a RawExtension.
 const ANY_RAW: u32 = 1;
-/// The number of the items in a list.
+/// The field number of the items in a list.
 const ITEMS: u32 = 2;
-/// The number of the metadata in a list.
+/// The field number of the metadata in a list.
 const LIST_META: u32 = 1;
 
-/// What says the kind of an object.
+/// The kind of an object.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TypeMeta {
-    /// Group and version.
+    /// The apiVersion.
     #[prost(string, optional, tag = "1")]
     pub api_version: Option<String>,
     /// The kind.
@@ -42,7 +42,7 @@ pub struct Unknown {
     /// The kind of the object.
     #[prost(message, optional, tag = "1")]
     pub type_meta: Option<TypeMeta>,
-    /// Its message.
+    /// The message of the object.
     #[prost(bytes = "vec", optional, tag = "2")]
     pub raw: Option<Vec<u8>>,
     /// Always written, always empty.
@@ -53,7 +53,7 @@ pub struct Unknown {
     pub content_type: Option<String>,
 }
 
-/// What may hold any object.
+/// A value that may be any object.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RawExtension {
     /// The object in its envelope.
@@ -61,21 +61,21 @@ pub struct RawExtension {
     pub raw: Option<Vec<u8>>,
 }
 
-/// An event of a watch.
+/// A watch event.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct WatchEvent {
-    /// What happened.
+    /// The type of the event.
     #[prost(string, optional, tag = "1")]
     pub kind: Option<String>,
-    /// What it happened to.
+    /// The object of the event.
     #[prost(message, optional, tag = "2")]
     pub object: Option<RawExtension>,
 }
 
-/// An envelope that was opened. The API looks at nothing else in it.
+/// An opened envelope. The API ignores its other fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Opened<'a> {
-    /// Group and version.
+    /// The apiVersion.
     pub api_version: String,
     /// The kind.
     pub kind: String,
@@ -83,7 +83,7 @@ pub struct Opened<'a> {
     pub raw: &'a [u8],
 }
 
-/// Opens the envelope of a body. Read by hand, because clients are told what is wrong in the words of the API.
+/// Opens the envelope of a body. Parsed by hand, because the error messages are the reference's.
 pub fn open(body: &[u8]) -> Result<Opened<'_>, Fault> {
     if body.is_empty() {
         return Err(Fault::new("empty data".to_owned()));
@@ -123,7 +123,7 @@ fn type_meta(message: &[u8], opened: &mut Opened<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Text that no kind has is told apart from kinds by any of its forms.
+/// Invalid UTF-8 matches no kind, so a lossy conversion is fine.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -135,7 +135,7 @@ fn bytes<'a>(reader: &mut Reader<'a>, tag: Tag, field: &str) -> Result<&'a [u8],
     reader.bytes()
 }
 
-/// What stands before a message of `raw_len` bytes in its envelope.
+/// The bytes before a message of `raw_len` bytes in its envelope.
 pub fn head(api_version: &str, kind: &str, raw_len: usize) -> Vec<u8> {
     let type_meta = TypeMeta { api_version: Some(api_version.to_owned()), kind: Some(kind.to_owned()) };
     let head = Unknown { type_meta: Some(type_meta), ..Unknown::default() };
@@ -145,13 +145,13 @@ pub fn head(api_version: &str, kind: &str, raw_len: usize) -> Vec<u8> {
     out
 }
 
-/// What stands after a message in its envelope.
+/// The bytes after a message in its envelope.
 pub fn tail() -> Vec<u8> {
     let content_encoding = Some(String::new());
     Unknown { content_encoding, content_type: Some(String::new()), ..Unknown::default() }.encode_to_vec()
 }
 
-/// What stands before and after the items of a list. `items_total_len` is that of all items together, each with its
+/// The bytes before and after the items of a list. `items_total_len` is the total length of all items, each with its
 /// [`list_item_header`].
 pub fn list_envelope(
     api_version: &str,
@@ -169,19 +169,19 @@ pub fn list_envelope(
     (prefix, tail())
 }
 
-/// What stands before an item of `len` bytes in a list.
+/// The bytes before an item of `len` bytes in a list.
 pub fn list_item_header(len: usize) -> Header {
     Header::new(ITEMS, len)
 }
 
-/// A frame of a watch: its length, and an event about an object that stands in its envelope.
+/// A watch frame: its length, and an event with an object in its envelope.
 pub fn watch_frame(kind: &str, enveloped: &[u8]) -> Vec<u8> {
     let event = WatchEvent { kind: Some(kind.to_owned()), object: None };
     let raw = Header::new(ANY_RAW, enveloped.len());
     let object = Header::new(OBJECT, raw.len() + enveloped.len());
     let length = event.encoded_len() + object.len() + raw.len() + enveloped.len();
     let mut out = Vec::with_capacity(4 + length);
-    // Objects are bounded far below what four bytes can say.
+    // Objects are bounded far below the maximum of four bytes.
     out.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
     out.extend_from_slice(&event.encode_to_vec());
     out.extend_from_slice(&object);
@@ -210,7 +210,7 @@ pub fn enveloped<'a>(registry: &Registry, ty: TypeId, value: impl Source<'a>) ->
     out.finish()
 }
 
-/// A tag and a length: what stands before bytes.
+/// A tag and a length, before bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     bytes: [u8; 20],

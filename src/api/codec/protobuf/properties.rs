@@ -1,4 +1,4 @@
-//! Laws that hold for every kind and every body.
+//! Properties of every kind and every body.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use crate::api::schema::arbitrary;
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::complete().unwrap());
 
-/// What differs between two values, in short: whole objects are too long to look at.
+/// Compares two values by their JSON: whole objects are too long to read.
 fn same(one: &Value, other: &Value) -> Result<(), TestCaseError> {
     let (one, other) = (codec::to_json(one), codec::to_json(other));
     prop_assert_eq!(String::from_utf8_lossy(&one), String::from_utf8_lossy(&other));
@@ -26,7 +26,7 @@ proptest! {
         let decoded = decode_object(&body, &kind, &REGISTRY).unwrap();
         same(&decoded.value, &value)?;
         prop_assert_eq!(&decoded.value, &value);
-        // What is read is written as it came.
+        // Encoding reproduces the input.
         prop_assert_eq!(encode_object(&REGISTRY, ty, &decoded.value), body);
     }
 

@@ -1,19 +1,19 @@
-//! The wire as it is read: numbers, lengths and tags, each checked, with what is wrong said in the words of the API.
+//! Reads the wire format: numbers, lengths and tags, with the reference's error messages.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// What is wrong with a message.
+/// A decoding error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault(Cow<'static, str>);
 
 impl Fault {
-    /// A fault with a text made for it.
+    /// An error with a message of its own.
     pub fn new(message: String) -> Fault {
         Fault(message.into())
     }
 
-    /// A value of another form than its field has.
+    /// A value with the wrong wire type.
     pub fn wire_type(found: Form, field: &str) -> Fault {
         Fault::new(format!("proto: wrong wireType = {} for field {field}", found.0))
     }
@@ -30,7 +30,7 @@ const OVERFLOW: Fault = Fault(Cow::Borrowed("proto: integer overflow"));
 const NEGATIVE: Fault = Fault(Cow::Borrowed("proto: negative length found during unmarshaling"));
 const LOOSE_END: Fault = Fault(Cow::Borrowed("proto: unexpected end of group"));
 
-/// How a value stands on the wire: the three low bits of a tag.
+/// The wire type of a value: the three low bits of a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form(u8);
 
@@ -46,16 +46,16 @@ impl Form {
     const FOUR: Form = Form(5);
 }
 
-/// The number of a field and the form of its value.
+/// The number of a field and the wire type of its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
-    /// The number, never zero.
+    /// The field number, never zero.
     pub number: u32,
-    /// The form.
+    /// The wire type.
     pub form: Form,
 }
 
-/// What is left of a message. Whatever is handed out is a part of the message: a length costs nothing by itself.
+/// The rest of a message. Results are slices of it, so a length allocates nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
         Reader { rest: message }
     }
 
-    /// The tag of the next field; `None` at the end. `name` is that of the message, for what is said about its tags.
+    /// The tag of the next field; `None` at the end. `name` is that of the message, for errors.
     pub fn tag(&mut self, name: &str) -> Result<Option<Tag>, Fault> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
         if form == Form::GROUP_END {
             return Err(Fault::new(format!("proto: {name}: wiretype end group for non-group")));
         }
-        // The number is what is left in 32 bits, with a sign, whatever stood above them.
+        // The number is a signed 32-bit integer, whatever the higher bits.
         let number = (wire >> 3) as u32 as i32;
         match u32::try_from(number) {
             Ok(number) if number > 0 => Ok(Some(Tag { number, form })),
@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A number of one to ten bytes. Bits beyond the sixty-fourth are lost.
+    /// A varint. Bits beyond the sixty-fourth are lost.
     pub fn varint(&mut self) -> Result<u64, Fault> {
         let mut number = 0;
         for (at, &byte) in self.rest.iter().enumerate().take(10) {
@@ -111,8 +111,8 @@ impl<'a> Reader<'a> {
         self.take(usize::try_from(length).map_err(|_| END)?)
     }
 
-    /// Passes over a value whose field nobody knows. A group ends with the tag that belongs to it; groups within are
-    /// counted, not followed, so that depth costs nothing.
+    /// Skips the value of an unknown field. A group ends with its own tag; nested groups are counted without recursion, so that
+    /// depth costs nothing.
     pub fn skip(&mut self, form: Form) -> Result<(), Fault> {
         let mut form = form;
         let mut open = 0u32;

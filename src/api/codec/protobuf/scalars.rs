@@ -1,5 +1,4 @@
-//! What has no parts in JSON and is read into it: texts, numbers, and the messages that stand for instants, quantities
-//! and values without a type.
+//! Decodes scalars: strings, numbers, and the messages of times, quantities and untyped values.
 
 use super::decode::{Part, bytes, deeper};
 use super::reader::{Fault, Form, Reader, Tag};
@@ -8,13 +7,13 @@ use crate::api::schema::quantity::Quantity;
 use crate::api::schema::{Scalar, time};
 use crate::api::value::Value;
 
-/// The first second of the year 0 and the last of the year 9999: what can be printed, and read again.
+/// The first second of the year 0 and the last of the year 9999: the printable range.
 const PRINTABLE_SECONDS: std::ops::RangeInclusive<i64> = -62_167_219_200..=253_402_300_799;
 const NANOS_PER_MICRO: i32 = 1_000;
 const MICROS_PER_SECOND: i64 = 1_000_000;
 
 impl Part<'_, '_> {
-    /// A message of a type that has no parts in JSON.
+    /// A message of a type that is a scalar in JSON.
     pub(super) fn scalar(
         &self,
         scalar: Scalar,
@@ -46,7 +45,7 @@ impl Part<'_, '_> {
         Ok(Value::String(quantity))
     }
 
-    /// An instant as text; null for the zero time. Only the type of microseconds looks at the fraction.
+    /// A time as text; null for the zero time. Only MicroTime has a fraction.
     fn instant(&self, scalar: Scalar, message: &[u8]) -> Result<Value, Fault> {
         if message.is_empty() {
             return Ok(Value::Null);
@@ -95,7 +94,7 @@ impl Part<'_, '_> {
         }
     }
 
-    /// What has no type: JSON within the message.
+    /// An untyped value: JSON within the message.
     fn any(&self, message: &[u8], before: Option<Value>, depth: usize) -> Result<Value, Fault> {
         let mut value = before.unwrap_or_default();
         let mut reader = Reader::new(message);
@@ -114,7 +113,7 @@ impl Part<'_, '_> {
         Ok(value)
     }
 
-    /// A text.
+    /// A string.
     pub(super) fn text(&self, reader: &mut Reader<'_>, tag: Tag) -> Result<String, Fault> {
         let bytes = bytes(reader, tag, || self.name())?;
         match std::str::from_utf8(bytes) {
@@ -123,7 +122,7 @@ impl Part<'_, '_> {
         }
     }
 
-    /// A number of any size; who asks takes the bits that count.
+    /// A number of any size; the caller takes the bits that it needs.
     pub(super) fn number(&self, reader: &mut Reader<'_>, tag: Tag) -> Result<u64, Fault> {
         if tag.form != Form::VARINT {
             return Err(Fault::wire_type(tag.form, &self.name()));
@@ -131,7 +130,7 @@ impl Part<'_, '_> {
         reader.varint()
     }
 
-    /// A double, which must have a JSON.
+    /// A double, which must be representable in JSON.
     pub(super) fn double(&self, reader: &mut Reader<'_>, tag: Tag) -> Result<Value, Fault> {
         if tag.form != Form::EIGHT {
             return Err(Fault::wire_type(tag.form, &self.name()));
@@ -144,7 +143,7 @@ impl Part<'_, '_> {
     }
 }
 
-/// How deep a value is. JSON was read with a bound, so this ends.
+/// The depth of a value. JSON parsing bounds it, so this ends.
 fn levels(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(levels).max().unwrap_or_default(),

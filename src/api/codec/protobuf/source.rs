@@ -1,29 +1,29 @@
-//! What messages are written from: a value, or the JSON of one.
+//! The input of Protobuf encoding: a value, or the JSON of one.
 
 use std::borrow::Cow;
 
 use crate::api::codec::json;
 use crate::api::value::Value;
 
-/// A value somewhere. What is asked for and is not there is `None`, or nothing is visited.
+/// A value. Accessors of the wrong type answer `None` or nothing.
 pub trait Source<'a>: Copy {
     /// Whether it is null.
     fn is_null(self) -> bool;
     /// Whether it is an object.
     fn is_object(self) -> bool;
-    /// Its text.
+    /// The string.
     fn text(self) -> Option<Cow<'a, str>>;
-    /// Its integer.
+    /// The integer.
     fn integer(self) -> Option<i64>;
-    /// Its number.
+    /// The number.
     fn double(self) -> Option<f64>;
-    /// Its truth.
+    /// The boolean.
     fn truth(self) -> Option<bool>;
-    /// Its JSON.
+    /// The JSON of the value.
     fn json(self) -> Cow<'a, [u8]>;
-    /// Its items, the last first.
+    /// The items, last first.
     fn items_back(self) -> impl Iterator<Item = Self>;
-    /// Its fields or entries, the last first.
+    /// The fields or entries, last first.
     fn entries_back(self) -> impl Iterator<Item = (Cow<'a, str>, Self)>;
 }
 

@@ -1,15 +1,15 @@
-//! Stored JSON without a tree: one flat row of places in the text, made in one pass.
+//! An index of stored JSON without a tree: one flat list of positions, made in one pass.
 //!
-//! The text is canonical, because only this server writes it: no blanks, keys of maps sorted, each key once. What is not
-//! is damage; it may come out wrong, but it is never a panic.
+//! The text is canonical, because only this server writes it: no whitespace, sorted map keys, no duplicates. Anything else is
+//! corruption; the result may be wrong, but it never panics.
 
 use std::borrow::Cow;
 
 use super::source::Source;
 
-/// How deep stored objects are. Nothing deeper could be read back in any other way.
+/// The maximum depth of stored objects. Nothing deeper could be decoded otherwise.
 const DEPTH: usize = 128;
-/// Bytes of text for which there is a token, about: the room to begin with.
+/// The approximate number of bytes per token, for the initial allocation.
 const BYTES_PER_TOKEN: usize = 16;
 /// No token.
 const NONE: u32 = u32::MAX;
@@ -18,11 +18,11 @@ const NONE: u32 = u32::MAX;
 enum Kind {
     Object,
     Array,
-    /// The text is without its quotes.
+    /// A string without escapes, without its quotes.
     Plain,
-    /// A text that must be unescaped, without its quotes.
+    /// A string with escapes, without its quotes.
     Escaped,
-    /// A number, or one of the three words.
+    /// A number, boolean or null.
     Word,
 }
 
@@ -30,19 +30,19 @@ enum Kind {
 #[derive(Clone, Copy, Debug)]
 struct Token {
     kind: Kind,
-    /// Where the value stands.
+    /// The position of the value.
     span: (u32, u32),
-    /// Where its key stands, without quotes, if it is an entry of an object.
+    /// The position of its key, without quotes, if it is an entry of an object.
     key: (u32, u32),
-    /// Whether the key must be unescaped.
+    /// Whether the key has escapes.
     escaped_key: bool,
-    /// The last value within.
+    /// The last value inside.
     last: u32,
-    /// The value before it in what it is within.
+    /// The previous value in the same container.
     before: u32,
 }
 
-/// A text with the places of its values.
+/// A text with the positions of its values.
 #[derive(Debug)]
 pub struct Tape<'a> {
     text: &'a str,
@@ -50,7 +50,7 @@ pub struct Tape<'a> {
 }
 
 impl<'a> Tape<'a> {
-    /// Reads a text; `None` if it is damaged.
+    /// Indexes a text; `None` if it is corrupt.
     pub fn read(text: &'a [u8]) -> Option<Tape<'a>> {
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() < NONE as usize)?;
         let tokens = Vec::with_capacity(text.len() / BYTES_PER_TOKEN);
@@ -73,7 +73,7 @@ struct Scanner<'a> {
     text: &'a [u8],
     at: usize,
     tokens: Vec<Token>,
-    /// The objects and arrays that are not closed yet.
+    /// The open objects and arrays.
     open: Vec<u32>,
 }
 
@@ -82,7 +82,7 @@ impl Scanner<'_> {
         loop {
             let (key, escaped_key) = self.key()?;
             self.value(key, escaped_key)?;
-            // Whatever ends here is closed; then there is a comma, or the end of all.
+            // Close everything that ends here; then a comma or the end follows.
             loop {
                 match (self.text.get(self.at), self.open.last()) {
                     (None, None) => return Some(()),
@@ -91,7 +91,7 @@ impl Scanner<'_> {
                         break;
                     }
                     (Some(b'}' | b']'), Some(_)) => self.close()?,
-                    // The first value of an object or array that was just opened.
+                    // The first value of a container that was just opened.
                     (Some(_), Some(&index)) if self.opened(index) => break,
                     _ => return None,
                 }
@@ -99,12 +99,12 @@ impl Scanner<'_> {
         }
     }
 
-    /// Whether nothing has been read since this was opened.
+    /// Whether a container was just opened.
     fn opened(&self, index: u32) -> bool {
         self.tokens.get(index as usize).is_some_and(|token| token.span.0 as usize + 1 == self.at)
     }
 
-    /// The key that must come next, within an object.
+    /// The next key, inside of an object.
     fn key(&mut self) -> Option<((u32, u32), bool)> {
         let within = self.open.last().and_then(|index| self.tokens.get(*index as usize));
         if within.is_none_or(|token| token.kind != Kind::Object) {
@@ -150,7 +150,7 @@ impl Scanner<'_> {
         (byte == closes).then_some(())
     }
 
-    /// A text and whether it must be unescaped. The cursor stands behind it then.
+    /// A string and whether it has escapes. Moves behind it.
     fn string(&mut self) -> Option<((u32, u32), bool)> {
         if self.text.get(self.at) != Some(&b'"') {
             return None;
@@ -205,7 +205,7 @@ impl<'t> At<'t> {
     }
 }
 
-/// The text between two quotes.
+/// The unescaped text between two quotes.
 fn unescaped(text: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str(&format!("\"{text}\"")).ok().map(Cow::Owned)
 }
@@ -270,7 +270,7 @@ mod tests {
     use crate::api::codec::json;
     use crate::api::value::Value;
 
-    /// The tree that a tape stands for.
+    /// The tree of a tape.
     fn tree(at: At<'_>) -> Value {
         if at.is_null() {
             Value::Null

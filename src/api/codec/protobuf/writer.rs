@@ -1,25 +1,25 @@
-//! The wire as it is written: from the end to the beginning, so that the length of a message is known when it is due.
+//! Writes the wire format from end to beginning, so that the length of a message is known when it is written.
 
 /// A message that grows at its front.
 #[derive(Debug, Default)]
 pub struct Writer {
     room: Vec<u8>,
-    /// Where the message begins; what is before is free.
+    /// The start of the message; the space before is free.
     from: usize,
 }
 
 impl Writer {
-    /// An empty message with room for `bytes`.
+    /// An empty message with space for `bytes`.
     pub fn with_room(bytes: usize) -> Writer {
         Writer { room: vec![0; bytes], from: bytes }
     }
 
-    /// How long the message is.
+    /// The length of the message.
     pub fn len(&self) -> usize {
         self.room.len() - self.from
     }
 
-    /// Puts bytes before what is there.
+    /// Prepends bytes.
     pub fn raw(&mut self, bytes: &[u8]) {
         if self.from < bytes.len() {
             self.grow(bytes.len());
@@ -31,7 +31,7 @@ impl Writer {
         }
     }
 
-    /// Puts a number before what is there.
+    /// Prepends a varint.
     pub fn varint(&mut self, number: u64) {
         if number < 0x80 {
             return self.raw(&[number as u8]);
@@ -41,32 +41,32 @@ impl Writer {
         self.raw(bytes.get(..length).unwrap_or_default());
     }
 
-    /// Puts the tag of a number field and the number before what is there.
+    /// Prepends a number field.
     pub fn number(&mut self, field: u32, number: u64) {
         self.varint(number);
         self.varint(u64::from(field) << 3);
     }
 
-    /// Puts the tag of a field of eight bytes and the bytes before what is there.
+    /// Prepends a field of eight bytes.
     pub fn eight(&mut self, field: u32, bytes: [u8; 8]) {
         self.raw(&bytes);
         self.varint(u64::from(field) << 3 | 1);
     }
 
-    /// Puts tag, length and bytes before what is there.
+    /// Prepends a field of bytes.
     pub fn bytes(&mut self, field: u32, bytes: &[u8]) {
         self.raw(bytes);
         self.header(field, bytes.len());
     }
 
-    /// Puts tag and length before what is there: the message that was begun when it was `end` bytes long.
+    /// Prepends tag and length of the message that was begun at length `end`.
     pub fn close(&mut self, field: u32, end: usize) {
         self.header(field, self.len() - end);
     }
 
-    /// The message.
+    /// The finished message.
     pub fn finish(self) -> Vec<u8> {
-        // A copy of the right size: the message may be kept for long, the room is several times as large.
+        // A copy of the right size: the message may be cached for long, and the buffer is several times larger.
         self.room.get(self.from..).unwrap_or_default().to_vec()
     }
 
@@ -75,7 +75,7 @@ impl Writer {
         self.varint(u64::from(field) << 3 | 2);
     }
 
-    /// Twice the room, or what is needed, with the message at its end.
+    /// Doubles the buffer, or grows it as needed, with the message at its end.
     fn grow(&mut self, needed: usize) {
         let length = self.len();
         let mut room = vec![0; (2 * self.room.len()).max(length + needed).max(64)];
@@ -87,7 +87,7 @@ impl Writer {
     }
 }
 
-/// Writes a number at the beginning of `bytes`; the number of bytes it has.
+/// Writes a varint at the beginning of `bytes`; answers its length.
 pub fn put_varint(bytes: &mut [u8], mut number: u64) -> usize {
     let mut length = 0;
     for byte in bytes {

@@ -1,10 +1,9 @@
-//! Where a scanner stands in a text.
+//! The position of a scanner in a text.
 
-/// How many bytes the reference decodes at a time. A character that may not stand in a document is found with all that came
-/// with it.
+/// The number of bytes that the reference decodes at a time. An invalid character is found with its whole chunk.
 const CHUNK: usize = 512;
 
-/// A place in a text.
+/// A position in a text.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
     /// Characters before it.
@@ -19,7 +18,7 @@ pub(super) struct Cursor<'t> {
     text: &'t str,
     at: usize,
     pub mark: Mark,
-    /// Where reading ends because of what follows.
+    /// Where reading ends because of an invalid character.
     barrier: Option<usize>,
 }
 
@@ -30,9 +29,9 @@ impl<'t> Cursor<'t> {
         Cursor { text, at: 0, mark: Mark { index: 0, line: 0, column: 0 }, barrier: strange }
     }
 
-    /// Whether what follows cannot even be read.
+    /// Whether the next characters cannot be read.
     pub(super) fn is_barred(&self) -> bool {
-        // A few characters are always looked at before they are needed.
+        // The reference always reads a few characters ahead.
         self.barrier.is_some_and(|barrier| self.at + 4 > barrier)
     }
 
@@ -44,7 +43,7 @@ impl<'t> Cursor<'t> {
         self.rest().chars().next()
     }
 
-    /// The byte some places further; 0 behind the end.
+    /// The byte some places ahead; 0 after the end.
     pub(super) fn byte(&self, ahead: usize) -> u8 {
         self.text.as_bytes().get(self.at + ahead).copied().unwrap_or_default()
     }
@@ -69,17 +68,17 @@ impl<'t> Cursor<'t> {
         self.is_end() || self.is_break()
     }
 
-    /// Whether some bytes further, all of them ASCII, there is nothing of a word.
+    /// Whether there is whitespace or the end some ASCII bytes ahead.
     pub(super) fn is_space(&self, ahead: usize) -> bool {
         self.char_behind(ahead).is_none_or(|c| matches!(c, ' ' | '\t') || is_line_break(c))
     }
 
-    /// Whether a mark of a document stands here.
+    /// Whether a document marker is here.
     pub(super) fn is_document_mark(&self, mark: &str) -> bool {
         self.mark.column == 0 && self.rest().starts_with(mark) && self.is_space(3)
     }
 
-    /// The place of some characters further on the same line.
+    /// Moves some characters ahead on the same line.
     pub(super) fn skip(&mut self, count: usize) {
         for _ in 0..count {
             let Some(c) = self.char() else { return };
@@ -103,7 +102,7 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    /// To the beginning of the next line, from the end of this.
+    /// Moves from the end of a line to the next one.
     pub(super) fn skip_break(&mut self) {
         let Some(c) = self.char() else { return };
         let length = if self.rest().starts_with("\r\n") { 2 } else { c.len_utf8() };
@@ -111,7 +110,7 @@ impl<'t> Cursor<'t> {
         self.mark = Mark { index: self.mark.index + 1, line: self.mark.line + 1, column: 0 };
     }
 
-    /// Behind the end of the text, on a line of its own.
+    /// Moves behind the end of the text, to a line of its own.
     pub(super) fn end_line(&mut self) {
         if self.mark.column != 0 {
             self.mark.column = 0;

@@ -1,11 +1,11 @@
-//! The tokens that are more than a sign: scalars, types and directives.
+//! Complex tokens: scalars, tags and directives.
 
 use super::cursor::is_line_break;
 use super::scan::{Kind, Scanner, is_word};
 use super::{Fault, Found};
 
 impl<'t> Scanner<'t> {
-    /// Text without quotes. It may go on over lines that are further in than what is around it.
+    /// A plain scalar. It may continue on lines that are indented further.
     pub(super) fn plain_scalar(&mut self) -> Found<()> {
         let indent = usize::try_from(self.indent + 1).unwrap_or_default();
         let flow = self.in_flow();
@@ -90,7 +90,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// One escape; answers whether it was the end of a line.
+    /// One escape; answers whether it was a line break.
     fn escape(&mut self) -> Found<bool> {
         let next = self.cursor.rest().chars().nth(1);
         if next.is_some_and(is_line_break) {
@@ -149,8 +149,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    /// The empty lines and the indentation before text in a block; an indentation that is not known is that of the first
-    /// line.
+    /// The empty lines and the indentation before text in a block; an unknown indentation is that of the first line.
     fn block_breaks(&mut self, indent: &mut usize) -> Found<()> {
         let mut widest = 0;
         loop {
@@ -203,7 +202,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    /// The address of a type. `begun`: whether something of it has been read.
+    /// The URI of a tag. `begun`: whether a part of it has been read.
     fn tag_uri(&mut self, begun: bool) -> Found<()> {
         let from = self.cursor.mark.index;
         loop {

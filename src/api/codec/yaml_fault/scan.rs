@@ -1,19 +1,19 @@
-//! A document as tokens. What a key is turns out only when its colon comes, so tokens wait until that is known.
+//! Tokenizes a document. A key is only recognized by its colon, so tokens wait until that is known.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::cursor::{Cursor, Mark};
 use super::{Fault, Found};
 
-/// How far from its beginning the colon of a key may stand that is not announced.
+/// The maximum distance of a colon from the beginning of a simple key.
 const LONGEST_KEY: usize = 1024;
-/// How deep brackets and indentation may be.
+/// The maximum depth of brackets and indentation.
 const DEEPEST: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind<'t> {
     StreamEnd,
-    /// `%YAML`, of the version that is read or another.
+    /// `%YAML`, of the supported version or another.
     Version {
         known: bool,
     },
@@ -35,7 +35,7 @@ pub(super) enum Kind<'t> {
     Value,
     Alias(&'t str),
     Anchor(&'t str),
-    /// A type; the handle is empty where it is told in full.
+    /// A tag; the handle is empty for a verbatim one.
     Tag {
         handle: &'t str,
     },
@@ -49,13 +49,13 @@ pub(super) struct Token<'t> {
     pub line: usize,
 }
 
-/// What may turn out to be a key.
+/// A possible simple key.
 #[derive(Clone, Copy)]
 struct Candidate {
     possible: bool,
-    /// Nothing else can stand there.
+    /// Nothing else is allowed there.
     required: bool,
-    /// Which token it is.
+    /// The number of its token.
     number: usize,
     mark: Mark,
 }
@@ -67,9 +67,9 @@ pub(super) struct Scanner<'t> {
     ended: bool,
     pub(super) indent: isize,
     indents: Vec<isize>,
-    /// Whether a key may begin here that is not announced.
+    /// Whether a simple key may begin here.
     pub(super) key_may_begin: bool,
-    /// One for each open bracket, and one for what is around them.
+    /// One per open bracket, and one for the outermost level.
     candidates: Vec<Candidate>,
     by_token: HashMap<usize, usize>,
 }
@@ -100,14 +100,14 @@ impl<'t> Scanner<'t> {
         Ok(self.ready.front().cloned().unwrap_or_else(end))
     }
 
-    /// Goes on behind the next token.
+    /// Consumes the next token.
     pub(super) fn take(&mut self) {
         if self.ready.pop_front().is_some() {
             self.taken += 1;
         }
     }
 
-    /// Whether the next token is not there, or may turn out to come behind the mark of a key.
+    /// Whether the next token is missing, or may have to come after a key token.
     fn needs_more(&mut self) -> Found<bool> {
         if self.ready.is_empty() {
             return Ok(true);
@@ -126,7 +126,7 @@ impl<'t> Scanner<'t> {
         self.candidates.len() > 1
     }
 
-    /// Whether a candidate can still be a key: its colon stands on the same line, and not too far.
+    /// Whether a candidate can still be a key: its colon must be on the same line, and near.
     fn is_valid(&mut self, level: usize) -> Found<bool> {
         let now = self.cursor.mark;
         let Some(candidate) = self.candidates.get_mut(level).filter(|candidate| candidate.possible) else {
@@ -176,7 +176,7 @@ impl<'t> Scanner<'t> {
         self.ready.push_back(Token { kind, line });
     }
 
-    /// Puts a token before one that is known by its number; at the end if that is gone.
+    /// Inserts a token before one with a given number; at the end if that is gone.
     fn put_before(&mut self, number: usize, kind: Kind<'t>, line: usize) {
         let token = Token { kind, line };
         match number.checked_sub(self.taken).filter(|at| *at <= self.ready.len()) {
@@ -185,7 +185,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// Begins a collection in block style if the column is further in than what is open.
+    /// Begins a block collection if the column is indented further.
     fn indent_to(&mut self, column: usize, number: Option<usize>, kind: Kind<'t>, line: usize) -> Found<()> {
         let column = isize::try_from(column).unwrap_or(isize::MAX);
         if self.in_flow() || self.indent >= column {
@@ -203,7 +203,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    /// Ends the collections that are further in than the column.
+    /// Ends the block collections that are indented further than the column.
     fn unindent_to(&mut self, column: isize) {
         while !self.in_flow() && self.indent > column {
             self.put(Kind::BlockEnd, self.cursor.mark.line);
@@ -271,7 +271,7 @@ impl<'t> Scanner<'t> {
 
     fn skip_to_token(&mut self) {
         loop {
-            // A tab is no indentation: where a key may begin it does not count as space.
+            // A tab is no indentation: where a key may begin it is no whitespace.
             let tabs = self.in_flow() || !self.key_may_begin;
             self.cursor.skip_while(|c| c == ' ' || (tabs && c == '\t'));
             self.cursor.skip_comment();
@@ -285,7 +285,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// A token that ends everything that is indented.
+    /// A token that ends all indentation.
     fn fetch_mark(&mut self, length: usize, kind: Kind<'t>) -> Found<()> {
         self.unindent_to(-1);
         self.drop_key()?;
@@ -323,7 +323,7 @@ impl<'t> Scanner<'t> {
         self.fetch_sign(kind)
     }
 
-    /// An item of a list, or a key with its sign before it.
+    /// A list item, or an explicit key.
     fn fetch_announced(&mut self, kind: Kind<'t>, start: Kind<'t>) -> Found<()> {
         let flow = self.in_flow();
         let is_entry = kind == Kind::BlockEntry;
@@ -396,7 +396,7 @@ impl<'t> Scanner<'t> {
     }
 }
 
-/// What names are made of.
+/// The characters of names.
 pub(super) fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 }

@@ -1,5 +1,4 @@
-//! Whether the certificate and the key of a secret look like a pair. Only the armour is looked at: what is inside is
-//! the business of whoever serves with it.
+//! Checks that the certificate and key of a TLS Secret look like a pair. Only the PEM armor is examined, not the contents.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

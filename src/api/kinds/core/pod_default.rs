@@ -1,4 +1,4 @@
-//! What pods and pod templates get when they do not say it.
+//! Defaults of pods and pod templates.
 
 use std::collections::BTreeSet;
 

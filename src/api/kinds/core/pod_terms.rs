@@ -1,4 +1,4 @@
-//! What an update of pods may keep saying although its feature is off, because they said it before.
+//! Fields that an update of a pod may keep although their feature gate is off, because it had them before.
 
 use std::collections::BTreeSet;
 

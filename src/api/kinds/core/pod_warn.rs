@@ -1,4 +1,4 @@
-//! What the writer of a pod or a template is told although it is accepted.
+//! Warnings about accepted pods and pod templates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

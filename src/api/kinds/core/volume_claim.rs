@@ -1,4 +1,4 @@
-//! Claims to persistent volumes.
+//! PersistentVolumeClaims.
 
 use super::{pod_warn, resources};
 use crate::api::field::{FieldError, Path, quoted};

@@ -1,4 +1,4 @@
-//! The annotation that definitions in groups of the community need.
+//! The approval annotation of definitions in protected community groups.
 
 use super::super::Errors;
 use super::super::check::Node;

@@ -1,4 +1,4 @@
-//! How objects are turned into other versions.
+//! The conversion settings of a definition.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -176,7 +176,7 @@ fn per_version<'a>(spec: &Node<'a>, field: &str, whole: &str) -> Option<Node<'a>
 struct Lenience {
     /// Whether it must take a version of the question that is known.
     needs_known_review: bool,
-    /// Whether whom it may be trusted by may make no sense: of what is not served yet, or made none before.
+    /// Whether an invalid CA bundle is tolerated: the version is not served yet, or the bundle was invalid before.
     takes_any_bundle: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What is shown of custom objects elsewhere: their scale, the columns of their tables, the fields that select them.
+//! The scale, the table columns and the selectable fields of a definition.
 
 use std::collections::BTreeSet;
 

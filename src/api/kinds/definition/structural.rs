@@ -1,4 +1,4 @@
-//! Whether a schema is structural: every field has one type, told in one place.
+//! Checks that a schema is structural: every field has one type, stated in one place.
 
 use super::pattern;
 use crate::api::field::Path;

@@ -1,4 +1,4 @@
-//! ResourceClaims: what is asked for. And their templates.
+//! ResourceClaims and their templates.
 
 use super::super::check::{Node, fill, fill_text, items_mut, present_mut, same};
 use super::super::{Errors, KindRules, PLAIN, StatusMeta, gated};

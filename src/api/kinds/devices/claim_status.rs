@@ -1,4 +1,4 @@
-//! The status of ResourceClaims: what was given.
+//! The status of ResourceClaims: the allocated devices.
 
 use super::super::check::{Node, present_mut};
 use super::super::core::affinity;

@@ -1,4 +1,4 @@
-//! ResourceSlices: what there is.
+//! ResourceSlices: the available devices.
 
 use super::super::check::{Node, same};
 use super::super::core::affinity;

@@ -1,7 +1,7 @@
-//! Signatures that another implementation made of `{"alg":...}` and `{"a":1}`, so that ours cannot be wrong in the same way
-//! on both sides.
+//! Signatures of `{"alg":...}` and `{"a":1}` by another implementation, so that ours cannot be wrong in the same way on both
+//! sides.
 
-/// The key of the signatures with RSA.
+/// The key of the RSA signatures.
 const RSA: &str = r#"{"kty":"RSA","n":"u2T4PF1_yTMPt8QszscTYUd9uRa2JqyHo5wJGUQIY9yC9TiYV1N94BwJo5qzQte8SAHUL1eO_N3qSNs-TzFNZoa1ncCYJnUPx0XeEdt29UQMegQJNz4cJpZ4w2BLfM46D0VAC8kZA-PGkj-jSO8ESfPya3VUgIqZHMm1wA7aq3H--O2DbOn-eR19cGbKIA2iWzusCNkbE-lxhXHSy1iTuQ","e":"AQAB"}"#;
 
 /// Algorithm, public key and signature.

@@ -1,4 +1,4 @@
-//! The record of one request as it grows.
+//! Collects the audit event of one request while it is served.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -35,16 +35,16 @@ use super::Audit;
 /// Requests that take longer than this say so.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// What is kept of an answer.
+/// The response as far as it was recorded.
 #[derive(Default)]
 struct Answer {
     encoding: Option<Encoding>,
     bytes: Vec<u8>,
-    /// Whether it was too much.
+    /// Whether the response exceeded the limit.
     cut: bool,
 }
 
-/// The record of one request as it grows.
+/// Collects the audit event of one request while it is served.
 pub struct Trail {
     pub(super) ledger: Arc<Ledger>,
     clock: Clock,
@@ -53,7 +53,7 @@ pub struct Trail {
     decision: Decision,
     object: RefCell<Option<ObjectRef>>,
     pub(super) is_long_running: bool,
-    /// Whether the request was refused before anybody was known: of those there is one record.
+    /// Whether authentication failed: such requests get a single event.
     pub(super) is_refused: bool,
     acts_as: RefCell<Option<Arc<Identity>>>,
     answered: RefCell<Option<Answered>>,
@@ -61,7 +61,7 @@ pub struct Trail {
     answer: RefCell<Answer>,
     held: RefCell<Option<Held>>,
     notes: RefCell<BTreeMap<String, String>>,
-    /// What is noted only when all is over.
+    /// Annotations that only the last event gets.
     late: RefCell<BTreeMap<String, String>>,
     pub(super) is_over: Cell<bool>,
 }
@@ -112,12 +112,12 @@ impl Trail {
         }
     }
 
-    /// Notes whom the caller acts as.
+    /// Records the impersonated user.
     pub fn acts_as(&self, identity: &Arc<Identity>) {
         self.acts_as.replace(Some(identity.clone()));
     }
 
-    /// Notes that the request asks for something that will go.
+    /// Annotates requests for deprecated versions.
     pub fn deprecated(&self, resource: &Resource) {
         if resource.deprecation().is_none() {
             return;
@@ -129,7 +129,7 @@ impl Trail {
         }
     }
 
-    /// Notes a status that is the answer.
+    /// Records a Status as the response.
     pub fn status(&self, status: &Status, json: &[u8]) {
         self.answered.replace(Some(Answered::status(status)));
         if self.head.level == Level::RequestResponse {
@@ -137,7 +137,7 @@ impl Trail {
         }
     }
 
-    /// Notes a piece of the answer.
+    /// Records a piece of the response.
     pub fn told(&self, encoding: Encoding, piece: &[u8]) {
         if self.head.level < Level::RequestResponse {
             return;
@@ -156,17 +156,17 @@ impl Trail {
         }
         *answer = Answer { cut: true, ..Answer::default() };
         self.notes.borrow_mut().insert(TRUNCATED.to_owned(), "true".to_owned());
-        // Nothing is kept, so nothing is held: whoever reads slowly takes no room from others for it.
+        // The recorded bytes are dropped, so a slow reader holds no audit budget.
         *room = Some(self.ledger.room());
     }
 
-    /// The answer. What is in it is taken out of the trail.
+    /// Takes the recorded response out of the trail.
     pub(super) fn response(&self) -> Option<Arc<Response>> {
         let answer = self.answer.take();
         Some(self.kept(answer.encoding?, answer.bytes.into()))
     }
 
-    /// What was said already when the answer of a request without an end begins: all of it, if that is a refusal.
+    /// The response recorded so far, when a long-running request begins to answer. An error is complete by then.
     pub(super) fn so_far(&self) -> Option<Arc<Response>> {
         let answer = self.answer.borrow();
         Some(self.kept(answer.encoding?, Bytes::copy_from_slice(&answer.bytes)))
@@ -199,7 +199,7 @@ impl Trail {
         }
     }
 
-    /// Writes a record and waits for it, if anybody wants that.
+    /// Writes an event unless the policy omits its stage, and waits for blocking backends.
     pub(super) async fn write(&self, event: Event, held: Held) -> bool {
         if self.decision.omitted.contain(event.stage) {
             return true;
@@ -207,7 +207,7 @@ impl Trail {
         self.ledger.write(event, held).await
     }
 
-    /// The last record: what is in it is taken out of the trail.
+    /// Builds the last event, taking its contents out of the trail.
     fn last(&self) -> Option<(Event, Held)> {
         if self.is_over.replace(true) {
             return None;
@@ -225,14 +225,14 @@ impl Trail {
         (!self.decision.omitted.contain(event.stage)).then_some((event, held))
     }
 
-    /// The request is over.
+    /// Writes the last event.
     pub(super) async fn end(&self) {
         if let Some((event, held)) = self.last() {
             self.ledger.write_last(event, held).await;
         }
     }
 
-    /// Takes over what guards and verbs have noted, and how the request is answered.
+    /// Takes over annotations of authentication, authorization and verbs, and the status code.
     pub(super) fn answered(&self, request: &HttpRequest, context: &Context, code: u16) {
         self.note(request, context);
         let received = &context.warnings.received;
@@ -272,7 +272,7 @@ impl Trail {
     }
 }
 
-/// A request that nobody waits for any more, and one that broke the server, are written down too.
+/// Requests that the client abandoned, and those that panicked, get their last event here.
 impl Drop for Trail {
     fn drop(&mut self) {
         if self.is_refused {
@@ -320,7 +320,7 @@ mod tests {
     use crate::ledger::batches::Word;
     use crate::metrics::Metrics;
 
-    /// The trail of a request, and where its records go.
+    /// The trail of a request, and the receiver of its events.
     fn trail(omitted: Stages) -> (Trail, mpsc::Receiver<Word>) {
         let mut ledger = Ledger::new(Metrics::new(Timestamp(0)).unwrap().audit);
         let batching = Batching { waiting: 10, most: 1, wait: Duration::ZERO, rate: None };
@@ -361,7 +361,7 @@ mod tests {
         Some(serde_json::from_slice(&text).unwrap())
     }
 
-    /// Handles a request until the server breaks on it.
+    /// Handles a request until the handler panics.
     async fn broken(trail: Trail) {
         let handling = async move {
             let _context = trail;

@@ -1,5 +1,6 @@
-//! Requests for versions that other servers serve. Who asks was found out here, and whether they may; the other server is told whom
-//! it is asked for and does the rest. What goes wrong on the way is told in plain text, as clients of such groups know it.
+//! Requests for group versions that extension API servers serve. This server authenticates and authorizes. The extension server
+//! gets the user's identity in headers and does the rest. Errors on the way are plain text, as clients of aggregated groups
+//! expect.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,9 +29,9 @@ use super::super::worker::Worker;
 use super::super::{openapi, render};
 use super::{headers, proxy, talk};
 
-/// Where OpenAPI documents stand.
+/// The path prefix of OpenAPI v3 documents.
 const OPENAPI: &str = "/openapi/v3/";
-/// What other servers may not say to browsers in the name of this one.
+/// CORS headers, which only this server may set.
 const CORS: [&str; 4] = [
     "access-control-allow-credentials",
     "access-control-allow-headers",
@@ -38,32 +39,32 @@ const CORS: [&str; 4] = [
     "access-control-allow-origin",
 ];
 
-/// How extension servers are dealt with.
+/// Settings for extension API servers.
 #[derive(Clone, Copy, Debug)]
 pub struct Manners {
-    /// Whether an answer that leads the client elsewhere is refused.
+    /// Whether redirects are refused.
     pub refuses_redirects: bool,
-    /// Whether they are told the uid of whoever asks.
+    /// Whether the user's UID is sent along.
     pub tells_uid: bool,
 }
 
-/// A request for an extension server.
+/// A request for an extension API server.
 pub struct Passed<'a> {
-    /// What is registered.
+    /// The APIService that registers the group version.
     pub registration: Arc<Registration>,
-    /// The path, without escapes.
+    /// The unescaped path.
     pub path: &'a str,
-    /// Who asks.
+    /// The user who asks.
     pub user: &'a Identity,
-    /// Whether it asks for events as they come.
+    /// Whether it is a watch.
     pub is_watch: bool,
-    /// By which records know the request.
+    /// The audit ID, which is passed on.
     pub audit_id: &'a Value,
-    /// The place among the requests in flight.
+    /// The request's seat among those in flight.
     pub permit: &'a Permit,
 }
 
-/// Who serves what a request is for, if that is somebody else. Costs nothing where a resource that is built in was found.
+/// The APIService that serves a request, unless this server does. Free for requests that matched a built-in resource.
 pub async fn route(
     worker: &Worker,
     request: &Request<'_>,
@@ -91,14 +92,14 @@ pub async fn route(
     extensions.find(group, version).await
 }
 
-/// What is built in cannot be covered.
+/// APIServices cannot replace built-in versions.
 fn is_builtin(worker: &Worker, group: &str, version: &str) -> bool {
     let served = worker.served();
     let version = served.catalog.group(group).and_then(|group| group.version(version));
     version.is_some_and(|version| version.resources.iter().any(|resource| resource.custom.is_none()))
 }
 
-/// Passes a request on.
+/// Proxies a request to its extension API server.
 pub async fn pass(
     worker: &Rc<Worker>,
     request: &HttpRequest,
@@ -136,13 +137,12 @@ async fn resolve(
     Ok(Destination { asker: passed.user.name.clone(), ..to })
 }
 
-/// 503 in plain text.
 fn unavailable(why: &str) -> HttpResponse {
     render::plain(503, format!("{why}\n"))
 }
 
-/// Adds what the other server is told of the client, and of how the request came. What clients said of themselves was left out.
-/// The error is about somebody whom it cannot be told of.
+/// Adds the headers that identify the user and the proxy hop. The client's own versions of them are gone by now. Errors if the
+/// user's identity cannot be put into headers.
 fn tell(
     worker: &Worker,
     headers: &mut HeaderMap,
@@ -187,7 +187,7 @@ async fn forward(
     let ask = Ask { method: method(request), headers, body: proxy::body(request, payload) };
     let asking = worker.shared.extensions.upstream().ask(to, ask);
     let answer = match version_at(passed.path) {
-        // What there is at all is asked for by everybody who looks around: nobody shall wait for long.
+        // Every client asks for discovery, so a slow extension server must not delay it for long.
         Some(_) => match timeout(EXTENSION_DISCOVERY, asking).await {
             Ok(answer) => answer,
             Err(_) => return unavailable("error trying to reach service: context deadline exceeded"),
@@ -209,7 +209,7 @@ fn back(worker: &Worker, request: &HttpRequest, mut answer: Answer, is_watch: bo
     }
     CORS.iter().for_each(|name| drop(answer.headers.remove(*name)));
     if is_watch && answer.body.length().is_none() {
-        // It has no end of its own: a server that stops ends it, as it ends its own.
+        // Watches have no end: this server ends them at shutdown, as it ends its own.
         let leaving = worker.shared.connecting.leaving.clone();
         let body = answer.body.take_until(async move { leaving.begun().await });
         return proxy::head(answer.status.as_u16(), &answer.headers).streaming(body);
@@ -217,7 +217,7 @@ fn back(worker: &Worker, request: &HttpRequest, mut answer: Answer, is_watch: bo
     proxy::whole(request, answer)
 }
 
-/// Both ends agree to speak something else.
+/// Upgrades the connection to an extension API server.
 async fn switch(
     worker: &Rc<Worker>,
     request: &HttpRequest,

@@ -1,4 +1,4 @@
-//! Headers on their way through: which of them concern only the client and this server, and which others are added.
+//! Headers of proxied requests: which of them are dropped, and which are added.
 
 use std::rc::Rc;
 
@@ -20,30 +20,31 @@ use super::{client_address, host};
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const WEBSOCKET_PROTOCOL: HeaderName = HeaderName::from_static("sec-websocket-protocol");
 
-/// Headers that are about one connection and not about what is sent through it.
+/// Headers that concern one connection only (hop-by-hop).
 fn is_hop(name: &HeaderName) -> bool {
     [CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE]
         .contains(name)
         || matches!(name.as_str(), "keep-alive" | "proxy-connection")
 }
 
-/// Who the client is, is between it and this server: whoever is behind must not be able to act for it. Nor shall it take the
-/// word of a client for that of a proxy.
+/// Credentials stay between client and this server: the backend must not be able to act as the client. Nor may it take a client's
+/// header for one of a front proxy.
 fn is_credential(name: &HeaderName, of_proxies: &[&Headers]) -> bool {
     *name == AUTHORIZATION
         || name.as_str().starts_with("impersonate-")
         || of_proxies.iter().any(|headers| headers.has(name.as_str()))
 }
 
-/// Whether the client wants to speak something else than HTTP. Another version of HTTP is not: on a connection that is this server's
-/// own, the client could then say whatever this server may, in anybody's name.
+/// Whether the client wants to switch to a protocol other than HTTP. A switch to HTTP/2 is refused: on a connection of this
+/// server's own, the client could impersonate anybody.
 pub(super) fn asks_to_switch(request: &HttpRequest) -> bool {
     let is_http = |protocol: &str| protocol.starts_with("h2") || protocol.starts_with("http");
     parts(request.headers(), "connection").any(|part| part.contains("upgrade"))
         && !parts(request.headers(), "upgrade").any(|protocol| is_http(&protocol))
 }
 
-/// What a header lists, in small letters. Signs that are no text hide nothing: others may read what stands beside them.
+/// The comma-separated items of a header, in lower case. Invalid UTF-8 is replaced rather than skipped, because the backend may
+/// read the items beside it.
 fn parts(headers: &Incoming, name: &str) -> impl Iterator<Item = String> {
     let parts = headers.get_all(name).flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     parts.map(|part| String::from_utf8_lossy(part.trim_ascii()).to_ascii_lowercase())
@@ -62,7 +63,7 @@ pub(super) fn own(location: &Location) -> HeaderMap {
 /// The headers of a request that is passed on.
 pub(super) fn passed_on(request: &HttpRequest) -> HeaderMap {
     let named = named_in_connection(request.headers());
-    // Names of protocols mean nothing where none is spoken, and one of them may be a token.
+    // Subprotocols mean nothing without an upgrade, and one of them may be a bearer token.
     let mut headers = kept(request, |name| {
         !is_hop(name) && *name != WEBSOCKET_PROTOCOL && !named.iter().any(|one| name == one.as_str())
     });
@@ -73,12 +74,12 @@ pub(super) fn passed_on(request: &HttpRequest) -> HeaderMap {
     headers
 }
 
-/// The headers of a request to speak something else.
+/// The headers of an upgrade request that is passed on.
 pub(super) fn to_switch(request: &HttpRequest) -> HeaderMap {
     let named = named_in_connection(request.headers());
     let is_named = |name: &HeaderName| named.iter().any(|one| name == one.as_str());
     let mut headers = kept(request, |name| *name == UPGRADE || !is_hop(name) && !is_named(name));
-    // What else the client names there must not make anybody on the way drop what this server says of it.
+    // Other names that the client puts into Connection must not make a proxy on the way drop this server's headers.
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     let kept: Vec<&str> = without_token(request).collect();
     headers.remove(WEBSOCKET_PROTOCOL);
@@ -88,13 +89,13 @@ pub(super) fn to_switch(request: &HttpRequest) -> HeaderMap {
     headers
 }
 
-/// The protocols that a client proposes to speak over WebSocket, in its order. They may stand on one line or on many.
+/// The WebSocket subprotocols that a client proposes, in order. They may stand in one header or in several.
 pub(super) fn protocols(request: &HttpRequest) -> impl Iterator<Item = &str> {
     let lines = request.headers().get_all(WEBSOCKET_PROTOCOL.as_str()).filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).map(str::trim).filter(|protocol| !protocol.is_empty())
 }
 
-/// The same without those that are tokens.
+/// The proposed subprotocols without bearer tokens.
 pub(super) fn without_token(request: &HttpRequest) -> impl Iterator<Item = &str> {
     protocols(request).filter(|protocol| !protocol.starts_with(TOKEN_PROTOCOL))
 }
@@ -106,7 +107,7 @@ fn kept(request: &HttpRequest, wanted: impl Fn(&HeaderName) -> bool) -> HeaderMa
     let of_proxies: Vec<&Headers> = own.into_iter().chain([&usual]).collect();
     for (name, value) in request.headers() {
         let Some((name, value)) = upstream::header(name.as_str(), value.as_bytes()) else { continue };
-        // The length is told by the body itself, and whether to go on with it was told by this server.
+        // The body knows its own length, and this server has already answered Expect.
         let ours = [HOST, CONTENT_LENGTH, EXPECT].contains(&name);
         if !ours && !is_credential(&name, &of_proxies) && wanted(&name) {
             headers.append(name, value);
@@ -119,7 +120,7 @@ fn kept(request: &HttpRequest, wanted: impl Fn(&HeaderName) -> bool) -> HeaderMa
     headers
 }
 
-/// Adds the client to those for whom the request is made.
+/// Appends the client to X-Forwarded-For.
 fn add_client(request: &HttpRequest, headers: &mut HeaderMap) {
     let Some(client) = client_address(request) else { return };
     let before = headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok());
@@ -133,7 +134,7 @@ fn named_in_connection(headers: &Incoming) -> Vec<String> {
     parts(headers, "connection").collect()
 }
 
-/// The headers of an answer that the client shall see.
+/// The headers of a backend's response that the client gets.
 pub(super) fn of_answer(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
     let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let named: Vec<String> =

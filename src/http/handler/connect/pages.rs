@@ -1,5 +1,5 @@
-//! Pages that come back through a proxy, with their links led back. They are gathered for that, up to a bound each and a
-//! bound for all of them; one that is too large or too slow passes as it is.
+//! Rewrites links of HTML pages that come through a proxy. A page is buffered for that, bounded per page and in total. A page
+//! that is too large or too slow passes unchanged.
 
 use std::io::{self, Read as _};
 use std::pin::pin;
@@ -22,14 +22,13 @@ use super::super::counted::Counted;
 use super::super::gzip;
 use super::proxy;
 
-/// What a page may grow to when its links are led back: so many times its length and a little more, so that what a small
-/// page may need is small too.
+/// How much rewriting may enlarge a page: a factor and a constant. The bound of a small page is small.
 const GROWS_BY: usize = 8;
 const GROWS_ANYWAY_BYTES: usize = 64 << 10;
-/// What any page may grow to.
+/// The size limit of any rewritten page.
 const GROWN_PAGE_BYTES: usize = 2 * PROXY_PAGE_BYTES;
 
-/// How a page is packed.
+/// The content encoding of a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Packing {
     Plain,
@@ -48,14 +47,14 @@ fn packing(headers: &HeaderMap) -> Option<Packing> {
     }
 }
 
-/// Whether an answer is a page whose links can be read.
+/// Whether a response is an HTML page that can be rewritten.
 pub(super) fn is_page(headers: &HeaderMap) -> bool {
     let media = value(headers, CONTENT_TYPE).split(';').next().unwrap_or_default();
     media.trim() == "text/html" && packing(headers).is_some()
 }
 
-/// The answer with its links led back. `held`: its room among the pages; if there is no more of it the answer is refused, or
-/// passes as it is.
+/// Rewrites the links of a response. `held`: its share of the page budget. If the budget is exhausted, the response is refused or
+/// passes unchanged.
 pub(super) async fn led_back(
     answer: Answer,
     links: &Links,
@@ -75,7 +74,7 @@ pub(super) async fn led_back(
         }
     };
     let links = links.clone();
-    // A large page takes milliseconds: the other requests of this thread shall not wait for it.
+    // A large page takes milliseconds: rewriting on this thread would delay its other requests.
     let made = web::block(move || rewrite(page, packing, &links)).await;
     match made.map_err(|error| Status::internal(error.to_string()))? {
         (_, Some(full)) if may_refuse => Err(full),
@@ -83,11 +82,11 @@ pub(super) async fn led_back(
     }
 }
 
-/// What came of gathering a page.
+/// The outcome of buffering a page.
 enum Gathered {
-    /// All of it.
+    /// The whole page.
     All(Counted),
-    /// Only its beginning: it is too large or too slow, or there was no room, which is said here.
+    /// Only its beginning: the page is too large or too slow, or the budget is exhausted, which the status says.
     Begun(Counted, Option<Box<Status>>),
 }
 
@@ -114,20 +113,20 @@ where
     Ok(Gathered::Begun(Counted { bytes: page.freeze(), held }, full))
 }
 
-/// The page with its links led back; as it was if that cannot be. If only because there was no room, that is said.
+/// Rewrites the links, or leaves the page unchanged if that fails. A status says if only the budget was missing.
 fn rewrite(page: Counted, packing: Packing, links: &Links) -> (Counted, Option<Box<Status>>) {
     let Counted { bytes, mut held } = page;
     let (bytes, full) = match make(&bytes, packing, links, &mut held) {
         Ok(made) => (made.unwrap_or(bytes), None),
         Err(full) => (bytes, Some(full)),
     };
-    // Never more than before: what it was made of has gone.
+    // Shrinking cannot fail. The intermediate copies are gone.
     let left = bytes.len().min(held.bytes());
     let _ = held.set(left);
     (Counted { bytes, held }, full)
 }
 
-/// The page anew; none if it cannot be read.
+/// The rewritten page; `None` if it cannot be decoded.
 fn make(page: &Bytes, packing: Packing, links: &Links, held: &mut Held) -> Result<Option<Bytes>> {
     let most = |length: usize| (GROWS_BY * length + GROWS_ANYWAY_BYTES).min(GROWN_PAGE_BYTES);
     if packing == Packing::Plain {
@@ -137,12 +136,12 @@ fn make(page: &Bytes, packing: Packing, links: &Links, held: &mut Held) -> Resul
     held.set(page.len() + PROXY_PAGE_BYTES)?;
     let mut plain = Vec::new();
     let read = GzDecoder::new(&page[..]).take(PROXY_PAGE_BYTES as u64 + 1).read_to_end(&mut plain);
-    // Too large, or broken: the client shall see what is there.
+    // Too large or corrupt: the client gets the original.
     if !read.is_ok_and(|length| length <= PROXY_PAGE_BYTES) {
         return Ok(None);
     }
     let most = most(plain.len());
-    // Both unpacked, the new one, and that packed again.
+    // The unpacked page, the rewritten one, and that compressed again.
     held.set(page.len() + plain.len() + 2 * most)?;
     Ok(Some(gzip::pack(&links.rewrite_page(&plain, most))))
 }

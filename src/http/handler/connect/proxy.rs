@@ -1,5 +1,4 @@
-//! Requests that are passed on to whoever is behind a pod, a service or a node, and the answers on their way back. Bodies
-//! pass piece by piece in both directions.
+//! Proxies requests to a pod, a service or a node, and their responses back. Bodies are streamed in both directions.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use super::{Connecting, Out, common, headers, host, pages};
 
 const FORWARDED_URI: &str = "x-forwarded-uri";
 
-/// Passes a request on.
+/// Proxies a request.
 pub(super) async fn pass(
     connecting: &Arc<Connecting>,
     request: &HttpRequest,
@@ -31,7 +30,7 @@ pub(super) async fn pass(
     mut to: Destination,
     out: &Out<'_>,
 ) -> Result<HttpResponse> {
-    // A page that does not end in a slash would have its relative links led beside the proxy.
+    // Without the final slash, relative links of the page would lead outside of the proxy.
     if to.location.path.is_empty() && matches!(request.method().as_str(), "GET" | "HEAD") {
         return Ok(with_slash(request));
     }
@@ -62,7 +61,7 @@ fn ask(request: &HttpRequest, payload: Payload, links: &Links, to: &Destination)
     Ok(Ask { method, headers, body: body(request, payload) })
 }
 
-/// The body of a request as it comes.
+/// The body of a request as a stream.
 pub(super) fn body(request: &HttpRequest, payload: Payload) -> RequestBody {
     let body = payload.into_inner();
     let length = text(request.headers(), header::CONTENT_LENGTH).parse().ok();
@@ -72,10 +71,10 @@ pub(super) fn body(request: &HttpRequest, payload: Payload) -> RequestBody {
     RequestBody::pieces(Box::pin(body.map(|piece| piece.map_err(io::Error::other))), length)
 }
 
-/// 503, unless it is known better.
+/// The error for an unreachable backend: 503 unless the failure has a status of its own.
 pub(super) fn unreachable(to: &Destination, failure: &Failure) -> Box<Status> {
     match failure {
-        // Of a node whose address says nothing.
+        // A node whose address does not resolve.
         Failure::Lookup(_) if to.reach == Reach::GlobalUnicast && to.trust == Trust::Kubelet => {
             Status::bad_request(failure.to_string())
         }
@@ -84,7 +83,7 @@ pub(super) fn unreachable(to: &Destination, failure: &Failure) -> Box<Status> {
     }
 }
 
-/// The answer as the client shall see it.
+/// The backend's response as the client gets it.
 async fn back(
     connecting: &Connecting,
     request: &HttpRequest,
@@ -100,19 +99,19 @@ async fn back(
     if !pages::is_page(&answer.headers) || *request.method() == actix_web::http::Method::HEAD {
         return Ok(whole(request, answer));
     }
-    // Whoever is behind has done what was asked for: a client that may do it twice is asked to come back if there is no
-    // room, any other gets the page as it is.
+    // The backend has processed the request. If the page budget is exhausted, safe requests get a 429 and can be repeated; all
+    // others get the page without rewritten links.
     let may_refuse = request.method().is_safe();
     pages::led_back(answer, links, connecting.pages.nothing(), may_refuse).await
 }
 
-/// An answer that passes as it is.
+/// Passes a response through unchanged.
 pub(super) fn whole(request: &HttpRequest, answer: Answer) -> HttpResponse {
     let Answer { status, headers, body } = answer;
     let told = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     let mut builder = head(status.as_u16(), &headers);
     if *request.method() == actix_web::http::Method::HEAD {
-        // Nothing follows, but its length is worth knowing.
+        // HEAD: no body, but its length is known.
         let nothing = stream::empty::<io::Result<bytes::Bytes>>();
         return match told {
             Some(length) => builder.body(SizedStream::new(length, nothing)),
@@ -126,7 +125,7 @@ pub(super) fn whole(request: &HttpRequest, answer: Answer) -> HttpResponse {
     }
 }
 
-/// Status and headers of an answer.
+/// Status and headers of a response.
 pub(super) fn head(status: u16, headers: &HeaderMap) -> HttpResponseBuilder {
     let mut builder = HttpResponse::build(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY));
     for (name, value) in headers::of_answer(headers) {

@@ -1,5 +1,5 @@
-//! Conversations: the client and whoever it is led to agree to speak something else than HTTP, and from then on this server
-//! carries their bytes back and forth without looking at them.
+//! Upgraded connections: client and backend agree on another protocol, and this server copies their bytes in both directions
+//! without reading them.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::upstream::{Answer, Ask, Channel, Failure, RequestBody, Switched};
 
 use super::{Connecting, common, headers, proxy, translate};
 
-/// A command or process and its streams.
+/// Exec and attach: the streams of a process.
 pub(super) async fn streams(
     connecting: &Arc<Connecting>,
     request: &HttpRequest,
@@ -32,7 +32,7 @@ pub(super) async fn streams(
     pass_through(connecting, request, to).await
 }
 
-/// Ports of a pod.
+/// Port-forward.
 pub(super) async fn ports(
     connecting: &Arc<Connecting>,
     request: &HttpRequest,
@@ -45,7 +45,7 @@ pub(super) async fn ports(
     pass_through(connecting, request, to).await
 }
 
-/// Whatever a client and somebody behind a proxy agree on.
+/// An upgrade through a proxy, to whatever protocol client and backend agree on.
 pub(super) async fn through_proxy(
     connecting: &Arc<Connecting>,
     request: &HttpRequest,
@@ -70,20 +70,20 @@ async fn pass_through(
     }
 }
 
-/// Lets the client and the other end converse from now on.
+/// Hands the client's connection over to the backend's.
 pub(super) fn hand_over(switch: &Switch, channel: Channel) -> HttpResponse {
     let head = agreement(&channel.headers);
     switch.turn(Box::new(move |client| Box::pin(converse(client, channel, head))));
     switched()
 }
 
-/// What lets the connection of a request leave HTTP. HTTP/2 has no such thing.
+/// The switch by which the connection of a request leaves HTTP. HTTP/2 has no upgrade.
 pub(super) fn switch(request: &HttpRequest) -> Result<Switch> {
     let switch = request.conn_data::<Switch>().filter(|_| headers::asks_to_switch(request));
     switch.cloned().ok_or_else(|| Status::bad_request("Upgrade request required"))
 }
 
-/// Stands for an answer that the conversation gives itself.
+/// A placeholder: the conversation writes the real response.
 pub(super) fn switched() -> HttpResponse {
     HttpResponse::SwitchingProtocols().finish()
 }
@@ -95,7 +95,7 @@ pub(super) fn failed(failure: &Failure) -> Box<Status> {
     })
 }
 
-/// An answer of somebody who did not want to switch.
+/// The response of a backend that refuses to switch.
 pub(super) fn refused(request: &HttpRequest, answer: Answer) -> Result<HttpResponse> {
     if answer.status.as_u16() < 400 {
         let code = answer.status.as_u16();
@@ -104,7 +104,7 @@ pub(super) fn refused(request: &HttpRequest, answer: Answer) -> Result<HttpRespo
     Ok(proxy::whole(request, answer))
 }
 
-/// The head with which the other end agreed, for the client.
+/// The backend's 101 response, for the client.
 fn agreement(headers: &HeaderMap) -> Vec<u8> {
     let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
     h1_stream::head("101 Switching Protocols", headers)

@@ -1,5 +1,5 @@
-//! Clients that speak WebSocket, and kubelets that speak SPDY. The streams of a command are put from the frames of the one
-//! into those of the other; ports are SPDY inside of WebSocket already, and are only unpacked; logs are put into messages.
+//! Connects WebSocket clients to SPDY kubelets. The streams of exec and attach are translated frame by frame. Port-forward is
+//! SPDY inside WebSocket already and is only unpacked. Logs become messages.
 
 mod command;
 mod log;
@@ -29,39 +29,39 @@ use super::super::render::text;
 use super::talk::{failed, refused, switch, switched};
 use super::{Connecting, headers};
 
-/// The protocol of streams over WebSocket in which a client can say that it has no more input.
+/// The subprotocol with a close signal for stdin.
 const STREAMS: &str = "v5.channel.k8s.io";
-/// What the protocol of a tunnel begins with; behind it stands the protocol inside.
+/// The prefix of tunnel subprotocols; the inner protocol follows.
 const TUNNEL: &str = "SPDY/3.1+";
-/// The protocols of streams over SPDY, the best first.
+/// Subprotocols of exec and attach over SPDY, in order of preference.
 const OVER_SPDY: [&str; 5] =
     ["v5.channel.k8s.io", "v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"];
 const PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 
-/// Whether a client wants to speak WebSocket.
+/// Whether a client asks for WebSocket.
 pub(super) fn wants_websocket(request: &HttpRequest) -> bool {
     headers::asks_to_switch(request)
         && text(request.headers(), header::UPGRADE).eq_ignore_ascii_case("websocket")
 }
 
-/// The protocols that a client proposes for WebSocket; none if it wants to speak something else.
+/// The subprotocols that a client proposes; none unless it asks for WebSocket.
 fn proposed(request: &HttpRequest) -> impl Iterator<Item = &str> {
     let asks = wants_websocket(request);
     headers::protocols(request).filter(move |_| asks)
 }
 
-/// Whether a client wants the streams of a command in frames that a kubelet does not know.
+/// Whether a client asks for exec or attach over WebSocket, which kubelets cannot speak.
 pub(super) fn wants_streams(request: &HttpRequest) -> bool {
     proposed(request).any(|protocol| protocol == STREAMS)
 }
 
-/// The protocols that a client wants to speak inside of a tunnel.
+/// The protocols that a client proposes inside of a tunnel.
 pub(super) fn wants_tunnel(request: &HttpRequest) -> Vec<String> {
     let inside = proposed(request).filter(|protocol| protocol.ends_with(".k8s.io"));
     inside.filter_map(|protocol| protocol.strip_prefix(TUNNEL)).map(str::to_owned).collect()
 }
 
-/// The head with which this server agrees to WebSocket.
+/// This server's 101 response for WebSocket.
 fn agreement(request: &HttpRequest, protocol: &str) -> Result<Vec<u8>> {
     let key = text(request.headers(), header::SEC_WEBSOCKET_KEY);
     if key.is_empty() || text(request.headers(), header::SEC_WEBSOCKET_VERSION) != "13" {
@@ -94,7 +94,7 @@ fn agreed_on(channel: &Channel) -> String {
     channel.headers.get(PROTOCOL).and_then(|value| value.to_str().ok()).unwrap_or_default().trim().to_owned()
 }
 
-/// The streams of a command.
+/// Exec and attach: the streams of a process.
 pub(super) async fn streams(
     connecting: &Arc<Connecting>,
     request: &HttpRequest,
@@ -113,7 +113,7 @@ pub(super) async fn streams(
     }
 }
 
-/// A log, as messages.
+/// A log over WebSocket.
 pub(super) fn log(
     request: &HttpRequest,
     log: impl Stream<Item = io::Result<Bytes>> + Unpin + 'static,
@@ -127,7 +127,7 @@ pub(super) fn log(
     Ok(switched())
 }
 
-/// SPDY inside of WebSocket, for ports.
+/// Port-forward: SPDY inside of WebSocket.
 pub(super) async fn tunnel(
     connecting: &Arc<Connecting>,
     request: &HttpRequest,
@@ -155,7 +155,7 @@ pub(super) async fn tunnel(
     }
 }
 
-/// Carries bytes between messages and the connection to a kubelet.
+/// Copies between WebSocket messages and the byte stream of a kubelet.
 async fn unpack<C: AsyncRead + AsyncWrite + Unpin>(client: C, mut channel: Channel, head: Vec<u8>) {
     let (from_client, mut to_client) = tokio::io::split(client);
     if to_client.write_all(&head).await.is_err() || to_client.flush().await.is_err() {

@@ -1,4 +1,4 @@
-//! What a node asks for on behalf of others: tokens for its pods, and certificates for itself.
+//! Requests that nodes make: tokens for their pods, and certificates for themselves.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use crate::api::words::signers;
 use crate::verbs::admission::Write;
 use crate::verbs::rights;
 
-/// The signers whose certificates nodes are known by.
+/// The signers of the certificates that identify nodes.
 const NODE_SIGNERS: [&str; 2] = [signers::SERVING, signers::KUBELET];
-/// What a node must be allowed, where its pod does not name the audience itself.
+/// The verb that a node needs for an audience that its pod does not name.
 const ANY_AUDIENCE: &str = "request-serviceaccounts-token-audience";
-/// Volumes of before there were drivers, and the driver that serves each.
+/// In-tree volume types, and the CSI driver that serves each.
 const DRIVERS: [(&str, &str); 7] = [
     ("awsElasticBlockStore", "ebs.csi.aws.com"),
     ("azureDisk", "disk.csi.azure.com"),
@@ -36,7 +36,7 @@ const CLAIMS: Looked =
 const VOLUMES: Looked = Looked { group: "", resource: "persistentvolumes", kind: "PersistentVolume" };
 const CSI_DRIVERS: Looked = Looked { group: "storage.k8s.io", resource: "csidrivers", kind: "CSIDriver" };
 
-/// Refuses a token that is not for a pod of the node.
+/// Refuses a token that is not bound to a pod on the node.
 pub async fn token(write: &Write<'_>, request: &Value, node: &str, allowances: Allowances) -> Result<()> {
     let no = |why: &str| Err(write.forbidden(request, why));
     let bound = request.at(&["spec", "boundObjectRef"]).unwrap_or(&Value::Null);
@@ -66,7 +66,7 @@ pub async fn token(write: &Write<'_>, request: &Value, node: &str, allowances: A
     }
 }
 
-/// Why a token may not be for whom it is meant.
+/// Why a token must not have this audience.
 async fn audience(write: &Write<'_>, request: &Value, pod: &Value) -> Result<Option<String>> {
     let asked = request.at(&["spec", "audiences"]).map(Value::items).unwrap_or_default();
     let audience = match asked {
@@ -115,14 +115,14 @@ async fn audience(write: &Write<'_>, request: &Value, pod: &Value) -> Result<Opt
     })
 }
 
-/// Whether a volume holds a token for this audience.
+/// Whether a projected volume has a token for this audience.
 fn projects(volume: &Value, audience: &str) -> bool {
     let sources = volume.at(&["projected", "sources"]).map(Value::items).unwrap_or_default();
     let mut tokens = sources.iter().filter_map(|source| source.get("serviceAccountToken"));
     tokens.any(|token| token.str("audience") == audience)
 }
 
-/// Whether the driver of a volume wants tokens for this audience.
+/// Whether the CSI driver of a volume wants tokens for this audience.
 async fn driver_has(write: &Write<'_>, pod: &Value, volume: &Value, audience: &str) -> Result<bool> {
     let claim = if volume.at(&["ephemeral", "volumeClaimTemplate"]).is_some() {
         Some(format!("{}-{}", meta::name(pod), volume.str("name")))
@@ -144,14 +144,14 @@ async fn driver_has(write: &Write<'_>, pod: &Value, volume: &Value, audience: &s
     Ok(wanted.iter().any(|request| request.str("audience") == audience))
 }
 
-/// The driver that a volume names, or that serves volumes of its kind.
+/// The CSI driver of a volume, named directly or implied by its type.
 fn driver_of(volume: &Value) -> Option<String> {
     let named = volume.get("csi").map(|csi| csi.str("driver").to_owned());
     let of_kind = || DRIVERS.iter().find(|(field, _)| volume.get(field).is_some());
     named.or_else(|| of_kind().map(|(_, driver)| (*driver).to_owned())).filter(|driver| !driver.is_empty())
 }
 
-/// Why a node may not ask for this certificate.
+/// Why a node must not request this certificate.
 pub fn certificate(request: &Value, node: &str) -> Option<String> {
     let spec = request.get("spec").unwrap_or(&Value::Null);
     if !NODE_SIGNERS.contains(&spec.str("signerName")) {
@@ -164,7 +164,7 @@ pub fn certificate(request: &Value, node: &str) -> Option<String> {
         Err(why) => return Some(format!("unable to parse csr: {why}")),
     };
     let names = parsed.subject_name().entries_by_nid(Nid::COMMONNAME);
-    // Of several names the last counts, as it does for who reads the certificate.
+    // The last of several common names counts, as it does in the certificate authenticator.
     let name = names.last().and_then(|name| name.data().to_string().ok()).unwrap_or_default();
     (name != format!("system:node:{node}"))
         .then(|| format!("can only create a node CSR with CN=system:node:{node}"))

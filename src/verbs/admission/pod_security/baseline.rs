@@ -1,4 +1,4 @@
-//! The checks of the baseline level: what lets a pod reach beyond itself.
+//! The checks of the baseline level.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -9,12 +9,12 @@ use crate::api::words::annotations::{APPARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
 
 use super::pod::{Pod, Values, Violation, containers, is_true, listed, plural, security, setters, violation};
 
-/// The type of a profile that does not confine: it is neither what the runtime brings nor what lies on the node.
+/// The type of a profile that is neither RuntimeDefault nor Localhost.
 fn bad_profile(profile: Option<&Value>) -> Option<&str> {
     profile.map(|profile| profile.str("type")).filter(|kind| !["RuntimeDefault", "Localhost"].contains(kind))
 }
 
-/// Profiles of AppArmor, in fields or annotations, that do not confine.
+/// AppArmor profiles, from fields or annotations, that do not confine.
 pub fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
     let mut types = Values::new();
     let of_pod = bad_profile(pod.security(&["appArmorProfile"]));
@@ -46,7 +46,7 @@ pub fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-/// What containers have anyway.
+/// The default capabilities, which are allowed.
 const CAPABILITIES: [&str; 13] = [
     "AUDIT_WRITE",
     "CHOWN",
@@ -63,7 +63,7 @@ const CAPABILITIES: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
-/// The containers that add capabilities beyond these, and which.
+/// The containers that add other capabilities, and which.
 pub fn adders<'a>(pod: &Pod<'a>, allowed: &[&str]) -> Option<String> {
     let mut found = Values::new();
     let culprits = pod.culprits(|container| {
@@ -78,19 +78,19 @@ pub fn adders<'a>(pod: &Pod<'a>, allowed: &[&str]) -> Option<String> {
         .then(|| format!("{who} must not include {what} in securityContext.capabilities.add"))
 }
 
-/// Capabilities beyond those that containers have anyway.
+/// Capabilities beyond the default ones.
 pub fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     Some(violation("non-default capabilities", adders(pod, &CAPABILITIES)?))
 }
 
-/// Networks, processes and memory of the host.
+/// Host network, PID and IPC namespaces.
 pub fn host_namespaces(pod: &Pod<'_>) -> Option<Violation> {
     let fields = ["hostNetwork", "hostPID", "hostIPC"].into_iter().filter(|field| pod.is_set(field));
     let set: Vec<String> = fields.map(|field| format!("{field}=true")).collect();
     (!set.is_empty()).then(|| violation("host namespaces", set.join(", ")))
 }
 
-/// Volumes that are folders of the host.
+/// HostPath volumes.
 pub fn host_paths(pod: &Pod<'_>) -> Option<Violation> {
     let volumes = pod.spec().get("volumes").map(Value::items).unwrap_or_default();
     let bad = volumes.iter().filter(|volume| volume.get("hostPath").is_some());
@@ -99,7 +99,7 @@ pub fn host_paths(pod: &Pod<'_>) -> Option<Violation> {
     (!names.is_empty()).then(|| violation("hostPath volumes", detail()))
 }
 
-/// Ports of the host.
+/// Host ports.
 pub fn host_ports(pod: &Pod<'_>) -> Option<Violation> {
     let mut found = BTreeSet::new();
     let culprits = pod.culprits(|container| {
@@ -117,14 +117,14 @@ pub fn host_ports(pod: &Pod<'_>) -> Option<Violation> {
     Some(violation("hostPort", format!("{} {uses} {ports} {}", containers(&culprits), found.join(", "))))
 }
 
-/// Containers that may do what the host may.
+/// Privileged containers.
 pub fn privileged(pod: &Pod<'_>) -> Option<Violation> {
     let culprits = pod.culprits(|container| is_true(security(container, &["privileged"])));
     let detail = || format!("{} must not set securityContext.privileged=true", containers(&culprits));
     (!culprits.is_empty()).then(|| violation("privileged", detail()))
 }
 
-/// Containers that see more of `/proc` than others.
+/// Containers with an unmasked `/proc`.
 pub fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_relaxed() {
         return None;
@@ -145,12 +145,12 @@ const SELINUX: [&str; 4] = ["", "container_t", "container_init_t", "container_kv
 const SELINUX_31: [&str; 5] =
     ["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
 
-/// Labels of SELinux other than those for containers.
+/// SELinux options other than those for containers.
 pub fn se_linux(pod: &Pod<'_>) -> Option<Violation> {
     se_linux_of(pod, &SELINUX)
 }
 
-/// The same, with one more type.
+/// SELinux options as of 1.31, which allows one more type.
 pub fn se_linux_31(pod: &Pod<'_>) -> Option<Violation> {
     se_linux_of(pod, &SELINUX_31)
 }
@@ -181,7 +181,7 @@ fn se_linux_of<'a>(pod: &Pod<'a>, allowed: &[&str]) -> Option<Violation> {
     Some(violation("seLinuxOptions", format!("{who} set forbidden securityContext.seLinuxOptions: {what}")))
 }
 
-/// Before there was a field, annotations named the profile.
+/// Seccomp profiles in annotations, from before there was a field.
 pub fn seccomp_annotations(pod: &Pod<'_>) -> Option<Violation> {
     let mut found = BTreeSet::new();
     let of_containers =
@@ -198,7 +198,7 @@ pub fn seccomp_annotations(pod: &Pod<'_>) -> Option<Violation> {
     (!found.is_empty()).then(|| violation("seccompProfile", format!("forbidden {word} {}", found.join(", "))))
 }
 
-/// Who sets a seccomp profile that does not confine.
+/// Seccomp profiles that do not confine.
 pub fn seccomp_setters(pod: &Pod<'_>) -> Option<Violation> {
     let mut types = Values::new();
     let of_pod = bad_profile(pod.security(&["seccompProfile"]));
@@ -216,7 +216,7 @@ pub fn seccomp_setters(pod: &Pod<'_>) -> Option<Violation> {
     ))
 }
 
-/// The settings of the kernel that touch nobody else, in the order in which they were found to be harmless.
+/// Safe sysctls, in the order in which releases added them.
 const SYSCTLS: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -235,22 +235,22 @@ const SYSCTLS: [&str; 12] = [
     "net.ipv4.tcp_wmem",
 ];
 
-/// Settings of the kernel that touch others.
+/// Sysctls that are not safe.
 pub fn sysctls(pod: &Pod<'_>) -> Option<Violation> {
     sysctls_of(pod, 5)
 }
 
-/// The same, with one more that is harmless.
+/// As of 1.27, with one more safe sysctl.
 pub fn sysctls_27(pod: &Pod<'_>) -> Option<Violation> {
     sysctls_of(pod, 6)
 }
 
-/// The same, with those of TCP that keep or end connections.
+/// As of 1.29, with the safe sysctls for TCP keepalive and timeouts.
 pub fn sysctls_29(pod: &Pod<'_>) -> Option<Violation> {
     sysctls_of(pod, 10)
 }
 
-/// The same, with the buffers of TCP.
+/// As of 1.32, with the safe sysctls for TCP buffers.
 pub fn sysctls_32(pod: &Pod<'_>) -> Option<Violation> {
     sysctls_of(pod, SYSCTLS.len())
 }
@@ -262,7 +262,7 @@ fn sysctls_of(pod: &Pod<'_>, known: usize) -> Option<Violation> {
     (!bad.is_empty()).then(|| violation("forbidden sysctls", bad.join(", ")))
 }
 
-/// Processes of a Windows host.
+/// Windows HostProcess containers.
 pub fn host_process(pod: &Pod<'_>) -> Option<Violation> {
     const FIELD: [&str; 2] = ["windowsOptions", "hostProcess"];
     let culprits = pod.culprits(|container| is_true(security(container, &FIELD)));

@@ -1,4 +1,4 @@
-//! Which checks a standard is made of, and what comes of all of them.
+//! The list of checks per standard, and their evaluation.
 
 use super::levels::{Level, Standard, Version};
 use super::pod::{Pod, Violation};
@@ -6,12 +6,12 @@ use super::{baseline, restricted};
 
 type Judge = fn(&Pod<'_>) -> Option<Violation>;
 
-/// One thing that is looked at. How it is judged has changed over the releases.
+/// One check. Its rule has changed over the releases.
 struct Check {
     level: Level,
-    /// From which release on which function judges, oldest first.
+    /// The rules by the minor release that introduced them, oldest first.
     since: &'static [(i64, Judge)],
-    /// The restricted check that asks for more than this one, and takes its place there. The index is one of [`CHECKS`].
+    /// The index in [`CHECKS`] of a restricted check that is stricter and replaces this one at that level.
     outdone_by: Option<usize>,
 }
 
@@ -27,7 +27,7 @@ const CAPABILITIES: usize = 12;
 const VOLUMES: usize = 13;
 const SECCOMP: usize = 16;
 
-/// All of them, in the order in which messages name them.
+/// All checks, in the order in which messages name them.
 const CHECKS: [Check; 17] = [
     check(Level::Baseline, &[(0, baseline::app_armor)]),
     outdone(CAPABILITIES, &[(0, baseline::capabilities)]),
@@ -57,7 +57,7 @@ const CHECKS: [Check; 17] = [
 ];
 
 impl Check {
-    /// How it is judged at a release; `None` if that did not look at it yet.
+    /// The rule at a release; `None` before the check existed.
     fn at(&self, version: Version) -> Option<Judge> {
         let known = self.since.iter().rev().find(|(since, _)| Version::Minor(*since) <= version);
         known.map(|(_, judge)| *judge)
@@ -71,12 +71,12 @@ impl Check {
     }
 }
 
-/// How a pod fails a standard; nothing: it meets it.
+/// The violations of a standard; empty if the pod meets it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Findings(Vec<Violation>);
 
 impl Findings {
-    /// Holds a pod to a standard.
+    /// Checks a pod against a standard.
     pub fn of(pod: &Pod<'_>, standard: Standard) -> Findings {
         if standard.level == Level::Privileged {
             return Findings::default();
@@ -90,12 +90,12 @@ impl Findings {
         self.0.is_empty()
     }
 
-    /// What is wrong, in words that are the same for all pods that fail alike.
+    /// The reasons without details: the same text for all pods that fail alike.
     pub fn reasons(&self) -> String {
         self.0.iter().map(|violation| &*violation.reason).collect::<Vec<_>>().join(", ")
     }
 
-    /// What is wrong, and where.
+    /// The reasons with details.
     pub fn details(&self) -> String {
         let told = |violation: &Violation| match violation.detail.as_str() {
             "" => violation.reason.to_string(),

@@ -1,4 +1,4 @@
-//! What the operator says of pod security: what holds where labels say nothing, and whom it does not concern.
+//! The operator's configuration of PodSecurity: defaults and exemptions.
 
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::names;
@@ -11,9 +11,9 @@ use super::pod::Pod;
 /// The settings of the plug-in.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// What holds where labels say nothing.
+    /// The standards of namespaces whose labels set none.
     pub(super) defaults: Policy,
-    /// Whether pods with users of their own may do more.
+    /// Whether pods in user namespaces are held to relaxed rules.
     pub(super) relaxed: bool,
     namespaces: Vec<String>,
     users: Vec<String>,
@@ -27,8 +27,8 @@ const VERSIONS: [&str; 3] = [
 ];
 
 impl Configuration {
-    /// Reads the operator's document; without one nothing is asked of pods but what labels say. `relaxed` is the feature
-    /// gate for pods with users of their own.
+    /// Reads the configuration; without one the defaults are privileged. `relaxed` is the feature gate for pods in user
+    /// namespaces.
     pub fn read(document: Option<&Value>, relaxed: bool) -> Result<Configuration, String> {
         let mut configuration = Configuration {
             defaults: Policy::PRIVILEGED,
@@ -88,12 +88,12 @@ impl Configuration {
         Ok(errors)
     }
 
-    /// What the labels of a namespace ask for, and what is wrong with them.
+    /// The standards that the labels of a namespace ask for, and the errors in the labels.
     pub(super) fn asked<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<FieldError>) {
         levels::read(label, &self.defaults)
     }
 
-    /// Why what this user does in this namespace is no concern of the plug-in, if it is none.
+    /// The reason why a namespace or user is exempt, if it is.
     pub(super) fn exempts(&self, namespace: &str, user: &str) -> Option<&'static str> {
         let has = |list: &[String], name: &str| list.iter().any(|one| one == name);
         if has(&self.namespaces, namespace) {
@@ -102,7 +102,7 @@ impl Configuration {
         has(&self.users, user).then_some("user")
     }
 
-    /// Whether what runs the pod keeps it apart well enough.
+    /// Whether the runtime class of a pod is exempt.
     pub(super) fn exempts_runtime(&self, pod: &Pod<'_>) -> bool {
         let class = pod.spec().str("runtimeClassName");
         self.runtime_classes.iter().any(|one| one == class)

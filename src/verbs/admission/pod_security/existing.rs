@@ -1,4 +1,4 @@
-//! What those are told who raise the standard of a namespace that has pods already.
+//! Warnings about existing pods, for changes that raise the standard of a namespace.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Bound;
@@ -17,10 +17,10 @@ use super::config::Configuration;
 use super::levels::Standard;
 use super::pod::{Pod, plural};
 
-/// How many pods are looked at before other requests of the worker have their turn.
+/// Pods that are checked before the worker's other requests get a turn.
 const PODS_PER_TURN: usize = 16;
 
-/// Which pods of a namespace do not meet a standard. Those of one controller are alike, so one of each comes first.
+/// Warnings about pods that violate a standard. Pods of one controller are alike, so one per controller is checked first.
 pub async fn warnings(
     configuration: &Configuration,
     write: &Write<'_>,
@@ -67,12 +67,12 @@ fn controller(pod: &Value) -> Option<&str> {
     owners.iter().find(controls).map(|owner| owner.str("uid"))
 }
 
-/// What was found so far.
+/// The results so far.
 #[derive(Default)]
 struct Tally {
     total: usize,
     checked: usize,
-    /// By what is wrong: the first name of such a pod, and how many there are.
+    /// By violation: the first pod's name, and the number of pods.
     failing: BTreeMap<String, (String, usize)>,
 }
 

@@ -1,24 +1,25 @@
-//! Which standard a namespace holds its pods to: what its labels say, and what holds where they say nothing.
+//! The standards of a namespace: its labels, and the defaults.
 
 use std::fmt;
 
 use crate::api::field::{FieldError, Path, quoted};
 
-/// How much pods may do. Each level allows less than the one before.
+/// A Pod Security Standard. Each level is stricter than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Everything.
+    /// No restrictions.
     Privileged,
-    /// What pods usually need.
+    /// Prevents known privilege escalations.
     Baseline,
-    /// What hardened pods need.
+    /// Requires hardened pods.
     Restricted,
 }
 
 impl Level {
     const ALL: [Level; 3] = [Level::Privileged, Level::Baseline, Level::Restricted];
 
-    fn name(self) -> &'static str {
+    /// Its name.
+    pub fn name(self) -> &'static str {
         match self {
             Level::Privileged => "privileged",
             Level::Baseline => "baseline",
@@ -26,24 +27,27 @@ impl Level {
         }
     }
 
-    /// Reads a name; the error is the reference's.
+    /// Parses a level; the error is the reference's.
     pub fn parse(text: &str) -> Result<Level, &'static str> {
         let found = Level::ALL.into_iter().find(|level| level.name() == text);
         found.ok_or("must be one of privileged, baseline, restricted")
     }
 }
 
+/// The release of this server: 1 and this.
+const OWN_MINOR: i64 = 33;
+
 /// The release whose idea of a level is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
-    /// 1 and this.
+    /// Release 1 with this minor version.
     Minor(i64),
-    /// Whatever this server thinks.
+    /// The newest definition.
     Latest,
 }
 
 impl Version {
-    /// Reads `latest` or `v1.7`; the error is the reference's.
+    /// Parses `latest` or `v1.7`; the error is the reference's.
     pub fn parse(text: &str) -> Result<Version, &'static str> {
         const WRONG: &str = "must be \"latest\" or \"v1.x\"";
         if text == "latest" {
@@ -65,18 +69,30 @@ impl fmt::Display for Version {
     }
 }
 
-/// A level as a release understands it.
+/// A level as of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standard {
-    /// How much pods may do.
+    /// The level.
     pub level: Level,
-    /// Whose idea of it.
+    /// The release.
     pub version: Version,
 }
 
 impl Standard {
-    /// Everything is allowed.
+    /// No restrictions.
     pub const PRIVILEGED: Standard = Standard { level: Level::Privileged, version: Version::Latest };
+
+    /// Whose idea it is, in the words of metrics, which shall be few.
+    pub fn told_version(self) -> String {
+        match self.version {
+            Version::Minor(minor) if self.level != Level::Privileged && minor > OWN_MINOR => {
+                "future".to_owned()
+            }
+            Version::Minor(_) if self.level != Level::Privileged => self.version.to_string(),
+            // Nobody ever thought otherwise of what allows everything.
+            Version::Minor(_) | Version::Latest => "latest".to_owned(),
+        }
+    }
 
     /// Whether both ask for the same. Of those that allow everything the version says nothing.
     fn means(self, other: Standard) -> bool {
@@ -90,14 +106,14 @@ impl fmt::Display for Standard {
     }
 }
 
-/// What happens to a pod that does not meet a standard.
+/// What happens to a pod that violates a standard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It is refused.
+    /// The pod is refused.
     Enforce,
-    /// It is noted in the audit log.
+    /// An audit annotation is added.
     Audit,
-    /// Its writer is warned.
+    /// The client gets a warning.
     Warn,
 }
 
@@ -105,7 +121,7 @@ impl Mode {
     /// In the order in which labels are read.
     pub const ALL: [Mode; 3] = [Mode::Enforce, Mode::Audit, Mode::Warn];
 
-    /// Its name, also in the configuration.
+    /// The name, as in labels and in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Enforce => "enforce",
@@ -134,16 +150,16 @@ impl Mode {
 /// The standards of one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// What is refused otherwise.
+    /// Violations are refused.
     pub enforce: Standard,
-    /// What is noted otherwise.
+    /// Violations are annotated in the audit log.
     pub audit: Standard,
-    /// What is warned of otherwise.
+    /// Violations cause warnings.
     pub warn: Standard,
 }
 
 impl Policy {
-    /// Nothing is asked for.
+    /// No restrictions in any mode.
     pub const PRIVILEGED: Policy =
         Policy { enforce: Standard::PRIVILEGED, audit: Standard::PRIVILEGED, warn: Standard::PRIVILEGED };
 
@@ -156,7 +172,7 @@ impl Policy {
         }
     }
 
-    /// The standard of a mode for writing.
+    /// The standard of a mode, to change it.
     pub fn of_mut(&mut self, mode: Mode) -> &mut Standard {
         match mode {
             Mode::Enforce => &mut self.enforce,
@@ -165,7 +181,7 @@ impl Policy {
         }
     }
 
-    /// Whether no mode asks for anything.
+    /// Whether all modes are privileged.
     pub fn allows_all(&self) -> bool {
         Mode::ALL.into_iter().all(|mode| self.of(mode).level == Level::Privileged)
     }
@@ -175,8 +191,8 @@ impl Policy {
     }
 }
 
-/// What the labels of a namespace ask for, and what is wrong with them. There is a policy in any case: a wrong level is
-/// enforced as the strictest one, and neither noted nor warned of.
+/// The standards that labels ask for, and the errors in the labels. An invalid level is enforced as restricted, and as privileged
+/// for audit and warn.
 pub fn read<'a>(label: impl Fn(&str) -> Option<&'a str>, defaults: &Policy) -> (Policy, Vec<FieldError>) {
     let mut policy = *defaults;
     let mut errors = Vec::new();
@@ -203,7 +219,8 @@ pub fn read<'a>(label: impl Fn(&str) -> Option<&'a str>, defaults: &Policy) -> (
             });
         }
     }
-    // Whoever asks for enforcement and says nothing of warnings is warned of what a controller's pods will meet.
+    // With an enforce label and no warn label, warnings follow the enforced level: workloads warn about pods that will be
+    // refused.
     if enforces && label(Mode::Warn.level_label()).is_none() && policy.enforce.level > policy.warn.level {
         policy.warn.level = policy.enforce.level;
         if label(Mode::Warn.version_label()).is_none() {
@@ -213,7 +230,7 @@ pub fn read<'a>(label: impl Fn(&str) -> Option<&'a str>, defaults: &Policy) -> (
     (policy, errors)
 }
 
-/// What the writer of a namespace should know whose labels have no effect, because it is exempt.
+/// A warning for labels that have no effect, because the namespace is exempt.
 pub fn ignored<'a>(
     namespace: &str,
     label: impl Fn(&str) -> Option<&'a str>,
@@ -273,7 +290,7 @@ mod tests {
                 &[("audit", "restricted"), ("audit-version", "v1.0")],
                 "privileged:latest restricted:v1.0 privileged:latest",
             ),
-            // A version without a level changes nothing but itself.
+            // A version without a level changes only the version.
             (&[("enforce-version", "v1.3")], "privileged:v1.3 privileged:latest privileged:latest"),
         ] {
             assert_eq!(shown(list), (wanted.to_owned(), Vec::new()), "{list:?}");

@@ -1,16 +1,16 @@
-//! What the checks see of a pod, and what they say of it.
+//! The view of a pod that the checks work on, and the violations that they report.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use crate::api::value::Value;
 
-/// A pod, or what a controller would make one of.
+/// A pod or a pod template.
 #[derive(Clone, Copy)]
 pub struct Pod<'a> {
     meta: &'a Value,
     spec: &'a Value,
-    /// Whether pods whose users are none of the host's may do more.
+    /// Whether the pod runs in a user namespace and is held to relaxed rules.
     relaxed: bool,
 }
 
@@ -23,14 +23,14 @@ impl<'a> Pod<'a> {
         Pod { meta: part("metadata"), spec, relaxed: relax && own_users }
     }
 
-    /// All of its containers: those that run first, then the usual ones, then those that were added to look around.
+    /// All containers: init, regular, ephemeral.
     pub fn containers(&self) -> impl Iterator<Item = &'a Value> + use<'a> {
         let spec = self.spec;
         let lists = ["initContainers", "containers", "ephemeralContainers"];
         lists.into_iter().flat_map(|list| spec.get(list).map(Value::items).unwrap_or_default())
     }
 
-    /// Its specification.
+    /// The `spec` of the pod.
     pub fn spec(&self) -> &'a Value {
         self.spec
     }
@@ -56,23 +56,23 @@ impl<'a> Pod<'a> {
         self.meta.get("annotations")?.get(key)?.as_str()
     }
 
-    /// Whether it runs on Windows, where much of this means nothing.
+    /// Whether the pod runs on Windows, where many checks do not apply.
     pub fn is_windows(&self) -> bool {
         self.spec.at(&["os", "name"]).and_then(Value::as_str) == Some("windows")
     }
 
-    /// Whether it may be root, because its root is nobody outside.
+    /// Whether the pod may run as root, because its root has no privileges on the host.
     pub fn is_relaxed(&self) -> bool {
         self.relaxed
     }
 
-    /// The names of the containers that do something bad.
+    /// The names of the containers for which `bad` is true.
     pub fn culprits(&self, mut bad: impl FnMut(&'a Value) -> bool) -> Vec<&'a str> {
         self.containers().filter(|container| bad(container)).map(|container| container.str("name")).collect()
     }
 }
 
-/// A field of the security context of a container.
+/// A field of a container's security context.
 pub fn security<'a>(container: &'a Value, path: &[&str]) -> Option<&'a Value> {
     container.get("securityContext").and_then(|security| security.at(path))
 }
@@ -82,26 +82,26 @@ pub fn is_true(value: Option<&Value>) -> bool {
     value.and_then(Value::as_bool) == Some(true)
 }
 
-/// How a pod does not meet a standard.
+/// A violation of a standard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// In a word or two: the same for all pods that fail alike.
+    /// A short reason, the same for all pods that fail alike.
     pub reason: Cow<'static, str>,
-    /// Which part of this pod.
+    /// The offending fields or containers of this pod.
     pub detail: String,
 }
 
-/// A violation.
+/// Makes a violation.
 pub fn violation(reason: &'static str, detail: String) -> Violation {
     Violation { reason: Cow::Borrowed(reason), detail }
 }
 
-/// One word for one of something and another for several.
+/// The singular or the plural.
 pub fn plural<'a>(one: &'a str, several: &'a str, count: usize) -> &'a str {
     if count == 1 { one } else { several }
 }
 
-/// Names in quotes. They are not escaped: names of containers and volumes need none.
+/// Quoted names. They need no escaping, because container and volume names are restricted.
 pub fn listed<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
     let quoted: Vec<String> = names.into_iter().map(|name| format!("\"{}\"", name.as_ref())).collect();
     quoted.join(", ")
@@ -112,7 +112,7 @@ pub fn containers(names: &[&str]) -> String {
     format!("{} {}", plural("container", "containers", names.len()), listed(names))
 }
 
-/// Who set something: the pod, these containers, or both. `None`: nobody.
+/// Who set a field: the pod, these containers, or both. `None` if neither did.
 pub fn setters(pod: bool, names: &[&str]) -> Option<String> {
     match (pod, names.is_empty()) {
         (false, true) => None,
@@ -122,5 +122,5 @@ pub fn setters(pod: bool, names: &[&str]) -> Option<String> {
     }
 }
 
-/// The different values that were found, in order.
+/// The distinct values that were found, sorted.
 pub type Values<'a> = BTreeSet<&'a str>;

@@ -1,11 +1,11 @@
-//! The checks of the restricted level: what a hardened pod says of itself.
+//! The checks of the restricted level.
 
 use crate::api::value::Value;
 
 use super::baseline::{adders, seccomp_setters};
 use super::pod::{Pod, Values, Violation, containers, listed, plural, security, setters, violation};
 
-/// Processes must not gain more than they have.
+/// Containers must set allowPrivilegeEscalation=false.
 pub fn escalation(pod: &Pod<'_>) -> Option<Violation> {
     let culprits = pod.culprits(|container| {
         security(container, &["allowPrivilegeEscalation"]).and_then(Value::as_bool) != Some(false)
@@ -15,12 +15,12 @@ pub fn escalation(pod: &Pod<'_>) -> Option<Violation> {
     (!culprits.is_empty()).then(|| violation("allowPrivilegeEscalation != false", detail()))
 }
 
-/// The same, but not on Windows.
+/// As of 1.25: Windows pods are exempt.
 pub fn escalation_25(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_windows() { None } else { escalation(pod) }
 }
 
-/// All capabilities must be dropped, and only one may come back.
+/// Containers must drop all capabilities, and may add only NET_BIND_SERVICE.
 pub fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     let keepers = pod.culprits(|container| {
         let dropped = security(container, &["capabilities", "drop"]).map(Value::items).unwrap_or_default();
@@ -32,12 +32,12 @@ pub fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     (!details.is_empty()).then(|| violation("unrestricted capabilities", details.join("; ")))
 }
 
-/// The same, but not on Windows.
+/// As of 1.25: Windows pods are exempt.
 pub fn capabilities_25(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_windows() { None } else { capabilities(pod) }
 }
 
-/// What a volume may be made of.
+/// Allowed volume types.
 const VOLUMES: [&str; 9] = [
     "configMap",
     "csi",
@@ -50,7 +50,7 @@ const VOLUMES: [&str; 9] = [
     "secret",
 ];
 
-/// What it may not, in the order in which it is looked for.
+/// Forbidden volume types, in the order in which they are reported.
 const OTHER_VOLUMES: [&str; 21] = [
     "hostPath",
     "gcePersistentDisk",
@@ -75,7 +75,7 @@ const OTHER_VOLUMES: [&str; 21] = [
     "storageos",
 ];
 
-/// Volumes must be of a kind that needs no trust.
+/// Volumes must be of an allowed type.
 pub fn volumes(pod: &Pod<'_>) -> Option<Violation> {
     let volumes = pod.spec().get("volumes").map(Value::items).unwrap_or_default();
     let has = |volume: &Value, source: &&str| volume.get(source).is_some();
@@ -94,7 +94,7 @@ pub fn volumes(pod: &Pod<'_>) -> Option<Violation> {
     Some(violation("restricted volume types", detail))
 }
 
-/// The pod or all of its containers must refuse to be root.
+/// The pod or all of its containers must set runAsNonRoot.
 pub fn not_root(pod: &Pod<'_>) -> Option<Violation> {
     const REASON: &str = "runAsNonRoot != true";
     if pod.is_relaxed() {
@@ -112,7 +112,7 @@ pub fn not_root(pod: &Pod<'_>) -> Option<Violation> {
     (!silent.is_empty()).then(|| violation(REASON, detail()))
 }
 
-/// Nobody may be root by number.
+/// No user ID may be 0.
 pub fn user(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_relaxed() {
         return None;
@@ -123,12 +123,12 @@ pub fn user(pod: &Pod<'_>) -> Option<Violation> {
     Some(violation("runAsUser=0", format!("{who} must not set runAsUser=0")))
 }
 
-/// The pod or all of its containers must name a seccomp profile that confines.
+/// The pod or all of its containers must set a confining seccomp profile.
 pub fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
     if let Some(wrong) = seccomp_setters(pod) {
         return Some(wrong);
     }
-    // Nobody says anything wrong: what the pod says, if anything, is good for all its containers.
+    // No profile is wrong, so one on the pod covers all its containers.
     let covered = pod.security(&["seccompProfile"]).is_some();
     let silent = pod.culprits(|container| !covered && security(container, &["seccompProfile"]).is_none());
     let detail = || {
@@ -140,7 +140,7 @@ pub fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
     (!silent.is_empty()).then(|| violation("seccompProfile", detail()))
 }
 
-/// The same, but not on Windows.
+/// As of 1.25: Windows pods are exempt.
 pub fn seccomp_25(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_windows() { None } else { seccomp(pod) }
 }

@@ -1,9 +1,8 @@
-//! Charging quotas: one round at a time for each namespace, whatever workers the writes come from.
+//! Charges quotas: one round at a time per namespace, for the writes of all workers.
 //!
-//! A round reads the quotas, checks the writes one after the other against what those before them left over, and stores
-//! every quota that changed once, against the version it read. Only others who write quotas, clients and whoever counts
-//! anew, can be quicker; then the quotas that they wrote are looked at again, in a turn at each, so that the round does not lose to them
-//! again and again.
+//! A round reads the quotas, checks the writes one after the other against the remaining amounts, and stores each changed quota
+//! once, against the version it read. Only clients and the quota controller can cause a conflict. Quotas with a conflict are read
+//! again, this time in their turn ([`Turn`]), so that the round does not lose repeatedly.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -38,12 +37,12 @@ use super::super::super::stores::{StoreResult, Stores};
 const KIND: &str = "ResourceQuota";
 const OF: GroupResource<'_> = GroupResource { group: "", resource: RESOURCE_QUOTAS };
 
-/// Why a write may not be.
+/// Why a write was not charged.
 #[derive(Clone, Debug)]
 pub enum Failure {
-    /// The quotas refuse it.
+    /// A quota is exceeded.
     Refused(Refusal),
-    /// They could not be read or charged.
+    /// The quotas could not be read or stored.
     Status(Box<Status>),
 }
 
@@ -57,12 +56,12 @@ pub struct Charge {
     old: Value,
     now: i64,
     answer: oneshot::Sender<std::result::Result<(), Failure>>,
-    /// The place of the request: as long as it waits it is one of those in flight.
+    /// The seat of the request: it counts as in flight while it waits.
     _permit: Permit,
 }
 
 impl Charge {
-    /// The write, who holds its place, and where the outcome goes.
+    /// The write, its permit, and the channel for the outcome.
     pub fn new(
         request: &Request<'_>,
         permit: Permit,
@@ -92,37 +91,37 @@ impl Charge {
         }
     }
 
-    /// Whoever asked may have gone; then nobody needs to know.
+    /// The requester may have gone; then the outcome does not matter.
     fn end(self, outcome: std::result::Result<(), Failure>) {
         drop(self.answer.send(outcome));
     }
 }
 
-/// What charging needs. See the module text.
+/// The dependencies of charging. See the module documentation.
 pub struct Ledger {
-    /// The way to the stores.
+    /// Reads and writes the quotas.
     pub stores: Stores,
-    /// The schemas of all kinds.
+    /// The schemas of all built-in kinds.
     pub registry: Arc<Registry>,
-    /// The time.
+    /// The time of changes, for managedFields.
     pub clock: Clock,
-    /// What may be used only where a quota covers it.
+    /// Resources that may be used only if a quota covers them.
     pub limited: Vec<Limited>,
-    /// What is counted.
+    /// Feature gates that change how usage is counted.
     pub features: Features,
 }
 
-/// A quota as it was read, and as it is after the writes of a round.
+/// A quota as it was read. Its usage after the round is kept beside it.
 struct Page {
     object: Arc<Object>,
     value: Value,
     charged: bool,
-    /// Where others were quicker before: the turn in which it was read.
+    /// The turn in which it was read, after a conflict.
     turn: Option<Turn>,
 }
 
 impl Ledger {
-    /// The work of the rounds of this ledger.
+    /// The work function for the rounds actor.
     pub fn work(self) -> Work<Charge> {
         let ledger = Rc::new(self);
         Box::new(move |namespace, charges| {
@@ -132,16 +131,16 @@ impl Ledger {
     }
 
     async fn round(&self, namespace: &str, mut open: Vec<Charge>) {
-        // All quotas at first; then those that somebody else wrote meanwhile, since the others are charged.
+        // All quotas at first. After conflicts only those, because the others are charged already.
         let mut only: Option<BTreeSet<String>> = None;
         for _ in 0..CONFLICT_ATTEMPTS {
-            // Those who no longer wait will store nothing.
+            // Writes whose requester no longer waits will not be stored.
             open.retain(|charge| !charge.answer.is_closed());
             let (mut pages, mut quotas) = match self.read(namespace, only.as_ref()).await {
                 Ok(read) => read,
                 Err(status) => return fail(open, &status),
             };
-            // What must be covered was, by all quotas together.
+            // The first pass has checked that limited resources are covered.
             let limited = if only.is_none() { self.limited.as_slice() } else { &[] };
             open = self.check(open, &mut pages, &mut quotas, limited);
             match self.store(pages, &quotas).await {
@@ -154,7 +153,7 @@ impl Ledger {
         fail(open, &Status::stale(OF, &name));
     }
 
-    /// Reads all quotas of a namespace, or those of these names.
+    /// Reads all quotas of a namespace, or the named ones.
     async fn read(
         &self,
         namespace: &str,
@@ -181,7 +180,8 @@ impl Ledger {
         Ok(snapshot.scan(Some(namespace), Bound::Unbounded).map(|object| (object.clone(), None)).collect())
     }
 
-    /// Those that others were quicker to write, by name: whoever takes turns at several takes them in the same order.
+    /// Reads the quotas that had a conflict, sorted by name: everybody who takes several turns takes them in this order, which
+    /// avoids deadlocks.
     async fn in_turn(
         &self,
         namespace: &str,
@@ -192,7 +192,7 @@ impl Ledger {
             let key = Key::namespaced(namespace, name);
             match self.stores.alone(&TypeName::new(RESOURCE_QUOTAS), key, &Permit::none()).await {
                 Ok(alone) => found.push(alone),
-                // It limits nothing any more.
+                // A deleted quota limits nothing.
                 Err(StoreError::NotFound) => {}
                 Err(error) => return Err(error),
             }
@@ -200,8 +200,8 @@ impl Ledger {
         Ok(found)
     }
 
-    /// Charges the quotas for each write that they allow. Answers those that wait for that to be stored; the others have
-    /// their answer.
+    /// Charges each write that the quotas allow. Answers the writes that wait for the charge to be stored; the others are refused
+    /// here.
     fn check(
         &self,
         open: Vec<Charge>,
@@ -227,7 +227,7 @@ impl Ledger {
         charged
     }
 
-    /// Stores the quotas that changed, all at once. Answers the names of those that somebody else wrote first.
+    /// Stores the changed quotas concurrently. Answers the names of those with a conflict.
     async fn store(&self, pages: Vec<Page>, quotas: &[Quota]) -> Result<BTreeSet<String>> {
         let changed = pages.into_iter().zip(quotas).filter(|(page, _)| page.charged);
         let stored = join_all(changed.map(|(page, quota)| self.store_one(page, &quota.used))).await;

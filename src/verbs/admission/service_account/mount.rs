@@ -1,18 +1,18 @@
-//! The volume with the token of the account, and where containers find it.
+//! The token volume of a pod, and its mounts.
 
 use crate::api::value::Value;
 use crate::api::words::ROOT_CERTIFICATE;
 use crate::limits::POD_TOKEN_LIFE;
 
-/// What the name of the volume begins with.
+/// The prefix of the volume's name.
 pub const VOLUME_PREFIX: &str = "kube-api-access-";
-/// Where clients inside a container look.
+/// The mount path that clients in a container expect.
 const PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// The mode of the files: everybody reads.
+/// The mode of the files: readable for everybody.
 const MODE: i64 = 0o644;
 
-/// Mounts the token into every container that has nothing else at its place. A volume of such a name that is there already
-/// is used as it is; `name` makes one up otherwise.
+/// Mounts the token into every container that has nothing else mounted at its path. An existing volume with the prefix is used as
+/// it is; otherwise `name` makes a name for a new one.
 pub fn token(spec: &mut Value, name: impl FnOnce() -> String) {
     let volumes = spec.get("volumes").map(Value::items).unwrap_or_default();
     let there = volumes.iter().map(|volume| volume.str("name")).find(|name| name.starts_with(VOLUME_PREFIX));
@@ -29,7 +29,7 @@ pub fn token(spec: &mut Value, name: impl FnOnce() -> String) {
     }
 }
 
-/// Mounts the volume into the containers of a list. Says whether any of them got it.
+/// Mounts the volume into a list of containers. Answers whether any container got it.
 fn mount(spec: &mut Value, list: &str, name: &str) -> bool {
     let Some(Value::Array(containers)) = spec.get_mut(list) else { return false };
     let mut any = false;
@@ -55,7 +55,7 @@ fn push(value: &mut Value, list: &str, item: Value) {
     }
 }
 
-/// The token, the authority to trust, and the namespace.
+/// A projected volume with the token, the CA bundle and the namespace.
 fn volume(name: &str) -> Value {
     let mut token = Value::object();
     let source = token.entry("serviceAccountToken");

@@ -1,4 +1,4 @@
-//! Which secrets a pod names, and whether its account allows them.
+//! The secrets that a pod references, and whether its service account allows them.
 
 use crate::api::value::Value;
 use crate::api::words::annotations::ENFORCE_MOUNTABLE_SECRETS;
@@ -6,7 +6,7 @@ use crate::api::words::annotations::ENFORCE_MOUNTABLE_SECRETS;
 use super::items;
 
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
-/// The sources of volumes that name a secret, and the field that does.
+/// Volume sources that reference a secret, and the path of the reference.
 const SOURCES: [(&str, &[&str]); 10] = [
     ("azureFile", &["secretName"]),
     ("cephfs", &["secretRef", "name"]),
@@ -20,13 +20,13 @@ const SOURCES: [(&str, &[&str]); 10] = [
     ("csi", &["nodePublishSecretRef", "name"]),
 ];
 
-/// Whether the account names all secrets that its pods may mount.
+/// Whether the account restricts the secrets that its pods may mount.
 pub fn are_limited(account: &Value) -> bool {
     let said = account.at(&["metadata", "annotations", ENFORCE_MOUNTABLE_SECRETS]).and_then(Value::as_str);
     said.is_some_and(|said| matches!(said, "1" | "t" | "T" | "true" | "TRUE" | "True"))
 }
 
-/// Whether the pod names any secret.
+/// Whether the pod references any secret.
 pub fn any(spec: &Value) -> bool {
     let names = |value: &Value, path: &[&str]| {
         value.at(path).and_then(Value::as_str).is_some_and(|name| !name.is_empty())
@@ -46,12 +46,12 @@ pub fn any(spec: &Value) -> bool {
         || items(spec, "volumes").iter().any(by_volume)
 }
 
-/// Whether an account names a secret in this list.
+/// Whether this list of the account contains a secret.
 fn allows(account: &Value, list: &str, name: &str) -> bool {
     items(account, list).iter().any(|secret| secret.str("name") == name)
 }
 
-/// Refuses a new pod that names secrets which its account does not.
+/// Refuses a new pod that references secrets which its account does not list.
 pub fn check(spec: &Value, account: &Value) -> Result<(), String> {
     let owner = account.get("metadata").unwrap_or(&Value::Null).str("name");
     for volume in items(spec, "volumes") {
@@ -75,7 +75,7 @@ pub fn check(spec: &Value, account: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses containers that are added later and name secrets which the account does not.
+/// Refuses ephemeral containers that reference secrets which the account does not list.
 pub fn check_ephemeral(spec: &Value, account: &Value) -> Result<(), String> {
     check_containers(items(spec, "ephemeralContainers"), "ephemeral container", account)
 }

@@ -1,4 +1,4 @@
-//! Asking one webhook: the question in words, the way there, and what comes of the answer.
+//! Calls one webhook: builds the AdmissionReview, sends it, and applies the response.
 
 use bytes::Bytes;
 use tokio::time::timeout;
@@ -19,27 +19,27 @@ use super::super::asked::{Options, options};
 use super::subject::Subject;
 use super::{Phase, Webhooks};
 
-/// What came of asking a webhook that lets the request go on.
+/// The result of a call that allows the request.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// The object as the webhook wants it, in the stored version, and whether that is another one.
+    /// The patched object in the stored version, and whether it differs; `None` without a patch.
     pub patched: Option<(Value, bool)>,
-    /// How it says so, for the record of the request.
+    /// The patch itself, for the audit log.
     pub patch: Option<Vec<u8>>,
 }
 
-/// Why the request does not just go on.
+/// Why a request does not simply go on.
 pub enum Trouble {
-    /// The webhook could not be asked, or its answer is none. The code is only counted.
+    /// The call failed or its response is invalid. The code is only counted.
     Calling {
-        /// Why.
+        /// The reason.
         why: String,
-        /// What it counts as.
+        /// The status code for metrics.
         code: u16,
     },
-    /// The webhook refuses.
+    /// The webhook denies the request.
     Denied(Box<Status>),
-    /// Whatever the webhook says, the request cannot go on.
+    /// An error of this server: the failurePolicy does not apply.
     Server(Box<Status>),
 }
 
@@ -53,7 +53,7 @@ fn calling(why: impl Into<String>) -> Trouble {
     Trouble::Calling { why: why.into(), code: 400 }
 }
 
-/// The question in words.
+/// The AdmissionReview request.
 fn question(
     subject: &Subject<'_>,
     object: &Value,
@@ -76,7 +76,7 @@ fn question(
 }
 
 impl Webhooks {
-    /// Asks, and does what the answer says.
+    /// Calls the webhook and applies its response.
     pub(super) async fn call(&self, subject: &Subject<'_>, object: &Value) -> Result<Outcome, Trouble> {
         let hook = subject.hook;
         let options = options(subject.write);

@@ -1,4 +1,4 @@
-//! What a webhook is asked about: the request, and the object in the version that its rules name.
+//! What a webhook is called about: the request, and the object in the version that its rules match.
 
 use std::sync::Arc;
 
@@ -29,13 +29,13 @@ use super::super::asked::{Options, asked, operation, options, rights, told, unti
 use super::super::{Operation, Write, shown};
 use super::Webhooks;
 
-/// One question to one webhook, before it is put into words.
+/// One call, before it is encoded.
 pub struct Subject<'a> {
-    /// Who is asked.
+    /// The webhook.
     pub hook: &'a Hook,
     /// The request.
     pub write: &'a Write<'a>,
-    /// What is done, in the words of rules.
+    /// The operation as rules name it.
     pub operation: &'static str,
     /// The resource in the version that is sent.
     pub resource: Arc<Resource>,
@@ -46,7 +46,7 @@ pub struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// The question to a webhook about a write; `None` if it does not want to hear of it.
+    /// Prepares the call of a webhook; `None` if its rules, selectors or conditions do not match.
     pub async fn of(
         plugin: &Webhooks,
         write: &'a Write<'a>,
@@ -75,8 +75,8 @@ impl<'a> Subject<'a> {
         Ok(subject.meets_conditions(plugin, asked).await?.then_some(subject))
     }
 
-    /// Whether the conditions of the webhook hold. If that is not known the request is refused, or the webhook left out if its
-    /// failures are ignored.
+    /// Whether the matchConditions hold. If evaluation fails, the failurePolicy decides: the request is refused or the webhook is
+    /// skipped.
     async fn meets_conditions(&self, plugin: &Webhooks, asked: Asked<'_>) -> Result<bool> {
         let hook = self.hook;
         if hook.conditions.is_empty() {
@@ -152,7 +152,7 @@ impl<'a> Subject<'a> {
         request::request(&told(self.write, asked, options), &matched, kind)
     }
 
-    /// The object as a patch leaves it, in the stored version, with its defaults, and whether that is another object.
+    /// Applies a patch. Answers the object in the stored version with defaults, and whether it differs.
     pub async fn patched(&self, object: &Value, patch: &[u8]) -> Result<Option<(Value, bool)>> {
         let original = String::from_utf8(json::to_json(&self.states.0))
             .map_err(|error| Status::internal(error.to_string()))?;
@@ -202,8 +202,8 @@ impl<'a> Subject<'a> {
 }
 
 impl Webhooks {
-    /// The resource in the version in which a webhook wants to hear of a request, if it does. Rules that name it as the client
-    /// did come first; then, in their order, those that name another version of it.
+    /// The resource in the version for which a webhook wants the request, if it does. Rules that match the requested version come
+    /// first; then the rules that match an equivalent one, in order.
     fn wanted(&self, hook: &Hook, of: &Asked<'_>, resource: &Arc<Resource>) -> Option<Arc<Resource>> {
         if hook.rules.iter().any(|rule| rule.covers(of)) {
             return Some(resource.clone());
@@ -222,7 +222,7 @@ impl Webhooks {
     }
 }
 
-/// Whether the namespace is one that a webhook wants to hear of. What stands in none always is.
+/// Whether the namespaceSelector matches. Cluster-scoped objects always do.
 async fn wants_namespace(hook: &Hook, write: &Write<'_>, namespace: &str, object: &Value) -> Result<bool> {
     let call = write.call;
     let is_namespace = *call.resource.plural == *NAMESPACES;

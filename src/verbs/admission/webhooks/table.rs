@@ -1,4 +1,4 @@
-//! Whom to ask: the webhooks of all configurations, taken apart and in order, never older than the last write that was answered.
+//! All configured webhooks, parsed and in order. The table is never older than the last acknowledged write.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::auth::followed::{Followed, View};
 use crate::upstream::pool::{Pool, Purpose, Wanted};
 use crate::verbs::ways::Target;
 
-/// The table as it stays true.
+/// The table, kept up to date.
 pub type Hooks = Followed<Table>;
 
-/// The types of configurations, in the order of [`Phase`].
+/// The configuration resources, in the order of [`Phase`].
 const RESOURCES: [&str; 2] = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
 
 /// Reads all configurations.
@@ -32,7 +32,7 @@ pub async fn open(directory: Addr<Directory>, pool: Arc<Pool>) -> Result<Hooks, 
 /// The webhooks of one configuration.
 struct Configuration {
     hooks: Vec<Arc<Hook>>,
-    /// Connections to them are kept for as long as they are here.
+    /// Keeps connections to these webhooks open while the configuration exists.
     _wanted: Vec<Wanted>,
 }
 
@@ -47,7 +47,7 @@ impl Configuration {
 /// The webhooks of one phase.
 #[derive(Default)]
 struct List {
-    /// By configuration; their names are their order.
+    /// Sorted by the name of the configuration, which is the order of calls.
     configurations: BTreeMap<String, Configuration>,
     all: Option<Arc<[Arc<Hook>]>>,
 }
@@ -65,7 +65,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// None yet. Connections to them wait in this pool.
+    /// An empty table. `pool` keeps connections to webhooks.
     pub fn new(pool: Arc<Pool>) -> Table {
         Table { lists: Default::default(), pool }
     }
@@ -78,12 +78,12 @@ impl Table {
         }
     }
 
-    /// All webhooks of a phase, in the order in which they are asked.
+    /// All webhooks of a phase, in the order of calls.
     pub fn all(&self, phase: Phase) -> Arc<[Arc<Hook>]> {
         self.list(phase).all.clone().unwrap_or_default()
     }
 
-    /// Whether there is nobody to ask.
+    /// Whether a phase has no webhooks.
     pub fn is_empty(&self, phase: Phase) -> bool {
         self.list(phase).all.as_ref().is_none_or(|all| all.is_empty())
     }
@@ -98,7 +98,7 @@ impl View for Table {
                 let hooks = Configuration::of(Hook::read_all(&configuration), &self.pool);
                 list.configurations.insert(name, hooks);
             }
-            // What was known of it still counts: to forget it would let pass what it refuses.
+            // The last readable version stays in force: dropping it would admit requests that it refuses.
             Err(error) => {
                 tracing::error!(object = ?object.key, %error, "a configuration of webhooks cannot be read");
             }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use pilothouse_actors::object::{Draft, Pairs, TypeName};
 use pilothouse_actors::ports::{Look, Take, Want};
 
 use super::super::testing::running;
@@ -19,7 +20,7 @@ async fn taken(services: &Services, owner: &Key) -> Holdings {
 }
 
 async fn is_address_free(services: &Services) -> bool {
-    let of = pilothouse_actors::object::TypeName::new(super::super::ADDRESSES);
+    let of = TypeName::new(super::super::ADDRESSES);
     services.stores.get(&of, Key::cluster(ADDRESS), &Permit::none()).await.is_err()
 }
 
@@ -70,4 +71,25 @@ async fn a_second_try_frees_only_what_the_first_did_not() {
     services.let_go(&mut doubt).await.unwrap();
     assert!(is_address_free(&services).await && doubt.is_none());
     assert!(!is_port_free(&services).await, "the new service keeps it");
+}
+
+#[actix_rt::test]
+async fn a_service_that_cannot_be_read_keeps_what_is_taken_for_it() {
+    let (_storage, services) = running();
+    let owner = Key::namespaced("n", "x");
+    let held = taken(&services, &owner).await;
+    let head = r#"{"metadata":{"resourceVersion":""#;
+    let draft = Draft {
+        key: owner.clone(),
+        bytes: format!(r#"{head}"}},"spec":{{"clusterIPs":"{ADDRESS}"}}}}"#).into(),
+        revision_at: head.len(),
+        item_at: 1,
+        labels: Pairs::default(),
+        fields: Pairs::default(),
+    };
+    let of = TypeName::new(super::super::SERVICES);
+    services.stores.create(&of, draft, &Permit::none()).await.unwrap();
+    let mut doubt = Doubt { owner, held, endpoints: true, permit: Permit::none() };
+    services.let_go(&mut doubt).await.unwrap();
+    assert!(!is_address_free(&services).await && !is_port_free(&services).await && doubt.is_none());
 }

@@ -1,4 +1,4 @@
-//! The streams of a command, on their way between the frames of a client and those of a kubelet.
+//! Translates the streams of exec and attach between a client's WebSocket and a kubelet's SPDY.
 
 use std::io;
 
@@ -15,7 +15,7 @@ use crate::upstream::Channel;
 use super::agreed_on;
 use super::pongs::{self, Pings};
 
-/// The numbers of streams over WebSocket.
+/// WebSocket channel numbers.
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
@@ -23,7 +23,7 @@ const LAST_WORD: u8 = 3;
 const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 
-/// The streams of a command on the side of the kubelet, by their numbers there; zero is none.
+/// SPDY stream ids of a command's streams; zero means not opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Opened {
     last_word: u32,
@@ -34,7 +34,7 @@ struct Opened {
 }
 
 impl Opened {
-    /// The streams that these options ask for, with the words for them, in the order in which a kubelet expects them.
+    /// The streams that these options ask for, with their types, in the order that kubelets expect.
     fn plan(options: &StreamOptions) -> (Opened, Vec<(u32, &'static str)>) {
         let mut planned = Vec::new();
         let mut plan = |wanted: bool, word| {
@@ -63,7 +63,7 @@ where
         return;
     }
     let client = Mutex::new(websocket::Writer::new(to_client));
-    // The client waits for a first message, which says nothing.
+    // Clients wait for a first, empty message.
     let first = [(options.stdout, STDOUT), (options.stderr, STDERR), (true, LAST_WORD)];
     let first = first.into_iter().find_map(|(wanted, number)| wanted.then_some(number)).unwrap_or(LAST_WORD);
     if client.lock().await.message(&[first], &[]).await.is_err() {
@@ -81,7 +81,7 @@ where
     let _ = timeout(DISCONNECT, ends.close(status)).await;
 }
 
-/// Both ends of a conversation.
+/// Both ends of a translated connection.
 struct Ends<CR, CW, KR, KW> {
     from_client: websocket::Reader<CR>,
     from_kubelet: spdy::Reader<KR>,
@@ -96,7 +96,7 @@ where
     KR: AsyncRead + Unpin,
     KW: AsyncWrite + Unpin,
 {
-    /// Carries the streams, and answers what became of the command, unless the client has gone.
+    /// Copies the streams. Answers the status of the command, or `None` if the client has gone.
     async fn carry(&mut self, options: &StreamOptions, protocol: &str) -> Option<Vec<u8>> {
         let Ends { from_client, from_kubelet, client, kubelet } = self;
         let (opened, planned) = Opened::plan(options);
@@ -134,10 +134,10 @@ where
     }
 }
 
-/// What a kubelet says on the streams of a command, on its way to the client.
+/// Copies a kubelet's output to the client.
 struct Output<'a, W> {
     opened: Opened,
-    /// The streams that have not ended.
+    /// Streams that are still open.
     going: Vec<u32>,
     last_word: Vec<u8>,
     client: &'a Mutex<websocket::Writer<W>>,
@@ -155,7 +155,7 @@ impl<'a, W: AsyncWrite + Unpin> Output<'a, W> {
         self.going.retain(|one| *one != stream);
     }
 
-    /// Passes on one thing that was said. An error means that the client has gone.
+    /// Handles one frame. An error means that the client has gone.
     async fn hear(&mut self, said: spdy::Said) -> io::Result<()> {
         match said {
             spdy::Said::Data(stream, bytes, last) => {
@@ -165,7 +165,7 @@ impl<'a, W: AsyncWrite + Unpin> Output<'a, W> {
                 }
             }
             spdy::Said::Reply(stream, true) | spdy::Said::Reset(stream) => self.end(stream),
-            // Odd numbers are answers to ours, and there are none.
+            // Odd ids would answer our own pings, and we send none.
             spdy::Said::Ping(number) if number % 2 == 0 => self.pings.note(number),
             _ => {}
         }
@@ -190,8 +190,8 @@ impl<'a, W: AsyncWrite + Unpin> Output<'a, W> {
     }
 }
 
-/// Opens the streams and waits until the kubelet takes part in all of them: it starts to read only then. What it says on
-/// one of them before that is passed on.
+/// Opens the streams and waits until the kubelet has accepted all of them: it starts to read only then. Output that arrives
+/// earlier is passed on.
 async fn open<R, W, C>(
     from_kubelet: &mut spdy::Reader<R>,
     kubelet: &Mutex<spdy::Writer<W>>,
@@ -219,7 +219,7 @@ where
     Ok(())
 }
 
-/// From the kubelet to the client, until every stream has ended; answers the last word. An error means that the client has
+/// Copies from kubelet to client until every stream has ended; answers the command's status. An error means that the client has
 /// gone.
 async fn outward<R, C>(from_kubelet: &mut spdy::Reader<R>, mut output: Output<'_, C>) -> io::Result<Vec<u8>>
 where
@@ -227,15 +227,15 @@ where
     C: AsyncWrite + Unpin,
 {
     while !output.going.is_empty() {
-        // A kubelet that hangs up has said everything.
+        // A kubelet that disconnects has sent everything.
         let Ok(said) = from_kubelet.next().await else { break };
         output.hear(said).await?;
     }
     Ok(output.last_word)
 }
 
-/// From the client to the kubelet, until the client has gone. A kubelet that takes no more does not end it: there may be
-/// output on its way.
+/// Copies from client to kubelet until the client has gone. It does not end when the kubelet stops reading: output may still be
+/// on its way.
 async fn inward<R, W>(
     from_client: &mut websocket::Reader<R>,
     pings: &Pings<Vec<u8>>,
@@ -251,7 +251,7 @@ async fn inward<R, W>(
         _ => 0,
     };
     let mut to = LAST_WORD;
-    // Streams that the client has closed: SPDY allows nothing behind that.
+    // Streams that the client has closed: SPDY allows no data after that.
     let mut closed = Vec::new();
     while let Ok(said) = from_client.next().await {
         let bytes = match said {
@@ -293,7 +293,7 @@ mod tests {
 
     use super::*;
 
-    /// Far longer than anything here takes: only what hangs runs into it.
+    /// Far longer than any of these tests takes: only a hang reaches it.
     const CAP: Duration = Duration::from_secs(20);
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
         WriteHalf<DuplexStream>,
     >;
 
-    /// A conversation through pipes that hold a few bytes, and its two ends.
+    /// A translated connection through pipes of a few bytes, and its two ends.
     fn between() -> (Between, DuplexStream, DuplexStream) {
         let ((client, near), (far, kubelet)) = (duplex(64), duplex(64));
         let ((from_client, to_client), (from_kubelet, to_kubelet)) = (split(near), split(far));
@@ -335,7 +335,7 @@ mod tests {
         [&[0, 0, 0, stream, flags, 0, 0, bytes.len() as u8], bytes].concat()
     }
 
-    /// Reads one frame of SPDY: its kind, zero for data, and its content.
+    /// Reads one SPDY frame: its type, zero for data, and its content.
     async fn frame(kubelet: &mut DuplexStream) -> (u8, Vec<u8>) {
         let mut head = [0; 8];
         kubelet.read_exact(&mut head).await.unwrap();
@@ -356,7 +356,7 @@ mod tests {
             kubelet.write_all(&data(3, b"early", 0)).await.unwrap();
             kubelet.write_all(&reply(5, 1)).await.unwrap();
             kubelet.write_all(&data(3, b"", 1)).await.unwrap();
-            // The last of them: it says nothing at all, and there is nothing more to wait for.
+            // The last reply ends the stream at once, so nothing is left to wait for.
             kubelet.write_all(&reply(1, 1)).await.unwrap();
         };
         let both = async { tokio::join!(ends.carry(&options, "v4.channel.k8s.io"), playing).0 };
@@ -377,14 +377,14 @@ mod tests {
                 assert_eq!(frame(&mut kubelet).await.0, 1);
                 kubelet.write_all(&reply(stream, 0)).await.unwrap();
             }
-            // More than all pipes hold: whoever carries the input is stuck from here on.
+            // More than all pipes hold: the task that copies input blocks from here on.
             let input = [&[0x82, 0x80 | 126, 16, 0, 0, 0, 0, 0, STDIN][..], &[b'x'; 4_095]].concat();
             let pinging = async {
                 for _ in 0..64 {
                     kubelet.write_all(&[0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 2]).await.unwrap();
                     kubelet.write_all(&data(5, &[b'o'; 100], 0)).await.unwrap();
                 }
-                // Only now does it read: all of the input, with answers to its pings between two pieces or behind.
+                // It reads only now: all of the input, with pongs in between or behind.
                 let (mut read, mut answered) = (0, false);
                 while read < 4_095 || !answered {
                     match frame(&mut kubelet).await {
@@ -418,14 +418,14 @@ mod tests {
                 assert_eq!(frame(&mut kubelet).await.0, 1);
                 kubelet.write_all(&reply(stream, 0)).await.unwrap();
             }
-            // Output that nobody reads yet: whoever carries it is stuck from here on.
+            // Output that nobody reads yet: the task that copies it blocks from here on.
             kubelet.write_all(&data(5, &[b'o'; 120], 0)).await.unwrap();
             let speaking = async {
                 for _ in 0..64 {
                     to_server.write_all(&[0x89, 0x81, 0, 0, 0, 0, b'?']).await.unwrap();
                     to_server.write_all(&[0x82, 0x82, 0, 0, 0, 0, STDIN, b'x']).await.unwrap();
                 }
-                // Only now does it read: answers come among the output.
+                // It reads only now: pongs come among the output.
                 let (mut read, mut answered) = (0, false);
                 while read < 120 || !answered {
                     match from_server.read_u8().await.unwrap() {

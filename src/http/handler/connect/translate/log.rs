@@ -1,4 +1,4 @@
-//! A log in messages. What the client says is not listened to, but for its pings and its goodbye.
+//! Logs over WebSocket. Of the client's messages only pings and closes are read.
 
 use std::io;
 
@@ -15,18 +15,18 @@ use crate::limits::{DISCONNECT, LOG_MESSAGE_BYTES};
 
 use super::pongs;
 
-/// How the bytes of a log stand in messages.
+/// The encoding of log bytes in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// As they are.
+    /// Binary messages.
     Binary,
-    /// As text, in base64.
+    /// Text messages in base64.
     Text,
 }
 
 impl Form {
-    /// The protocol that is spoken of those that a client proposes, the first that is known, and its form. Who proposes none gets
-    /// bytes; `None`: nothing that was proposed is known.
+    /// Picks the first known subprotocol that the client proposes, and its form. A client that proposes none gets binary
+    /// messages. `None`: no proposed subprotocol is known.
     pub(super) fn agreed<'a>(mut proposed: impl Iterator<Item = &'a str>) -> Option<(&'static str, Form)> {
         let known = |protocol: &str| match protocol {
             "binary.k8s.io" => Some(("binary.k8s.io", Form::Binary)),
@@ -52,7 +52,7 @@ impl Form {
     }
 }
 
-/// Tells a log until one of both ends has enough.
+/// Sends a log until it ends or the client closes.
 pub(super) async fn tell<C: AsyncRead + AsyncWrite + Unpin>(
     client: C,
     mut log: impl Stream<Item = io::Result<Bytes>> + Unpin,
@@ -76,7 +76,7 @@ pub(super) async fn tell<C: AsyncRead + AsyncWrite + Unpin>(
         }
     };
     let outward = async {
-        // An empty message comes first: so clients see that they are heard before there is a log.
+        // An empty message comes first, so that clients see the connection established before the log has output.
         form.say(&client, &[]).await?;
         while let Some(piece) = log.next().await {
             for part in piece?.chunks(LOG_MESSAGE_BYTES) {

@@ -1,5 +1,6 @@
-//! Answers to pings. Whoever reads a ping only notes it, and goes on reading: the way back may be full because nobody there
-//! reads, and they may not read before they have been read. Waiting for it would stop both directions for good.
+//! Answers pings from a task of its own. The reading task only notes a ping and goes on: the way back may be full because the
+//! peer does not read, and the peer may not read before its own writes are read. If the reader waited, both directions would
+//! deadlock.
 
 use tokio::io::AsyncWrite;
 use tokio::sync::{Mutex, mpsc};
@@ -7,24 +8,23 @@ use tokio::sync::{Mutex, mpsc};
 use crate::frames::{spdy, websocket};
 use crate::limits::PINGS_WAITING;
 
-/// Where pings are noted.
+/// Where the reading task notes pings.
 pub(super) struct Pings<T>(mpsc::Sender<T>);
 
 impl<T> Pings<T> {
-    /// Notes a ping. Of somebody who reads none of the answers, those past the bound are not answered.
+    /// Notes a ping. Pings beyond the bound are dropped, for peers that never read the pongs.
     pub(super) fn note(&self, ping: T) {
         let _ = self.0.try_send(ping);
     }
 }
 
-/// Where pings are noted, and where they wait to be answered.
+/// A bounded queue of pings.
 pub(super) fn waiting<T>() -> (Pings<T>, mpsc::Receiver<T>) {
     let (pings, waiting) = mpsc::channel(PINGS_WAITING);
     (Pings(pings), waiting)
 }
 
-/// Answers the pings of a client, one after the other. A client that takes no answers does not end the conversation: who
-/// reads from it will notice.
+/// Answers a client's pings one by one. A failed write does not end the connection: the reading task will notice.
 pub(super) async fn to_client<W: AsyncWrite + Unpin>(
     waiting: &mut mpsc::Receiver<Vec<u8>>,
     client: &Mutex<websocket::Writer<W>>,
@@ -35,7 +35,7 @@ pub(super) async fn to_client<W: AsyncWrite + Unpin>(
     std::future::pending::<()>().await;
 }
 
-/// The same for a kubelet.
+/// Answers a kubelet's pings one by one.
 pub(super) async fn to_kubelet<W: AsyncWrite + Unpin>(
     waiting: &mut mpsc::Receiver<u32>,
     kubelet: &Mutex<spdy::Writer<W>>,
