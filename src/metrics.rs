@@ -12,9 +12,9 @@ pub mod features;
 pub mod flows;
 pub mod hooks;
 pub mod loops;
+mod own_process;
 pub mod pod_security;
 pub mod policies;
-mod process;
 pub mod requests;
 pub mod slis;
 pub mod tokens;
@@ -35,9 +35,9 @@ use self::declare::{Page, Result};
 use self::flows::Flows;
 use self::hooks::Hooks;
 use self::loops::Loops;
+use self::own_process::Process;
 use self::pod_security::PodSecurity;
 use self::policies::Policies;
-use self::process::Process;
 use self::slis::Slis;
 use self::tokens::Tokens;
 use self::watches::{OpenWatch, Watched};
@@ -105,7 +105,7 @@ impl Metrics {
 
     /// The same, which also tells what this server is.
     pub fn of(self, release: &Release) -> Result<Metrics> {
-        process::tell_build(&Page(&self.registry), release)?;
+        own_process::tell_build(&Page(&self.registry), release)?;
         Ok(self)
     }
 

@@ -4,7 +4,7 @@ use pilothouse_actors::clock::Timestamp;
 use prometheus::{Encoder as _, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 
 use super::declare::{Page, Result};
-use super::process::tell_start;
+use super::own_process::tell_start;
 
 /// How health checks went.
 pub struct Slis {
