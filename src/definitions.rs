@@ -19,7 +19,6 @@ use std::time::Duration;
 use actix::prelude::*;
 use pilothouse_actors::bell::{Bell, Bells, Published};
 use pilothouse_actors::fatal::Fatal;
-use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::TypeName;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinError;
@@ -29,10 +28,9 @@ use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::store_named;
 use crate::api::openapi;
 use crate::api::status::{Result, Status};
-use crate::api::words::MASTERS;
 use crate::limits::{DEFINITIONS_MAILBOX, DELETIONS_AT_ONCE};
 use crate::verbs::Backend;
-use crate::verbs::bootstrap::OWN_NAME;
+use crate::verbs::bootstrap::own_identity;
 use book::Book;
 use ending::{Ended, Progress};
 use round::Tools;
@@ -122,8 +120,7 @@ impl Definitions {
     /// Starts the actor on this thread and hangs up its bell.
     pub fn begin(outside: Outside) -> Addr<Definitions> {
         let Outside { bells, backend, resource, catalog, first_ordinal, publish, fatal } = outside;
-        let user =
-            Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
+        let user = own_identity();
         Definitions::create(|context| {
             let bell = bells.add(Bell::new(context.address().recipient()));
             let deletions = Semaphore::new(DELETIONS_AT_ONCE);

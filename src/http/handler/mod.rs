@@ -13,7 +13,6 @@ mod gzip;
 pub mod health;
 pub mod merged;
 mod metrics;
-#[expect(clippy::disallowed_methods, reason = "not yet through `pilothouse_actors::lock`")]
 pub mod openapi;
 mod render;
 pub mod worker;

@@ -4,7 +4,7 @@
 //! are kept, of the documents themselves only the latest few, and whoever writes one does it off the worker's thread.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use actix_web::http::StatusCode;
@@ -12,6 +12,7 @@ use actix_web::http::header::{self, HeaderName, HeaderValue, HttpDate};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use openssl::sha::sha512;
+use pilothouse_actors::lock::Lock;
 
 use crate::api::aggregation::Registration;
 use crate::api::media;
@@ -51,9 +52,9 @@ pub struct OpenApi {
     /// Whether objects are served in CBOR too.
     cbor: bool,
     /// What is known of the documents written so far, by name.
-    known: Mutex<HashMap<Name, Known>>,
+    known: Lock<HashMap<Name, Known>>,
     /// The documents written last, by name and form.
-    kept: Mutex<VecDeque<(Name, Form, Bytes)>>,
+    kept: Lock<VecDeque<(Name, Form, Bytes)>>,
     /// Held while documents are written: others who want one wait for it here, and not on the threads for slow work.
     writing: tokio::sync::Mutex<()>,
 }
@@ -100,25 +101,25 @@ impl OpenApi {
     /// Takes over what is known of documents that are the same in an earlier catalog.
     pub fn keeping(self, earlier: &OpenApi, same: impl Fn(&str) -> bool) -> OpenApi {
         let stays = |name: &Name| matches!(name, Name::V3(name) if same(name));
-        let known = lock(&earlier.known).clone().into_iter().filter(|(name, _)| stays(name));
-        *lock(&self.known) = known.collect();
-        let kept = lock(&earlier.kept).clone().into_iter().filter(|(name, ..)| stays(name));
-        *lock(&self.kept) = kept.collect();
+        let known = earlier.known.lock().clone().into_iter().filter(|(name, _)| stays(name));
+        *self.known.lock() = known.collect();
+        let kept = earlier.kept.lock().clone().into_iter().filter(|(name, ..)| stays(name));
+        *self.kept.lock() = kept.collect();
         self
     }
 
     fn known(&self, name: &Name) -> Option<Known> {
-        lock(&self.known).get(name).cloned()
+        self.known.lock().get(name).cloned()
     }
 
     fn kept(&self, name: &Name, form: Form) -> Option<Bytes> {
-        let kept = lock(&self.kept);
+        let kept = self.kept.lock();
         let found = kept.iter().find(|(known, of, _)| known == name && *of == form);
         found.map(|(_, _, body)| body.clone())
     }
 
     fn keep(&self, name: &Name, form: Form, body: &Bytes) {
-        let mut kept = lock(&self.kept);
+        let mut kept = self.kept.lock();
         kept.retain(|(known, of, _)| known != name || *of != form);
         kept.push_back((name.clone(), form, body.clone()));
         let mut size: usize = kept.iter().map(|(_, _, body)| body.len()).sum();
@@ -148,7 +149,7 @@ impl OpenApi {
     /// Notes the digest of a document that was written.
     fn note(&self, name: &Name, digest: &[u8], now: u64) -> Known {
         let new = || Known { hash: hexadecimal(digest).into(), written: now };
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         if name.is_v2() {
             // Whatever others said before is said no more, or will be written again.
             known.retain(|other, _| !other.is_v2() || other == name);
@@ -188,11 +189,6 @@ fn joined(ours: Vec<u8>, others: &[Description]) -> Vec<u8> {
 
 fn hexadecimal(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02X}")).collect()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing in here is left half done by a panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Answers a path of an OpenAPI document; `None` for other paths.
