@@ -232,8 +232,11 @@ impl Graph {
     }
 
     fn prune(&mut self, uid: Uid) {
-        if self.nodes.get(&uid).is_some_and(Node::is_idle) {
-            self.nodes.remove(&uid);
+        if !self.nodes.get(&uid).is_some_and(Node::is_idle) {
+            return;
+        }
+        if self.nodes.remove(&uid).is_some_and(|node| node.going == Going::Gone) {
+            self.remember_gone(uid);
         }
     }
 
@@ -249,9 +252,6 @@ impl Graph {
         }
         tasks.extend(self.dependents(uid).into_iter().map(Task::Attempt));
         self.prune(uid);
-        if !self.nodes.contains_key(&uid) {
-            self.remember_gone(uid);
-        }
     }
 
     fn remember_gone(&mut self, uid: Uid) {
