@@ -65,7 +65,7 @@ fn rights() {
         let body = format!(r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"n-{number}"}}}}"#);
         request("POST", "/api/v1/namespaces", &body)
     });
-    let before = server.resident_mb();
+    let before = server.resident_mib();
     run(server.port, 64, Until::Count(10_000), 201, |number| {
         let rule = r#"{"verbs":["get","list","watch"],"apiGroups":[""],"resources":["pods","configmaps"]}"#;
         let body = format!(
@@ -84,8 +84,8 @@ fn rights() {
     let asked = request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", ask);
     assert!(self::ask(server.port, &asked).contains("\"allowed\":true"));
     println!(
-        "10,000 roles and bindings in 1,000 namespaces: {:.0} MB more resident, objects and history included",
-        server.resident_mb() - before
+        "10,000 roles and bindings in 1,000 namespaces: {:.0} MiB more resident, objects and history included",
+        server.resident_mib() - before
     );
 }
 
@@ -107,7 +107,7 @@ fn best_of(times: usize, mut once: impl FnMut() -> Duration) -> Duration {
     (0..times).map(|_| once()).min().unwrap_or_default()
 }
 
-/// Start to ready and idle memory. No floor: the goal is 100 ms and 40 MB.
+/// Start to ready and idle memory. No floor: the goal is 100 ms and 40 MiB.
 fn start() {
     for engine in ["redb", "memory"] {
         let first = best_of(5, || {
@@ -129,7 +129,7 @@ fn start() {
     println!("start, 1,000 objects, redb: {:.1} ms (goal 100)", again.as_secs_f64() * 1e3);
     let (server, _) = Process::server(&scratch("idle"), "redb");
     std::thread::sleep(Duration::from_secs(2));
-    println!("idle resident: {:.1} MB (goal 40)", server.resident_mb());
+    println!("idle resident: {:.1} MiB (goal 40)", server.resident_mib());
 }
 
 /// GET of a 1 KiB object against a bare handler that returns as many bytes.
@@ -273,17 +273,17 @@ fn list() {
     }
     ratios.sort_by(f64::total_cmp);
     println!("list, 20,000 of 1 KiB, JSON: median {:.2} of the floor (goal 0.5)", ratios[ratios.len() / 2]);
-    let peak = server.peak_mb(|| {
+    let peak = server.peak_mib(|| {
         drain(server.port, 10, 3, &json);
     });
-    println!("list, 10 at once: {peak:.1} MB more than before at the most (goal 32)");
+    println!("list, 10 at once: {peak:.1} MiB more than before at the most (goal 32)");
     let protobuf = request_for(PROTOBUF, "GET", COLLECTION, "");
     let first = Instant::now();
     drain(server.port, 1, 1, &protobuf);
     println!(
-        "  list, first in Protobuf: {:.0} ms, resident {:.0} MB",
+        "  list, first in Protobuf: {:.0} ms, resident {:.0} MiB",
         first.elapsed().as_secs_f64() * 1e3,
-        server.resident_mb()
+        server.resident_mib()
     );
     let mut ratios: Vec<f64> =
         (0..5).map(|_| objects(server.port, &protobuf) / objects(server.port, &json)).collect();
@@ -299,7 +299,7 @@ fn many() {
     let data = scratch("many");
     let (server, _) = Process::server(&data, "redb");
     let filled = fill(server.port, 100_000);
-    println!("  filled 100,000 objects at {:.0}/s, resident {:.0} MB", filled.rate(), server.resident_mb());
+    println!("  filled 100,000 objects at {:.0}/s, resident {:.0} MiB", filled.rate(), server.resident_mib());
     server.stop();
     let taken = best_of(3, || {
         let (server, taken) = Process::server(&data, "redb");
@@ -308,7 +308,7 @@ fn many() {
     });
     println!("start, 100,000 objects, redb: {:.0} ms (goal 1,000)", taken.as_secs_f64() * 1e3);
     let (server, _) = Process::server(&data, "redb");
-    println!("  resident after it: {:.0} MB", server.resident_mb());
+    println!("  resident after it: {:.0} MiB", server.resident_mib());
     drop(server);
     let (_, taken) = Process::server(&data, "redb");
     println!("start, 100,000 objects, after kill -9: {:.0} ms", taken.as_secs_f64() * 1e3);

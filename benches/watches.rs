@@ -314,16 +314,16 @@ fn idle() {
     let held = |name: &str, path: Option<&str>| {
         let (server, _) = Process::server(&scratch(name), "memory");
         let from = head(server.port);
-        let before = server.resident_mb();
+        let before = server.resident_mib();
         hold(server.port, COUNT, path.map(|path| (path, from)), || {
-            (server.resident_mb() - before, server.resident_mb())
+            (server.resident_mib() - before, server.resident_mib())
         })
     };
     let (connected, _) = held("idle-connections", None);
     let (watching, all) = held("idle-watches", Some(&format!("{COLLECTION}?watch=1")));
     let each = |mb: f64| mb * 1024.0 / COUNT as f64;
     println!(
-        "idle, {COUNT} watches: {:.1} KiB each beyond the connection (goal 8), which has {:.1} KiB; {all:.0} MB in all",
+        "idle, {COUNT} watches: {:.1} KiB each beyond the connection (goal 8), which has {:.1} KiB; {all:.0} MiB in all",
         each(watching - connected),
         each(connected)
     );

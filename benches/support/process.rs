@@ -72,21 +72,21 @@ impl Process {
         cpu_of(self.child.id())
     }
 
-    /// Resident memory in MB.
-    pub fn resident_mb(&self) -> f64 {
-        self.memory_mb("VmRSS:")
+    /// Resident memory in MiB.
+    pub fn resident_mib(&self) -> f64 {
+        self.memory_mib("VmRSS:")
     }
 
-    /// The most memory that was resident while `work` ran, above what was resident before, in MB.
-    pub fn peak_mb(&self, work: impl FnOnce()) -> f64 {
-        let before = self.resident_mb();
+    /// The most memory that was resident while `work` ran, above what was resident before, in MiB.
+    pub fn peak_mib(&self, work: impl FnOnce()) -> f64 {
+        let before = self.resident_mib();
         // Resets the high-water mark of the kernel.
         std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
         work();
-        self.memory_mb("VmHWM:") - before
+        self.memory_mib("VmHWM:") - before
     }
 
-    fn memory_mb(&self, line: &str) -> f64 {
+    fn memory_mib(&self, line: &str) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|found| found.starts_with(line)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
