@@ -47,6 +47,7 @@ pub mod schema;
 pub mod select;
 pub mod services;
 pub mod status;
+pub mod time_zone;
 pub mod value;
 pub mod verb;
 pub mod version;

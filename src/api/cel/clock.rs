@@ -1,8 +1,12 @@
 //! Points and lengths of time, as texts and as numbers.
 
+use std::num::IntErrorKind;
+
 use base64::Engine as _;
 
+use crate::api::field::quoted;
 use crate::api::schema::time;
+use crate::api::time_zone;
 
 /// A point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,19 +88,30 @@ impl Instant {
     }
 }
 
-/// How many seconds clocks are ahead in a zone: an offset such as `-07:30`, or one of the names of the time that has none.
-pub fn zone(name: &str) -> Result<i64, String> {
-    if matches!(name, "" | "UTC" | "GMT" | "Etc/UTC" | "Etc/GMT" | "Z") {
-        return Ok(0);
-    }
-    let unknown = || format!("unknown time zone {name}");
-    let (sign, rest) = match name.strip_prefix('-') {
-        Some(rest) => (-1, rest),
-        None => (1, name.strip_prefix('+').unwrap_or(name)),
+/// How many seconds clocks are ahead at an instant: by an offset such as `-07:30`, or in a zone with this name.
+pub fn offset(zone: &str, at: Instant) -> Result<i64, String> {
+    let Some((hours, minutes)) = zone.split_once(':') else {
+        return match zone {
+            "" | "UTC" | "Local" => Ok(0),
+            _ if zone.contains("..") || zone.starts_with(['/', '\\']) => {
+                Err("time: invalid location name".to_owned())
+            }
+            _ => time_zone::offset(zone, at.seconds).ok_or_else(|| format!("unknown time zone {zone}")),
+        };
     };
-    let (hours, minutes) = rest.split_once(':').ok_or_else(unknown)?;
-    let number = |text: &str| text.parse::<u8>().map(i64::from).map_err(|_| unknown());
-    Ok(sign * (number(hours)? * 3600 + number(minutes)? * 60))
+    let (hours, minutes) = (whole_number(hours)?, whole_number(minutes)?);
+    let hours = hours.wrapping_mul(60);
+    let all = if zone.starts_with('-') { hours.wrapping_sub(minutes) } else { hours.wrapping_add(minutes) };
+    // The reference computes in nanoseconds, so an absurd offset becomes another one.
+    Ok(all.wrapping_mul(60_000_000_000) / 1_000_000_000)
+}
+
+fn whole_number(text: &str) -> Result<i64, String> {
+    let told = |why| format!("strconv.Atoi: parsing {}: {why}", quoted(text));
+    text.parse::<i64>().map_err(|error| match error.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => told("value out of range"),
+        _ => told("invalid syntax"),
+    })
 }
 
 const UNITS: [(&str, i128); 8] = [
@@ -112,7 +127,7 @@ const UNITS: [(&str, i128); 8] = [
 
 /// Reads a length of time such as `1h30m` or `-1.5s`.
 pub fn duration(text: &str) -> Result<i64, String> {
-    let wrong = || format!("time: invalid duration {}", crate::api::field::quoted(text));
+    let wrong = || format!("time: invalid duration {}", quoted(text));
     let (sign, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (-1, rest),
         None => (1, text.strip_prefix('+').unwrap_or(text)),
@@ -127,7 +142,7 @@ pub fn duration(text: &str) -> Result<i64, String> {
     while !rest.is_empty() {
         let end = rest
             .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .ok_or_else(|| format!("time: missing unit in duration {}", crate::api::field::quoted(text)))?;
+            .ok_or_else(|| format!("time: missing unit in duration {}", quoted(text)))?;
         let (number, behind) = rest.split_at(end);
         let end = behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len());
         let (unit, behind) = behind.split_at(end);
@@ -135,10 +150,10 @@ pub fn duration(text: &str) -> Result<i64, String> {
         if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') || whole.len() > 19 {
             return Err(wrong());
         }
-        let (_, size) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(|| {
-            let quoted = crate::api::field::quoted;
-            format!("time: unknown unit {} in duration {}", quoted(unit), quoted(text))
-        })?;
+        let (_, size) = UNITS
+            .iter()
+            .find(|(name, _)| *name == unit)
+            .ok_or_else(|| format!("time: unknown unit {} in duration {}", quoted(unit), quoted(text)))?;
         let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| wrong())? };
         let digits: String = fraction.chars().take(18).collect();
         let parts: i128 = if digits.is_empty() { 0 } else { digits.parse().map_err(|_| wrong())? };
@@ -209,8 +224,26 @@ mod tests {
         assert_eq!(instant.part("getDayOfYear", 0), Some(59));
         assert_eq!(instant.part("getDate", 3600), Some(1));
         assert_eq!(instant.part("getDayOfWeek", 0), Some(4));
-        assert_eq!(zone("-07:30"), Ok(-27_000));
-        assert!(zone("Mars/Olympus").is_err());
+        let summer = Instant::parse("2024-07-01T12:00:00Z").unwrap();
+        let table = [
+            ("-07:30", Ok(-27_000)),
+            ("05:45", Ok(20_700)),
+            ("-00:30", Ok(-1_800)),
+            ("America/New_York", Ok(-14_400)),
+            ("UTC", Ok(0)),
+            ("Mars/Olympus", Err("unknown time zone Mars/Olympus")),
+            ("Z", Err("unknown time zone Z")),
+            ("../x", Err("time: invalid location name")),
+            ("a:00", Err("strconv.Atoi: parsing \"a\": invalid syntax")),
+            ("1:", Err("strconv.Atoi: parsing \"\": invalid syntax")),
+            (
+                "99999999999999999999:0",
+                Err("strconv.Atoi: parsing \"99999999999999999999\": value out of range"),
+            ),
+        ];
+        for (zone, wanted) in table {
+            assert_eq!(offset(zone, summer), wanted.map_err(str::to_owned), "{zone}");
+        }
     }
 
     #[test]

@@ -373,6 +373,7 @@ fn conversions_keep_what_they_can() {
         ("timestamp('2024-01-02T00:00:00Z') - timestamp('2024-01-01T00:00:00Z')", "86400s"),
         ("self.when.getFullYear() * 10000 + self.when.getMonth() * 100 + self.when.getDate()", "20240129"),
         ("self.when.getHours('+01:30') * 60 + self.when.getMinutes('+01:30')", "840"),
+        ("timestamp('2024-07-01T02:00:00Z').getDate('America/Los_Angeles')", "30"),
         ("self.wait.getSeconds() + duration('2s').getMilliseconds()", "2090"),
         ("timestamp(0) == timestamp('1970-01-01T00:00:00Z')", "true"),
         ("duration('1s') + duration('1ms') > duration('1s')", "true"),

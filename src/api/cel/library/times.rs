@@ -9,7 +9,7 @@ pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
     let part = match args {
         [Val::Timestamp(instant)] => instant.part(name, 0),
         [Val::Timestamp(instant), Val::String(zone)] => {
-            instant.part(name, clock::zone(zone).map_err(Fault::Error)?)
+            instant.part(name, clock::offset(zone, *instant).map_err(Fault::Error)?)
         }
         [Val::Duration(nanos)] => match name {
             "getHours" => Some(nanos / 3_600_000_000_000),

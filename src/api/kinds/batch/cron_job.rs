@@ -8,6 +8,7 @@ use crate::api::kinds::core::pod_default;
 use crate::api::kinds::{COUNTED, Errors, KindRules, MetaAgain, Warned, say};
 use crate::api::meta;
 use crate::api::names;
+use crate::api::time_zone;
 use crate::api::value::Value;
 
 /// The rules of a CronJob.
@@ -90,7 +91,7 @@ fn validate_zone(zone: &Node<'_>, errors: &mut Errors) {
             "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
         );
     }
-    if !cron::is_zone(name) && name != "Local" {
+    if !time_zone::is_known(name) && name != "Local" {
         zone.invalid(errors, &format!("unknown time zone {name}"));
     }
 }

@@ -6,4 +6,3 @@ mod indexes;
 pub mod job;
 pub mod job_status;
 mod policy;
-mod zones;
