@@ -31,8 +31,8 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answer
     if paged.limit == 0 {
         paged.limit = PAGE;
     }
-    let Chosen { snapshot, from, since, held } = at_version(backend, call, &paged, &position).await?;
-    let page = select_page(&snapshot, &filter, (from.as_deref(), since), page_limit(&list));
+    let Chosen { snapshot, start, held } = at_version(backend, call, &paged, &position).await?;
+    let page = select_page(&snapshot, &filter, start, page_limit(&list)).await;
     page.check(call.of())?;
     let deletions = page.items.iter().map(async |object| {
         match delete_object(backend, call, object.clone(), &options).await {

@@ -24,7 +24,7 @@ use crate::api::value::Value;
 use crate::limits::{LIST_BYTES, LIST_CHUNK_BYTES};
 
 use super::budget::Held;
-use super::paging::{Continue, Page, millis, select_page};
+use super::paging::{Continue, Page, Start, select_page};
 use super::{Answered, Backend, Call, Reply};
 
 /// The memory that a list in YAML or indented JSON needs, as a multiple of its JSON: the JSON and the final text.
@@ -230,9 +230,8 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     options.validate(false)?;
     let filter = filter(call, &options)?;
     let position = open(backend, call).await?;
-    let Chosen { snapshot, from, since, held } = at_version(backend, call, &options, &position).await?;
-    let limit = page_limit(&options);
-    let page = select_page(&snapshot, &filter, (from.as_deref(), since), limit);
+    let Chosen { snapshot, start, held } = at_version(backend, call, &options, &position).await?;
+    let page = select_page(&snapshot, &filter, start, page_limit(&options)).await;
     page.check(call.of())?;
     let revision = snapshot.revision;
     if page.next.is_some() && revision == position.snapshot.revision {
@@ -287,22 +286,15 @@ pub fn filter(call: &Call<'_>, options: &ListOptions) -> Result<Filter> {
 /// The snapshot that a list shows.
 pub(super) struct Chosen {
     pub(super) snapshot: Snapshot,
-    /// The key that it begins with, in the form of continue tokens.
-    pub(super) from: Option<String>,
-    /// The start of the list, in the form of continue tokens.
-    pub(super) since: u64,
+    /// Where the chunk begins.
+    pub(super) start: Start,
     /// Its shares of the list budget, beside objects that are in memory anyway.
     pub(super) held: Vec<Held>,
 }
 
 impl Chosen {
     fn present(snapshot: Snapshot, now: Timestamp) -> Chosen {
-        Chosen { snapshot, from: None, since: millis(now), held: Vec::new() }
-    }
-
-    /// Continues where a token says.
-    fn from(self, token: Continue) -> Chosen {
-        Chosen { since: token.since.unwrap_or(self.since), from: Some(token.from), ..self }
+        Chosen { snapshot, start: Start::first(now), held: Vec::new() }
     }
 }
 
@@ -328,7 +320,7 @@ pub(super) async fn at_version(
     if let Some(token) = token {
         let Some(revision) = token.revision else {
             let present = newer(backend, call, position, token.expired).await?;
-            return Ok(Chosen::present(present, now).from(token));
+            return Ok(Chosen { start: Start::at(token, now), ..Chosen::present(present, now) });
         };
         let found = if token.is_over(now, position.history) {
             None
@@ -336,7 +328,7 @@ pub(super) async fn at_version(
             past(backend, position, revision).await?
         };
         return match found {
-            Some(chosen) => Ok(chosen.from(token)),
+            Some(chosen) => Ok(Chosen { start: Start::at(token, now), ..chosen }),
             None => Err(Status::continue_expired(token.inconsistent().encode())),
         };
     }

@@ -29,8 +29,12 @@ pub struct Continue {
     pub since: Option<u64>,
     /// The version that the list began with, if it goes on with what is there now.
     pub expired: Option<u64>,
+    /// The number of objects from that key on, so that no chunk has to count what follows it. Only told where `revision` is.
+    pub left: Option<usize>,
 }
 
+/// Objects that are matched before the worker's other requests get a turn: well below a millisecond.
+const OBJECTS_PER_TURN: usize = 4096;
 /// The resourceVersion of tokens that continue with the current state.
 const LATEST: i64 = -1;
 const FORM: &str = "meta.k8s.io/v1";
@@ -40,7 +44,8 @@ impl Continue {
     pub fn encode(&self) -> String {
         let revision = self.revision.map_or(LATEST, |revision| i64::try_from(revision).unwrap_or(i64::MAX));
         let mut token = serde_json::json!({"v": FORM, "rv": revision, "start": self.from});
-        for (name, value) in [("t", self.since), ("expired", self.expired)] {
+        let left = self.left.and_then(|left| u64::try_from(left).ok());
+        for (name, value) in [("t", self.since), ("expired", self.expired), ("left", left)] {
             if let Some(value) = value {
                 token[name] = value.into();
             }
@@ -51,7 +56,7 @@ impl Continue {
     /// The token that goes on with what is there now.
     #[must_use]
     pub fn inconsistent(self) -> Continue {
-        Continue { revision: None, since: None, expired: self.revision, from: self.from }
+        Continue { revision: None, since: None, expired: self.revision, from: self.from, left: None }
     }
 
     /// Whether the list began longer ago than versions are kept. Clients rely on that: some wait for the expiry, even if nothing
@@ -72,7 +77,7 @@ impl Continue {
         let json = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid(&not_base64(text)))?;
         syntax::check(&json).map_err(|error| invalid(&format!(": {error}")))?;
         let value = read(&json).map_err(|error| invalid(&format!(": {error}")))?;
-        let Token { form, revision, start, since, expired } =
+        let Token { form, revision, start, since, expired, left } =
             Token::read(&value).map_err(|error| invalid(&format!(": json: cannot unmarshal {error}")))?;
         if form != FORM {
             return Err(invalid(&format!(": server does not recognize this encoded version {form}")));
@@ -88,7 +93,14 @@ impl Continue {
         if from.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return Err(invalid(&format!(": {start}")));
         }
-        Ok(Continue { revision: u64::try_from(revision).ok(), from: from.to_owned(), since, expired })
+        let revision = u64::try_from(revision).ok();
+        Ok(Continue {
+            left: left.filter(|_| revision.is_some()),
+            revision,
+            from: from.to_owned(),
+            since,
+            expired,
+        })
     }
 }
 
@@ -100,6 +112,7 @@ struct Token<'a> {
     start: &'a str,
     since: Option<u64>,
     expired: Option<u64>,
+    left: Option<usize>,
 }
 
 impl Token<'_> {
@@ -129,6 +142,7 @@ impl Token<'_> {
                 ("start", Value::String(start)) => token.start = start,
                 ("t", Value::Int(since)) => token.since = u64::try_from(*since).ok(),
                 ("expired", Value::Int(revision)) => token.expired = u64::try_from(*revision).ok(),
+                ("left", Value::Int(left)) => token.left = usize::try_from(*left).ok(),
                 (field @ ("v" | "start"), found) => return wrong(found, field, "string"),
                 ("rv", found) => return wrong(found, "rv", "int64"),
                 _ => {}
@@ -146,7 +160,7 @@ fn not_base64(text: &str) -> String {
 }
 
 /// A time in the format of tokens.
-pub fn millis(at: Timestamp) -> u64 {
+fn millis(at: Timestamp) -> u64 {
     at.0 / 1_000
 }
 
@@ -173,19 +187,39 @@ impl Page {
     }
 }
 
-/// The matching objects from a key on, at most `limit`. `since`: the start of the list.
-pub fn select_page(
-    snapshot: &Snapshot,
-    filter: &Filter,
-    (from, since): (Option<&str>, u64),
-    limit: Option<usize>,
-) -> Page {
+/// Where a chunk of a list begins.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// The first key, in the form of continue tokens; `None` in the first chunk.
+    pub from: Option<String>,
+    /// The time of the first chunk, in milliseconds since 1970.
+    pub since: u64,
+    /// The number of objects from there on, if an earlier chunk counted them.
+    pub left: Option<usize>,
+}
+
+impl Start {
+    /// The first chunk of a list.
+    pub fn first(now: Timestamp) -> Start {
+        Start { from: None, since: millis(now), left: None }
+    }
+
+    /// The chunk that a token asks for.
+    pub fn at(token: Continue, now: Timestamp) -> Start {
+        Start { since: token.since.unwrap_or(millis(now)), from: Some(token.from), left: token.left }
+    }
+}
+
+/// The matching objects from `start` on, at most `limit`. Yields to the worker's other requests in between.
+pub async fn select_page(snapshot: &Snapshot, filter: &Filter, start: Start, limit: Option<usize>) -> Page {
     let namespace = filter.namespace.as_deref();
-    let from =
-        from.map(|from| namespace.map_or_else(|| from.to_owned(), |namespace| format!("{namespace}/{from}")));
-    let start = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
-    let mut rest = snapshot.scan(namespace, start);
+    let from = start.from.map(|from| match namespace {
+        Some(namespace) => format!("{namespace}/{from}"),
+        None => from,
+    });
+    let mut rest = snapshot.scan(namespace, from.as_deref().map_or(Bound::Unbounded, Bound::Included));
     let mut page = Page { items: Vec::new(), next: None, remaining: 0, unreadable: Vec::new() };
+    let mut seen = 0_usize;
     while limit.is_none_or(|limit| page.items.len() < limit) {
         let Some(object) = rest.next() else { return page };
         if !object.is_readable() && filter.wants_key(&object.key) {
@@ -193,43 +227,108 @@ pub fn select_page(
         } else if filter.matches(object) {
             page.items.push(object.clone());
         }
+        seen += 1;
+        if seen.is_multiple_of(OBJECTS_PER_TURN) {
+            tokio::task::yield_now().await;
+        }
     }
-    // The following objects are not matched, so the last chunk may be empty. With a selector the remaining number is not
-    // reported, so it is not counted.
-    page.remaining = if filter.is_selective() { usize::from(rest.next().is_some()) } else { rest.count() };
+    // The following objects are not matched, so the last chunk may be empty. With a selector their number is not reported, so it
+    // is not counted.
+    let Some(_) = rest.next() else { return page };
+    page.remaining = match start.left.and_then(|left| left.checked_sub(seen)).filter(|left| *left > 0) {
+        _ if filter.is_selective() => 1,
+        Some(left) => left,
+        None => 1 + rest.count(),
+    };
     // Only one object has a given name, so nothing follows it.
     let is_single = |key: &str| filter.name.is_some() && (namespace.is_some() || !key.contains('/'));
-    if let Some(last) = page.items.last().filter(|last| page.remaining > 0 && !is_single(last.key.as_str())) {
+    if let Some(last) = page.items.last().filter(|last| !is_single(last.key.as_str())) {
         let within = namespace.map_or(0, |namespace| namespace.len() + 1);
         let key = last.key.as_str().get(within..).unwrap_or_default();
-        // The smallest key after that one.
-        let (revision, from) = (Some(snapshot.revision.0), format!("{key}\0"));
-        page.next = Some(Continue { revision, from, since: Some(since), expired: None });
+        page.next = Some(Continue {
+            revision: Some(snapshot.revision.0),
+            // The smallest key after that one.
+            from: format!("{key}\0"),
+            since: Some(start.since),
+            expired: None,
+            left: Some(page.remaining).filter(|_| !filter.is_selective()),
+        });
     }
     page
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use pilothouse_actors::object::{Draft, Key, Pairs, Revision};
+
     use super::*;
+
+    fn token(from: &str) -> Continue {
+        Continue { revision: Some(7), from: from.to_owned(), since: None, expired: None, left: None }
+    }
 
     #[test]
     fn a_token_comes_back_as_it_went() {
-        let token =
-            Continue { revision: Some(7), from: "default/a\0".to_owned(), since: Some(5), expired: None };
+        let token = Continue { since: Some(5), left: Some(9), ..token("default/a\0") };
         assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
         let token = token.inconsistent();
-        assert_eq!((token.revision, token.since, token.expired), (None, None, Some(7)));
+        assert_eq!((token.revision, token.since, token.expired, token.left), (None, None, Some(7), None));
         assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
     }
 
     #[test]
     fn a_token_is_over_when_its_history_is() {
-        let token = |since| Continue { revision: Some(7), from: "a\0".to_owned(), since, expired: None };
+        let token = |since| Continue { since, ..token("a\0") };
         let (now, minute) = (Timestamp(120_000_000), Duration::from_secs(60));
         assert!(token(Some(59_999)).is_over(now, minute));
         assert!(!token(Some(60_000)).is_over(now, minute));
         assert!(!token(Some(999_999)).is_over(now, minute) && !token(None).is_over(now, minute));
+    }
+
+    fn snapshot(names: impl Iterator<Item = String>) -> Snapshot {
+        let mut snapshot = Snapshot::empty();
+        for name in names {
+            let draft = Draft {
+                key: Key::from_path(&name),
+                bytes: Bytes::from_static(b"{}"),
+                revision_at: 1,
+                item_at: 1,
+                labels: Pairs::default(),
+                fields: Pairs::default(),
+            };
+            let object = Arc::new(Object::new(draft, Revision(2)));
+            snapshot.objects.insert(object.key.clone(), object);
+        }
+        snapshot
+    }
+
+    /// Reads a namespace in chunks of three, with tokens as a client sends them, and tells what remained after each chunk.
+    async fn remaining_after_each(tamper: impl Fn(&mut Continue)) -> Vec<usize> {
+        let names = (0..4).map(|at| format!("a/{at}")).chain((0..10).map(|at| format!("b/{at}")));
+        let snapshot = snapshot(names.chain(["c/0".to_owned()]));
+        let filter = Filter { namespace: Some("b".into()), ..Filter::default() };
+        let (mut remaining, mut items) = (Vec::new(), 0);
+        let mut start = Start::first(Timestamp(0));
+        loop {
+            let page = select_page(&snapshot, &filter, start, Some(3)).await;
+            items += page.items.len();
+            remaining.push(page.remaining);
+            let Some(mut next) = page.next else { break };
+            tamper(&mut next);
+            start = Start::at(Continue::decode(&next.encode()).unwrap(), Timestamp(0));
+        }
+        assert_eq!(items, 10);
+        remaining
+    }
+
+    #[tokio::test]
+    async fn what_remains_is_counted_once() {
+        assert_eq!(remaining_after_each(|_| {}).await, [7, 4, 1, 0]);
+        assert_eq!(remaining_after_each(|token| token.left = None).await, [7, 4, 1, 0]);
+        // A number that a token cannot have is counted anew; no number makes a list end early.
+        assert_eq!(remaining_after_each(|token| token.left = Some(3)).await, [7, 4, 1, 0]);
+        assert_eq!(remaining_after_each(|token| token.left = Some(99)).await, [7, 96, 96, 0]);
     }
 
     #[test]
