@@ -27,11 +27,11 @@ use openssl::x509::extension::{BasicConstraints, ExtendedKeyUsage};
 use openssl::x509::{X509, X509Builder, X509NameBuilder};
 use pilothouse::auth::certificate::CertificateVerifier;
 use pilothouse::auth::jwt::SigningKey;
-use pilothouse::auth::objects::Objects;
 use pilothouse::auth::service_account::claims::{Bound, Grant, Reference};
 use pilothouse::auth::service_account::keys::Keys;
-use pilothouse::auth::service_account::verifier::{Rules, ServiceAccountTokens};
-use pilothouse::auth::tokens::TokenFile;
+use pilothouse::auth::service_account::verifier::{ServiceAccountTokens, VerifierSettings};
+use pilothouse::auth::token_file::TokenFile;
+use pilothouse::auth::token_objects::TokenObjects;
 use pilothouse::metrics::Metrics;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Authenticator, House, Verifier};
@@ -123,8 +123,12 @@ impl Guard {
         store_account(&stores).await;
         let key = PKey::from_rsa(Rsa::generate(2_048).unwrap()).unwrap();
         let public = PKey::public_key_from_der(&key.public_key_to_der().unwrap()).unwrap();
-        let rules = Rules { issuers: vec!["https://us".into()], audiences: vec!["us".into()], lookup: true };
-        let objects = Arc::new(Objects::new(stores.directory.clone()));
+        let rules = VerifierSettings {
+            issuers: vec!["https://us".into()],
+            audiences: vec!["us".into()],
+            lookup: true,
+        };
+        let objects = Arc::new(TokenObjects::new(stores.directory.clone()));
         let keys = Arc::new(Keys::new(std::slice::from_ref(&public)).unwrap());
         let accounts = ServiceAccountTokens::new(keys, rules, objects, metrics, clock);
         let verifiers: [Arc<dyn Verifier>; 3] =

@@ -17,9 +17,9 @@ use std::process::Command;
 
 use criterion::Criterion;
 use pilothouse::api::codec::{self, protobuf};
-use pilothouse::api::kinds::{self, Kind, Occasion, Terms, Writer};
-use pilothouse::api::ownership::{self, Versions, Write, apply::apply};
-use pilothouse::api::rbac::index::{Binding, Found, Index, RoleRef, Subject, read_binding, read_role};
+use pilothouse::api::kinds::{self, EnabledFeatures, Kind, UserInfo, WriteContext};
+use pilothouse::api::managed_fields::{self, Versions, Write, apply::apply};
+use pilothouse::api::rbac::index::{Binding, Index, RoleRef, RuleLookup, Subject, read_binding, read_role};
 use pilothouse::api::rbac::role::Role;
 use pilothouse::api::rbac::rule::Rule;
 use pilothouse::api::schema::{GroupVersionKind, Registry, TypeId, default};
@@ -41,7 +41,7 @@ struct Bench {
     registry: Registry,
     kind: GroupVersionKind,
     ty: TypeId,
-    writer: Writer,
+    writer: UserInfo,
     decoded: Value,
     stored: Vec<u8>,
     protobuf: Vec<u8>,
@@ -59,12 +59,12 @@ impl Bench {
         let kind = GroupVersionKind::new("", "v1", "Pod");
         let ty = registry.lookup(&kind).unwrap();
         let mut decoded = codec::decode_object(POD.as_bytes(), &kind, &registry).unwrap().value;
-        kinds::fill_in(kinds::rules("", "Pod"), &mut decoded, Terms::RELEASE);
+        kinds::apply_defaults(kinds::rules("", "Pod"), &mut decoded, EnabledFeatures::RELEASE);
         default::apply(&registry, ty, &mut decoded);
         let stored = codec::encode(&registry, ty, &decoded);
         let protobuf = protobuf::encode_object(&registry, ty, &decoded);
         let (owned, applied) = (Vec::new(), String::new());
-        let writer = Writer::default();
+        let writer = UserInfo::default();
         let mut bench = Bench { registry, kind, ty, writer, decoded, stored, protobuf, owned, applied };
         bench.apply_five();
         bench
@@ -111,7 +111,7 @@ impl Bench {
     fn with_defaults(&self, object: &Value) -> Value {
         let text = codec::json::to_json(object);
         let mut value = codec::decode_object(&text, &self.kind, &self.registry).unwrap().value;
-        kinds::fill_in(kinds::rules("", "Pod"), &mut value, Terms::RELEASE);
+        kinds::apply_defaults(kinds::rules("", "Pod"), &mut value, EnabledFeatures::RELEASE);
         default::apply(&self.registry, self.ty, &mut value);
         value
     }
@@ -133,9 +133,9 @@ impl Bench {
         assert!(done.object.is_none() && done.managers.is_none(), "the pod says all of this");
         let mut new = old.clone();
         let kind = Kind { rules: kinds::rules("", "Pod"), namespaced: true, has_status: true };
-        let occasion = Occasion { now: "later", user: &self.writer, terms: Terms::RELEASE };
-        kinds::before_update(kind, &mut new, &old, &occasion).unwrap();
-        ownership::keep_times(&old, &mut new);
+        let context = WriteContext { now: "later", user: &self.writer, features: EnabledFeatures::RELEASE };
+        kinds::before_update(kind, &mut new, &old, &context).unwrap();
+        managed_fields::keep_times(&old, &mut new);
         assert_eq!(new, old, "nothing changes");
         true
     }
@@ -148,11 +148,15 @@ impl Bench {
     fn accept(&self) -> Value {
         let mut value = self.decode();
         let rules = kinds::rules("", "Pod");
-        kinds::fill_in(rules, &mut value, Terms::RELEASE);
+        kinds::apply_defaults(rules, &mut value, EnabledFeatures::RELEASE);
         default::apply(&self.registry, self.ty, &mut value);
         let kind = Kind { rules, namespaced: true, has_status: true };
-        let occasion = Occasion { now: "2024-01-01T00:00:00Z", user: &self.writer, terms: Terms::RELEASE };
-        kinds::before_create(kind, &mut value, &occasion).unwrap();
+        let context = WriteContext {
+            now: "2024-01-01T00:00:00Z",
+            user: &self.writer,
+            features: EnabledFeatures::RELEASE,
+        };
+        kinds::before_create(kind, &mut value, &context).unwrap();
         value
     }
 
@@ -235,7 +239,7 @@ impl Rights {
     }
 
     fn allows(&self, action: &Action) -> bool {
-        matches!(self.index.decide(black_box(&self.who), action), Found::Allowed(_))
+        matches!(self.index.decide(black_box(&self.who), action), RuleLookup::Allowed(_))
     }
 }
 

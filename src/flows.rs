@@ -29,8 +29,8 @@ use crate::api::catalog::resource::Resource;
 use crate::api::path::Request;
 use crate::api::query::Query;
 use crate::api::verb::Verb;
-use crate::api::words::MASTERS;
-use crate::auth::followed::Followed;
+use crate::api::well_known::MASTERS;
+use crate::auth::live_index::LiveIndex;
 use crate::limits::LONGEST_WAIT;
 use crate::metrics::Metrics;
 use crate::verbs::load::Load;
@@ -143,7 +143,7 @@ impl Drop for Waiting<'_> {
 
 /// Priority and fairness. One per server.
 pub struct Gate {
-    table: Arc<Followed<Table>>,
+    table: Arc<LiveIndex<Table>>,
     seats: Arc<Levels<Visit>>,
     /// Makes numbers of flows that nobody can choose.
     secret: RandomState,
@@ -164,7 +164,7 @@ impl Gate {
         let seats = Arc::new(Levels::new(total, clock.clone()));
         let table = Table::new(seats.clone(), metrics.clone());
         Ok(Gate {
-            table: Arc::new(Followed::open(directory, table::types(), table).await?),
+            table: Arc::new(LiveIndex::open(directory, table::types(), table).await?),
             seats,
             secret: RandomState::new(),
             load,
@@ -188,7 +188,8 @@ impl Gate {
     ) -> Result<Permit, Refused> {
         let work = work::estimate(asked, &self.load, flow.level.widest());
         flow.counted().widths.observe(f64::from(work.width()));
-        let hash = self.secret.hash_one((&*flow.name, flow.schema.by.tell(asked.user, asked.request)));
+        let hash =
+            self.secret.hash_one((&*flow.name, flow.schema.distinguisher.value(asked.user, asked.request)));
         let came = self.clock.now();
         let visit = Visit {
             flow: flow.clone(),

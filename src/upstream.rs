@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use self::places::{Place, Places};
 use self::pool::{Connection, Origin, Pool, Purpose, Tried, Wanted};
-use crate::api::connect::{Destination, Peer, Reach, Trust};
+use crate::api::connect::{AllowedAddresses, Destination, ServerVerification, Trust};
 use crate::limits;
 
 pub use body::{AnswerBody, RequestBody};
@@ -217,7 +217,7 @@ fn origin(to: &Destination, tls: Option<&tls::Way>) -> Option<Arc<Origin>> {
         Trust::Nobody => return None,
     };
     // Restricted addresses are only checked when connecting, so such connections are not reused.
-    if to.reach != Reach::Any {
+    if to.reach != AllowedAddresses::Any {
         return None;
     }
     Some(Arc::new(Origin {
@@ -235,7 +235,7 @@ fn answer(response: Response<Incoming>, held: Held) -> Answer {
 }
 
 /// Keeps connections to an extension API server, for verified and unverified requests.
-pub fn wanted(pool: &Arc<Pool>, peer: &Peer) -> [Wanted; 2] {
+pub fn wanted(pool: &Arc<Pool>, peer: &ServerVerification) -> [Wanted; 2] {
     [tls::authority(peer), pool::authority(None, false)]
         .map(|authority| pool.want(Purpose::Extension, &peer.server_name, authority))
 }

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use self::reach::Reach;
-use crate::api::words::SERVER_NAME;
+use crate::api::well_known::SERVER_NAME;
 use crate::kubeconfig::{Access, Shown};
 use crate::limits::{QUESTION_ATTEMPTS, WEBHOOK_ANSWER_BYTES, WEBHOOK_QUESTION, WEBHOOK_QUESTIONS};
 use crate::upstream::RequestBody;

@@ -41,8 +41,8 @@ use self::reload::Reload;
 use self::serving::Told;
 use self::storage::{Addresses, services};
 use self::watching::{Watches, watching};
-use crate::api::features::Terms;
-use crate::api::kinds::engines::Authority;
+use crate::api::features::EnabledFeatures;
+use crate::api::kinds::validation_engines::Authority;
 use crate::api::schema::Registry;
 use crate::config::{Config, FeatureGates};
 use crate::controllers::start::Guest;
@@ -186,7 +186,10 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
     let shared = parts.shared.clone();
     Backend {
         registry: parts.registry.clone(),
-        terms: Terms::new(|name| parts.gates.enabled(name), parts.boot.config.api.allow_privileged),
+        features: EnabledFeatures::new(
+            |name| parts.gates.enabled(name),
+            parts.boot.config.api.allow_privileged,
+        ),
         stores: Stores::new(parts.storage.directory.clone()),
         admission: Chain::new(&parts.admission, authorizer),
         clock: parts.boot.clock.clone(),

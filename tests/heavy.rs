@@ -12,8 +12,8 @@ use base64::engine::general_purpose::STANDARD;
 
 use pilothouse::api::codec;
 use pilothouse::api::kinds::{
-    Errors, Kind, Occasion, Terms, Warned, Writer, before_create, before_status_update, before_update,
-    fill_in, rules,
+    EnabledFeatures, ErrorList, Kind, UserInfo, WarningList, WriteContext, apply_defaults, before_create,
+    before_status_update, before_update, rules,
 };
 use pilothouse::api::limits::{BODY_BYTES, FIELD_ERROR_BYTES, FIELD_ERRORS, WARNINGS};
 use pilothouse::api::schema::{GroupVersionKind, Registry, default};
@@ -44,7 +44,7 @@ const WHOLE: usize = BODY_BYTES - 2_048;
 const HALF: usize = WHOLE / 2;
 const THIRD: usize = WHOLE / 3;
 
-fn is_bounded(what: &str, found: Result<Warned, Errors>) {
+fn is_bounded(what: &str, found: Result<WarningList, ErrorList>) {
     match found {
         Ok(warned) => assert!(warned.iter().len() <= WARNINGS, "{what}: {} warnings", warned.iter().len()),
         Err(errors) => {
@@ -75,17 +75,21 @@ fn too_slow(api: (&str, &str, &str), what: &str, fields: &str) -> Option<String>
     let patience = start.elapsed() * PATIENCE.0 + PATIENCE.1;
     let start = Instant::now();
     let kind = Kind { rules: rules(group, kind), namespaced: true, has_status: true };
-    let occasion = Occasion { now: "2024-01-01T00:00:00Z", user: &Writer::default(), terms: Terms::RELEASE };
-    fill_in(kind.rules, &mut value, occasion.terms);
+    let context = WriteContext {
+        now: "2024-01-01T00:00:00Z",
+        user: &UserInfo::default(),
+        features: EnabledFeatures::RELEASE,
+    };
+    apply_defaults(kind.rules, &mut value, context.features);
     default::apply(&REGISTRY, REGISTRY.lookup(&expected).unwrap(), &mut value);
     let mut new: Value = value.clone();
-    is_bounded(what, before_create(kind, &mut new, &occasion));
+    is_bounded(what, before_create(kind, &mut new, &context));
     let created = start.elapsed();
     new.clone_from(&value);
-    is_bounded(what, before_update(kind, &mut new, &value, &occasion));
+    is_bounded(what, before_update(kind, &mut new, &value, &context));
     let updated = start.elapsed() - created;
     new.clone_from(&value);
-    is_bounded(what, before_status_update(kind, &mut new, &value, &occasion));
+    is_bounded(what, before_status_update(kind, &mut new, &value, &context));
     let status = start.elapsed() - created - updated;
     let longest = created.max(updated).max(status);
     (longest >= patience).then(|| format!("{created:?} {updated:?} {status:?}, at most {patience:?}"))

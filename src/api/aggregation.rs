@@ -2,7 +2,7 @@
 
 pub mod availability;
 pub mod contents;
-pub mod found;
+pub mod discovered;
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pilothouse_actors::identity::Identity;
 
-use super::connect::Peer;
+use super::connect::ServerVerification;
 use super::meta;
 use super::value::Value;
 use super::version::GroupVersion;
-use super::words::MASTERS;
+use super::well_known::MASTERS;
 
 /// The store of APIServices.
 pub const STORE: &str = "apiservices.apiregistration.k8s.io";
@@ -32,7 +32,7 @@ pub fn asker() -> Identity {
 
 /// The contents of an APIService.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Registration {
+pub struct ApiService {
     /// Its name: version, dot, group.
     pub name: String,
     /// The group version that it registers.
@@ -57,7 +57,7 @@ pub struct Service {
     /// The port of the Service.
     pub port: u16,
     /// How the server's certificate is verified.
-    pub peer: Arc<Peer>,
+    pub peer: Arc<ServerVerification>,
 }
 
 /// The name of the APIService of a version.
@@ -65,12 +65,12 @@ pub fn name_of(group: &str, version: &str) -> String {
     format!("{version}.{group}")
 }
 
-impl Registration {
+impl ApiService {
     /// Parses an APIService.
-    pub fn read(object: &Value) -> Registration {
+    pub fn read(object: &Value) -> ApiService {
         let spec = object.get("spec").unwrap_or(&Value::Null);
         let number = |field: &str| spec.get(field).and_then(Value::as_int).unwrap_or(0);
-        Registration {
+        ApiService {
             name: meta::name(object).to_owned(),
             gv: GroupVersion::new(spec.str("group"), spec.str("version")),
             group_priority: number("groupPriorityMinimum"),
@@ -96,7 +96,7 @@ fn read(spec: &Value, service: &Value) -> Service {
     let (namespace, name) = (service.str("namespace").to_owned(), service.str("name").to_owned());
     let port = service.get("port").and_then(Value::as_int).and_then(|port| u16::try_from(port).ok());
     let insecure = spec.get("insecureSkipTLSVerify").and_then(Value::as_bool).unwrap_or(false);
-    let peer = Peer {
+    let peer = ServerVerification {
         server_name: format!("{name}.{namespace}.svc"),
         authority_pem: STANDARD.decode(spec.str("caBundle")).unwrap_or_default(),
         verifies: !insecure,
@@ -122,13 +122,13 @@ mod tests {
 
     #[test]
     fn an_api_service_says_who_serves_a_version() {
-        let local = Registration::read(&value(
+        let local = ApiService::read(&value(
             r#"{"metadata":{"name":"v1.apps"},"spec":{"group":"apps","version":"v1","groupPriorityMinimum":17800,"versionPriority":15}}"#,
         ));
         assert_eq!((local.name.as_str(), local.path().as_str()), ("v1.apps", "/apis/apps/v1"));
         assert_eq!((local.group_priority, local.version_priority), (17_800, 15));
         assert!(local.service.is_none() && !local.is_available);
-        let remote = Registration::read(&value(
+        let remote = ApiService::read(&value(
             r#"{"metadata":{"name":"v1.x"},"spec":{"group":"x","version":"v1","caBundle":"cGVt","service":{"namespace":"n","name":"s"}},
                 "status":{"conditions":[{"type":"Available","status":"True"}]}}"#,
         ));

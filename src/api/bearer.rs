@@ -6,7 +6,7 @@ const SPACE: &str =
 
 /// The contents of an Authorization header.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Shown<'a> {
+pub struct AuthorizationHeader<'a> {
     /// The bearer token. Other schemes and an empty token count as no credentials.
     pub token: Option<&'a str>,
     /// A warning for the client.
@@ -14,15 +14,15 @@ pub struct Shown<'a> {
 }
 
 /// Parses an Authorization header. Text after the token and a space is ignored, as in the reference.
-pub fn bearer(header: &str) -> Shown<'_> {
+pub fn bearer(header: &str) -> AuthorizationHeader<'_> {
     let mut words = header.trim().splitn(3, ' ');
     let (scheme, token) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     if !scheme.eq_ignore_ascii_case("bearer") {
-        return Shown::default();
+        return AuthorizationHeader::default();
     }
     match token {
-        "" => Shown { token: None, warning: words.next().map(|_| SPACE) },
-        token => Shown { token: Some(token), warning: None },
+        "" => AuthorizationHeader { token: None, warning: words.next().map(|_| SPACE) },
+        token => AuthorizationHeader { token: Some(token), warning: None },
     }
 }
 
@@ -41,8 +41,8 @@ mod tests {
             ("Bearer ", None),
             ("Basic dTpw", None),
         ] {
-            assert_eq!(bearer(header), Shown { token, warning: None }, "{header:?}");
+            assert_eq!(bearer(header), AuthorizationHeader { token, warning: None }, "{header:?}");
         }
-        assert_eq!(bearer("Bearer  abc"), Shown { token: None, warning: Some(SPACE) });
+        assert_eq!(bearer("Bearer  abc"), AuthorizationHeader { token: None, warning: Some(SPACE) });
     }
 }

@@ -9,7 +9,7 @@ use super::value::Value;
 
 /// One object that must exist.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct BootstrapObject {
     /// The group of its resource.
     pub group: &'static str,
     /// The plural of its resource.

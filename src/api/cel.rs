@@ -6,12 +6,12 @@
 //! [`Val`] borrows from them.
 //!
 //! A text goes through [`lexer`], [`parser`] (with [`macros`]), [`checker`] (with [`types`], [`unify`] and
-//! [`functions`]), [`literals`] and [`plan`]; [`eval`] runs what comes out with the functions of [`library`] and charges for it
+//! [`functions`]), [`literal_checks`] and [`plan`]; [`eval`] runs what comes out with the functions of [`library`] and charges for it
 //! ([`cost`]). [`estimate`] tells what it can cost at most.
 
 mod ast;
 mod checker;
-mod clock;
+mod constructed_types;
 mod cost;
 pub mod escape;
 mod estimate;
@@ -20,34 +20,34 @@ mod eval;
 mod functions;
 mod lexer;
 mod library;
-mod literal;
-mod literals;
+mod literal_checks;
+mod literal_values;
 mod macros;
-mod made;
 mod parser;
 mod plan;
+pub mod reserved_words;
 mod source;
 #[cfg(test)]
 mod tests;
+mod timestamps;
 pub mod types;
 mod unify;
 mod value;
-pub mod words;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use ast::{Expr, Kind};
 use checker::{Checked, Names};
-use eval::Run;
+pub use constructed_types::{JSON_PATCH, OBJECT};
+use eval::Evaluator;
 use functions::Functions;
 pub use functions::Library;
 pub use library::semver::Semver;
-pub use made::{JSON_PATCH, OBJECT};
 use plan::Node;
 use source::{Issues, Source};
 use types::Type;
-pub use value::{Fault, Foreign, List, Made, Map, Outcome, Room, Text, Unplain, Val};
+pub use value::{ConstructedObject, Fault, Foreign, List, Map, NativeError, Outcome, SizeBudget, Text, Val};
 
 use super::custom::pattern::Patterns;
 
@@ -104,7 +104,7 @@ impl Environment {
         let names = Names { functions: &self.functions, variables: &self.variables, makes: self.makes };
         let checked = checker::check(&mut root, &places, names, &mut issues);
         if issues.is_empty() {
-            literals::check(&root, &places, &checked, patterns, &mut issues);
+            literal_checks::check(&root, &places, &checked, patterns, &mut issues);
         }
         if !issues.is_empty() {
             return Err(issues.told(&source));
@@ -169,7 +169,7 @@ impl Program {
         let mut rest = vec![&self.root];
         while let Some(part) = rest.pop() {
             match &part.kind {
-                Kind::Ident(name) if !self.uses(name) && made::type_named(name).is_some() => {
+                Kind::Ident(name) if !self.uses(name) && constructed_types::type_named(name).is_some() => {
                     return Some(name);
                 }
                 _ => rest.extend(part.parts()),
@@ -215,7 +215,7 @@ impl Program {
         resolve: &dyn Fn(&str) -> Option<Outcome<'v>>,
         limit: u64,
     ) -> Evaluated<'v> {
-        let mut run = Run::new(&self.checked.uses, resolve, limit);
+        let mut run = Evaluator::new(&self.checked.uses, resolve, limit);
         let outcome = run.eval(&self.node);
         Evaluated { outcome, cost: run.cost }
     }

@@ -1,11 +1,11 @@
 //! Connecting subresources of pods, services and nodes: log, exec, attach, portforward and proxy. Parses their options, validates
 //! them and determines the destination; `verbs::connect` and the HTTP edge do the rest.
 
+pub mod exit_status;
 pub mod links;
+pub mod location;
 pub mod options;
-pub mod place;
 pub mod url;
-pub mod verdict;
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::status::{Result, Status};
 
 /// A connecting subresource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum ConnectSubresource {
     /// The log of a container.
     Log,
     /// A command in a container.
@@ -31,18 +31,18 @@ pub enum Way {
 /// The names of these subresources. Such requests are long-running: they do not count as requests in flight.
 pub const WAYS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
-impl Way {
+impl ConnectSubresource {
     /// The connecting subresource of this name, if it is one.
-    pub fn of(resource: &Resource, subresource: &str) -> Option<Way> {
+    pub fn of(resource: &Resource, subresource: &str) -> Option<ConnectSubresource> {
         if !resource.gv.group.is_empty() {
             return None;
         }
         match (&*resource.plural, subresource) {
-            ("pods", "log") => Some(Way::Log),
-            ("pods", "exec") => Some(Way::Exec),
-            ("pods", "attach") => Some(Way::Attach),
-            ("pods", "portforward") => Some(Way::PortForward),
-            ("pods" | "services" | "nodes", "proxy") => Some(Way::Proxy),
+            ("pods", "log") => Some(ConnectSubresource::Log),
+            ("pods", "exec") => Some(ConnectSubresource::Exec),
+            ("pods", "attach") => Some(ConnectSubresource::Attach),
+            ("pods", "portforward") => Some(ConnectSubresource::PortForward),
+            ("pods" | "services" | "nodes", "proxy") => Some(ConnectSubresource::Proxy),
             _ => None,
         }
     }
@@ -50,9 +50,11 @@ impl Way {
     /// Whether it supports this HTTP method.
     pub fn allows(self, method: &str) -> bool {
         match self {
-            Way::Log => method == "GET",
-            Way::Exec | Way::Attach | Way::PortForward => matches!(method, "GET" | "POST"),
-            Way::Proxy => {
+            ConnectSubresource::Log => method == "GET",
+            ConnectSubresource::Exec | ConnectSubresource::Attach | ConnectSubresource::PortForward => {
+                matches!(method, "GET" | "POST")
+            }
+            ConnectSubresource::Proxy => {
                 matches!(method, "GET" | "POST" | "PUT" | "PATCH" | "DELETE" | "HEAD" | "OPTIONS")
             }
         }
@@ -77,12 +79,12 @@ pub enum Trust {
     /// Anybody: nothing is verified, and we present no certificate.
     Nobody,
     /// An extension API server: we present the front proxy certificate, by which it trusts our identity headers.
-    Extension(Arc<Peer>),
+    Extension(Arc<ServerVerification>),
 }
 
 /// How an extension API server is verified.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Peer {
+pub struct ServerVerification {
     /// The server name for SNI, which its certificate must contain.
     pub server_name: String,
     /// The CA bundle as PEM; empty for the CAs of the system.
@@ -93,7 +95,7 @@ pub struct Peer {
 
 /// The allowed addresses of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum AllowedAddresses {
     /// Any address: those of kubelets, which only nodes and administrators can set.
     Any,
     /// Global unicast addresses only. A client must not reach services that listen on this machine alone.
@@ -108,7 +110,7 @@ pub struct Destination {
     /// How the peer is verified.
     pub trust: Trust,
     /// The allowed addresses of the host.
-    pub reach: Reach,
+    pub reach: AllowedAddresses,
     /// Whether the response may take any time to begin: a followed log may be silent for days.
     pub is_patient: bool,
     /// The user on whose behalf the connection is made; empty for the server itself.
@@ -166,16 +168,16 @@ mod tests {
     #[test]
     fn every_way_is_found_and_nothing_else() {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
-        let way = |plural, sub| Way::of(catalog.find("", "v1", plural).unwrap(), sub);
-        assert_eq!(way("pods", "log"), Some(Way::Log));
-        assert_eq!(way("nodes", "proxy"), Some(Way::Proxy));
-        assert_eq!(way("services", "proxy"), Some(Way::Proxy));
+        let way = |plural, sub| ConnectSubresource::of(catalog.find("", "v1", plural).unwrap(), sub);
+        assert_eq!(way("pods", "log"), Some(ConnectSubresource::Log));
+        assert_eq!(way("nodes", "proxy"), Some(ConnectSubresource::Proxy));
+        assert_eq!(way("services", "proxy"), Some(ConnectSubresource::Proxy));
         assert_eq!(way("pods", "status"), None);
         assert_eq!(way("nodes", "log"), None);
         for resource in ["pods", "services", "nodes"] {
             let resource = catalog.find("", "v1", resource).unwrap();
             for sub in resource.subresources.iter().filter(|sub| sub.kind.ends_with("Options")) {
-                assert!(Way::of(resource, &sub.name).is_some(), "{}", sub.name);
+                assert!(ConnectSubresource::of(resource, &sub.name).is_some(), "{}", sub.name);
                 assert!(WAYS.contains(&&*sub.name), "{}", sub.name);
             }
         }

@@ -3,10 +3,10 @@
 //! Every kind has a hub version through which the others are converted. Most versions differ only in their name; versions of
 //! another shape are in [`SHAPES`], each with functions to and from the hub.
 
+mod annotation_json;
 mod autoscaling;
 mod devices;
 mod events;
-mod ordered;
 
 use super::value::Value;
 use super::version::GroupVersion;

@@ -156,7 +156,7 @@ fn mark(object: &mut Value, now: Timestamp) {
 
 /// Adds or removes the finalizers that tell the garbage collector how to treat dependents.
 fn set_finalizers(rules: &KindRules, object: &mut Value, options: &DeleteOptions) {
-    if !rules.collected {
+    if !rules.garbage_collected {
         return;
     }
     let present = |object: &Value, finalizer: &str| {

@@ -9,10 +9,10 @@ use openssl::sha::sha512;
 use serde::Serialize;
 
 use self::merged::{Member, Merged};
-use super::aggregation::found::FoundVersion;
+use super::aggregation::discovered::DiscoveredVersion;
 use super::catalog::resource::{Resource, Subresource};
 use super::catalog::{Catalog, Version};
-use super::words::DISCOVERY_GROUP;
+use super::well_known::DISCOVERY_GROUP;
 
 pub use self::merged::{Other, usual_places};
 
@@ -138,7 +138,7 @@ fn verb_names(resource: &Resource) -> Vec<&'static str> {
     let Some(custom) = &resource.custom else {
         return resource.verbs.iter().map(|verb| verb.as_str()).collect();
     };
-    if custom.is_going {
+    if custom.is_terminating {
         return vec!["delete", "deletecollection", "get", "list", "watch"];
     }
     vec!["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]
@@ -331,7 +331,7 @@ struct GroupDiscovery<'a> {
 #[serde(untagged)]
 enum AnyVersion<'a> {
     Here(VersionDiscovery<'a>),
-    There(&'a FoundVersion),
+    There(&'a DiscoveredVersion),
 }
 
 #[derive(Serialize)]

@@ -1,4 +1,4 @@
-//! What the operator of a server has decided about objects. Each server has its own [`Terms`]: there may be several in a process.
+//! What the operator of a server has decided about objects. Each server has its own [`EnabledFeatures`]: there may be several in a process.
 
 /// Declares the features, each with whether it is on when nothing is said.
 macro_rules! features {
@@ -107,14 +107,14 @@ impl Feature {
 
 /// What the operator of a server has decided about the objects that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct EnabledFeatures {
     on: u64,
     privileged: bool,
 }
 
-impl Terms {
+impl EnabledFeatures {
     /// Those of the release, when nothing is said.
-    pub const RELEASE: Terms = {
+    pub const RELEASE: EnabledFeatures = {
         let (mut on, mut at) = (0, 0);
         while at < ALL.len() {
             if ALL[at].1 {
@@ -122,17 +122,17 @@ impl Terms {
             }
             at += 1;
         }
-        Terms { on, privileged: false }
+        EnabledFeatures { on, privileged: false }
     };
 
     /// Nothing is on.
     #[cfg(test)]
-    pub const NONE: Terms = Terms { on: 0, privileged: false };
+    pub const NONE: EnabledFeatures = EnabledFeatures { on: 0, privileged: false };
 
     /// Those of a server whose gates are known by their names. `privileged` says whether it takes privileged containers.
-    pub fn new(is_open: impl Fn(&str) -> bool, privileged: bool) -> Terms {
+    pub fn new(is_open: impl Fn(&str) -> bool, privileged: bool) -> EnabledFeatures {
         let open = Feature::all().filter(|(feature, _)| is_open(&format!("{feature:?}")));
-        Terms { on: open.fold(0, |on, (feature, _)| on | feature.bit()), privileged }
+        EnabledFeatures { on: open.fold(0, |on, (feature, _)| on | feature.bit()), privileged }
     }
 
     /// Whether a feature is on.
@@ -142,25 +142,25 @@ impl Terms {
 
     /// The same with a feature on: for an object that made use of it before.
     #[must_use]
-    pub const fn with(self, feature: Feature) -> Terms {
-        Terms { on: self.on | feature.bit(), ..self }
+    pub const fn with(self, feature: Feature) -> EnabledFeatures {
+        EnabledFeatures { on: self.on | feature.bit(), ..self }
     }
 
     /// The same with a feature off.
     #[must_use]
-    pub const fn without(self, feature: Feature) -> Terms {
-        Terms { on: self.on & !feature.bit(), ..self }
+    pub const fn without(self, feature: Feature) -> EnabledFeatures {
+        EnabledFeatures { on: self.on & !feature.bit(), ..self }
     }
 
     /// Whether containers may be privileged.
-    pub const fn takes_privileged(self) -> bool {
+    pub const fn allows_privileged(self) -> bool {
         self.privileged
     }
 }
 
-impl Default for Terms {
-    fn default() -> Terms {
-        Terms::RELEASE
+impl Default for EnabledFeatures {
+    fn default() -> EnabledFeatures {
+        EnabledFeatures::RELEASE
     }
 }
 
@@ -177,14 +177,15 @@ mod tests {
 
     #[test]
     fn two_servers_can_have_different_terms() {
-        let (one, other) = (Terms::new(|name| name == "ImageVolume", true), Terms::RELEASE);
-        assert!(one.has(ImageVolume) && !one.has(ProcMountType) && one.takes_privileged());
-        assert!(!other.has(ImageVolume) && other.has(ProcMountType) && !other.takes_privileged());
+        let (one, other) =
+            (EnabledFeatures::new(|name| name == "ImageVolume", true), EnabledFeatures::RELEASE);
+        assert!(one.has(ImageVolume) && !one.has(ProcMountType) && one.allows_privileged());
+        assert!(!other.has(ImageVolume) && other.has(ProcMountType) && !other.allows_privileged());
         assert!(other.with(ImageVolume).has(ImageVolume));
-        let release = Terms::new(
+        let release = EnabledFeatures::new(
             |name| Feature::all().any(|(feature, on)| on && format!("{feature:?}") == name),
             false,
         );
-        assert_eq!(release, Terms::RELEASE);
+        assert_eq!(release, EnabledFeatures::RELEASE);
     }
 }

@@ -6,24 +6,24 @@ use super::limits::PATH_BYTES;
 
 /// The path of a field as messages print it: `spec.containers[0].name`, `data[tls.crt]`. A path that is too long is cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Path(String);
+pub struct FieldPath(String);
 
 /// The end of a cut path.
 const CUT: &str = "...";
 
-impl Path {
+impl FieldPath {
     /// The path of a top-level field.
-    pub fn new(field: &str) -> Path {
-        Path(field.to_owned())
+    pub fn new(field: &str) -> FieldPath {
+        FieldPath(field.to_owned())
     }
 
     /// The path of the object itself, which prints as nothing.
-    pub fn root() -> Path {
-        Path::default()
+    pub fn root() -> FieldPath {
+        FieldPath::default()
     }
 
     /// The path of a field below this one.
-    pub fn child(&self, field: &str) -> Path {
+    pub fn child(&self, field: &str) -> FieldPath {
         // Validation makes many more paths than errors: one allocation of the right size, without the formatter.
         let mut text = String::with_capacity(self.0.len() + field.len() + 1);
         text.push_str(&self.0);
@@ -31,11 +31,11 @@ impl Path {
             text.push('.');
         }
         text.push_str(field);
-        Path::bounded(text)
+        FieldPath::bounded(text)
     }
 
     /// The path of an item of this list.
-    pub fn index(&self, index: usize) -> Path {
+    pub fn index(&self, index: usize) -> FieldPath {
         match u8::try_from(index) {
             Ok(digit) if digit < 10 => self.subscript(char::from(b'0' + digit).encode_utf8(&mut [0; 4])),
             _ => self.subscript(&index.to_string()),
@@ -43,26 +43,26 @@ impl Path {
     }
 
     /// The path of an entry of this map.
-    pub fn key(&self, key: &str) -> Path {
+    pub fn key(&self, key: &str) -> FieldPath {
         self.subscript(key)
     }
 
     /// The path of rules about an object as a whole, which prints as an empty subscript.
-    pub fn nameless() -> Path {
-        Path("[]".to_owned())
+    pub fn nameless() -> FieldPath {
+        FieldPath("[]".to_owned())
     }
 
-    fn subscript(&self, inner: &str) -> Path {
+    fn subscript(&self, inner: &str) -> FieldPath {
         let mut text = String::with_capacity(self.0.len() + inner.len() + 2);
         text.push_str(&self.0);
         text.push('[');
         text.push_str(inner);
         text.push(']');
-        Path::bounded(text)
+        FieldPath::bounded(text)
     }
 
     /// Cuts a path that becomes too long. Clients choose the keys, and each field below repeats them.
-    fn bounded(mut text: String) -> Path {
+    fn bounded(mut text: String) -> FieldPath {
         if text.len() > PATH_BYTES {
             let mut end = PATH_BYTES - CUT.len();
             while !text.is_char_boundary(end) {
@@ -72,7 +72,7 @@ impl Path {
             text.push_str(CUT);
             text.shrink_to_fit();
         }
-        Path(text)
+        FieldPath(text)
     }
 
     /// The length of the path in bytes.
@@ -86,7 +86,7 @@ impl Path {
     }
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -94,7 +94,7 @@ impl fmt::Display for Path {
 
 /// The type of a validation error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Problem {
+pub enum ErrorType {
     /// A required field is missing.
     Required,
     /// The value violates a rule.
@@ -117,34 +117,34 @@ pub enum Problem {
     Internal,
 }
 
-impl Problem {
+impl ErrorType {
     /// The reason in the causes of a Status.
     pub fn reason(self) -> &'static str {
         match self {
-            Problem::Required => "FieldValueRequired",
-            Problem::Invalid => "FieldValueInvalid",
-            Problem::TypeInvalid => "FieldValueTypeInvalid",
-            Problem::NotSupported => "FieldValueNotSupported",
-            Problem::Duplicate => "FieldValueDuplicate",
-            Problem::Forbidden => "FieldValueForbidden",
-            Problem::TooLong => "FieldValueTooLong",
-            Problem::TooMany => "FieldValueTooMany",
-            Problem::NotFound => "FieldValueNotFound",
-            Problem::Internal => "InternalError",
+            ErrorType::Required => "FieldValueRequired",
+            ErrorType::Invalid => "FieldValueInvalid",
+            ErrorType::TypeInvalid => "FieldValueTypeInvalid",
+            ErrorType::NotSupported => "FieldValueNotSupported",
+            ErrorType::Duplicate => "FieldValueDuplicate",
+            ErrorType::Forbidden => "FieldValueForbidden",
+            ErrorType::TooLong => "FieldValueTooLong",
+            ErrorType::TooMany => "FieldValueTooMany",
+            ErrorType::NotFound => "FieldValueNotFound",
+            ErrorType::Internal => "InternalError",
         }
     }
 
     fn title(self) -> &'static str {
         match self {
-            Problem::Required => "Required value",
-            Problem::Invalid | Problem::TypeInvalid => "Invalid value",
-            Problem::NotSupported => "Unsupported value",
-            Problem::Duplicate => "Duplicate value",
-            Problem::Forbidden => "Forbidden",
-            Problem::TooLong => "Too long",
-            Problem::TooMany => "Too many",
-            Problem::NotFound => "Not found",
-            Problem::Internal => "Internal error",
+            ErrorType::Required => "Required value",
+            ErrorType::Invalid | ErrorType::TypeInvalid => "Invalid value",
+            ErrorType::NotSupported => "Unsupported value",
+            ErrorType::Duplicate => "Duplicate value",
+            ErrorType::Forbidden => "Forbidden",
+            ErrorType::TooLong => "Too long",
+            ErrorType::TooMany => "Too many",
+            ErrorType::NotFound => "Not found",
+            ErrorType::Internal => "Internal error",
         }
     }
 }
@@ -153,9 +153,9 @@ impl Problem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// The path of the field.
-    pub path: Path,
+    pub path: FieldPath,
     /// The type of the error.
-    pub problem: Problem,
+    pub problem: ErrorType,
     /// The message without the path: `Invalid value: "x": must be a number`.
     pub message: String,
     /// The violated rule, if both declarative and handwritten validation check it under this name; else empty.
@@ -165,7 +165,7 @@ pub struct FieldError {
 }
 
 impl FieldError {
-    fn new(path: &Path, problem: Problem, value: Option<&str>, detail: &str) -> FieldError {
+    fn new(path: &FieldPath, problem: ErrorType, value: Option<&str>, detail: &str) -> FieldError {
         let mut message = problem.title().to_owned();
         if let Some(value) = value {
             let _ = write!(message, ": {value}");
@@ -177,7 +177,7 @@ impl FieldError {
     }
 
     /// An error with a complete message.
-    pub fn worded(path: &Path, problem: Problem, message: String) -> FieldError {
+    pub fn worded(path: &FieldPath, problem: ErrorType, message: String) -> FieldError {
         FieldError { path: path.clone(), problem, message, rule: "", covered: false }
     }
 
@@ -192,61 +192,61 @@ impl FieldError {
     }
 
     /// A required field is missing.
-    pub fn required(path: &Path, detail: &str) -> FieldError {
-        FieldError::new(path, Problem::Required, None, detail)
+    pub fn required(path: &FieldPath, detail: &str) -> FieldError {
+        FieldError::new(path, ErrorType::Required, None, detail)
     }
 
     /// The value violates a rule. `value` is printed as the API prints it: see [`quoted`].
-    pub fn invalid(path: &Path, value: &str, detail: &str) -> FieldError {
-        FieldError::new(path, Problem::Invalid, Some(value), detail)
+    pub fn invalid(path: &FieldPath, value: &str, detail: &str) -> FieldError {
+        FieldError::new(path, ErrorType::Invalid, Some(value), detail)
     }
 
     /// A check could not be made.
-    pub fn internal(path: &Path, detail: &str) -> FieldError {
-        FieldError::new(path, Problem::Internal, None, detail)
+    pub fn internal(path: &FieldPath, detail: &str) -> FieldError {
+        FieldError::new(path, ErrorType::Internal, None, detail)
     }
 
     /// The value has the wrong type.
-    pub fn type_invalid(path: &Path, value: &str, detail: &str) -> FieldError {
-        FieldError::new(path, Problem::TypeInvalid, Some(value), detail)
+    pub fn type_invalid(path: &FieldPath, value: &str, detail: &str) -> FieldError {
+        FieldError::new(path, ErrorType::TypeInvalid, Some(value), detail)
     }
 
     /// The value is not in `supported`, which is printed in the given order.
-    pub fn not_supported(path: &Path, value: &str, supported: &[&str]) -> FieldError {
+    pub fn not_supported(path: &FieldPath, value: &str, supported: &[&str]) -> FieldError {
         let names: Vec<String> = supported.iter().map(|name| quoted(name)).collect();
         let detail =
             if names.is_empty() { String::new() } else { format!("supported values: {}", names.join(", ")) };
-        FieldError::new(path, Problem::NotSupported, Some(value), &detail)
+        FieldError::new(path, ErrorType::NotSupported, Some(value), &detail)
     }
 
     /// The value occurs twice.
-    pub fn duplicate(path: &Path, value: &str) -> FieldError {
-        FieldError::new(path, Problem::Duplicate, Some(value), "")
+    pub fn duplicate(path: &FieldPath, value: &str) -> FieldError {
+        FieldError::new(path, ErrorType::Duplicate, Some(value), "")
     }
 
     /// The field must not be set like this.
-    pub fn forbidden(path: &Path, detail: &str) -> FieldError {
-        FieldError::new(path, Problem::Forbidden, None, detail)
+    pub fn forbidden(path: &FieldPath, detail: &str) -> FieldError {
+        FieldError::new(path, ErrorType::Forbidden, None, detail)
     }
 
     /// The value has more than `most` bytes. The value itself is not repeated.
-    pub fn too_long(path: &Path, most: usize) -> FieldError {
-        FieldError::new(path, Problem::TooLong, None, &format!("may not be more than {most} bytes"))
+    pub fn too_long(path: &FieldPath, most: usize) -> FieldError {
+        FieldError::new(path, ErrorType::TooLong, None, &format!("may not be more than {most} bytes"))
     }
 
     /// The list has `actual` items, but `most` are allowed.
-    pub fn too_many(path: &Path, actual: usize, most: usize) -> FieldError {
+    pub fn too_many(path: &FieldPath, actual: usize, most: usize) -> FieldError {
         FieldError::new(
             path,
-            Problem::TooMany,
+            ErrorType::TooMany,
             Some(&actual.to_string()),
             &format!("must have at most {most} items"),
         )
     }
 
     /// The value refers to an object that does not exist.
-    pub fn not_found(path: &Path, value: &str) -> FieldError {
-        FieldError::new(path, Problem::NotFound, Some(value), "")
+    pub fn not_found(path: &FieldPath, value: &str) -> FieldError {
+        FieldError::new(path, ErrorType::NotFound, Some(value), "")
     }
 
     /// Appends a reason.
@@ -259,7 +259,7 @@ impl FieldError {
 
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.path == Path::root() {
+        if self.path == FieldPath::root() {
             return f.write_str(&self.message);
         }
         write!(f, "{}: {}", self.path, self.message)
@@ -310,15 +310,15 @@ mod tests {
 
     #[test]
     fn messages_read_like_the_api() {
-        let name = Path::new("spec").child("containers").index(0).child("name");
+        let name = FieldPath::new("spec").child("containers").index(0).child("name");
         assert_eq!(FieldError::required(&name, "").to_string(), "spec.containers[0].name: Required value");
-        let data = Path::new("data").key("tls.crt");
+        let data = FieldPath::new("data").key("tls.crt");
         assert_eq!(data.to_string(), "data[tls.crt]");
-        let error = FieldError::not_supported(&Path::new("type"), &quoted("X"), &["B", "A"]);
+        let error = FieldError::not_supported(&FieldPath::new("type"), &quoted("X"), &["B", "A"]);
         assert_eq!(error.message, r#"Unsupported value: "X": supported values: "B", "A""#);
         assert_eq!(FieldError::not_found(&data, "x").because("y").message, "Not found: x: y");
-        assert_eq!(Path::new("a").index(9).index(10).key("k").to_string(), "a[9][10][k]");
-        assert_eq!(FieldError::forbidden(&Path::nameless(), "x").to_string(), "[]: Forbidden: x");
+        assert_eq!(FieldPath::new("a").index(9).index(10).key("k").to_string(), "a[9][10][k]");
+        assert_eq!(FieldError::forbidden(&FieldPath::nameless(), "x").to_string(), "[]: Forbidden: x");
         assert_eq!(quoted("a\"b\n\u{1}"), r#""a\"b\n\x01""#);
         assert_eq!(quoted("é漢🦀\u{301}"), "\"é漢🦀\u{301}\"");
         assert_eq!(
@@ -329,10 +329,10 @@ mod tests {
 
     #[test]
     fn paths_do_not_grow_for_ever() {
-        let long = Path::new("a").key(&"ä".repeat(PATH_BYTES)).child("b").index(12);
+        let long = FieldPath::new("a").key(&"ä".repeat(PATH_BYTES)).child("b").index(12);
         assert!((PATH_BYTES - 1..=PATH_BYTES).contains(&long.len()), "{}", long.len());
         assert!(long.to_string().ends_with("..."));
-        let fits = Path::new("a").key(&"x".repeat(PATH_BYTES - 3));
+        let fits = FieldPath::new("a").key(&"x".repeat(PATH_BYTES - 3));
         assert!(fits.len() == PATH_BYTES && fits.to_string().ends_with(']'));
     }
 }

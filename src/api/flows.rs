@@ -13,14 +13,14 @@ use super::meta;
 use super::path::{Request, ResourcePath, Target};
 use super::value::Value;
 use super::verb::Verb;
-use super::words::ACCOUNT_PREFIX;
+use super::well_known::ACCOUNT_PREFIX;
 
 /// What stands for everything in a list of one.
 const EVERY: &str = "*";
 
 /// A flow schema, read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Schema {
+pub struct FlowSchema {
     /// By which clients know it; empty for one that must be there and is not.
     pub uid: Bytes,
     /// The priority level of its requests.
@@ -28,13 +28,13 @@ pub struct Schema {
     /// Of several that mean a request the one with the lowest counts.
     pub precedence: i64,
     /// What makes flows of its requests.
-    pub by: By,
+    pub distinguisher: FlowDistinguisher,
     rules: Arc<[Rule]>,
 }
 
 /// What makes flows of the requests of one schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
+pub enum FlowDistinguisher {
     /// Nothing: they are one flow.
     #[default]
     Nothing,
@@ -44,20 +44,20 @@ pub enum By {
     Namespace,
 }
 
-impl By {
+impl FlowDistinguisher {
     /// What tells the flow of a request from others of its schema.
-    pub fn tell<'a>(self, user: &'a Identity, request: &'a Request<'a>) -> &'a str {
+    pub fn value<'a>(self, user: &'a Identity, request: &'a Request<'a>) -> &'a str {
         match self {
-            By::Nothing => "",
-            By::User => &user.name,
-            By::Namespace => request.resource().map_or("", |found| found.namespace),
+            FlowDistinguisher::Nothing => "",
+            FlowDistinguisher::User => &user.name,
+            FlowDistinguisher::Namespace => request.resource().map_or("", |found| found.namespace),
         }
     }
 }
 
 /// A priority level, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Level {
+pub struct PriorityLevel {
     /// By which clients know it; empty for one that must be there and is not.
     pub uid: Bytes,
     /// What it may have.
@@ -84,31 +84,31 @@ enum Subject {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ResourceRule {
-    verbs: Words,
-    groups: Words,
-    resources: Words,
-    namespaces: Words,
+    verbs: StringMatcher,
+    groups: StringMatcher,
+    resources: StringMatcher,
+    namespaces: StringMatcher,
     /// Whether requests without a namespace are meant, too.
     cluster: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PathRule {
-    verbs: Words,
+    verbs: StringMatcher,
     paths: Vec<String>,
 }
 
 /// Some words, or every word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Words {
+struct StringMatcher {
     every: bool,
     words: Vec<String>,
 }
 
-impl Words {
-    fn read(rule: &Value, field: &str) -> Words {
+impl StringMatcher {
+    fn read(rule: &Value, field: &str) -> StringMatcher {
         let words = texts(rule, field);
-        Words { every: matches!(&*words, [word] if word == EVERY), words }
+        StringMatcher { every: matches!(&*words, [word] if word == EVERY), words }
     }
 
     fn have(&self, word: &str) -> bool {
@@ -164,10 +164,10 @@ impl Subject {
 impl ResourceRule {
     fn read(rule: &Value) -> ResourceRule {
         ResourceRule {
-            verbs: Words::read(rule, "verbs"),
-            groups: Words::read(rule, "apiGroups"),
-            resources: Words::read(rule, "resources"),
-            namespaces: Words::read(rule, "namespaces"),
+            verbs: StringMatcher::read(rule, "verbs"),
+            groups: StringMatcher::read(rule, "apiGroups"),
+            resources: StringMatcher::read(rule, "resources"),
+            namespaces: StringMatcher::read(rule, "namespaces"),
             cluster: rule.get("clusterScope").and_then(Value::as_bool).unwrap_or_default(),
         }
     }
@@ -184,7 +184,7 @@ impl ResourceRule {
 
 impl PathRule {
     fn read(rule: &Value) -> PathRule {
-        PathRule { verbs: Words::read(rule, "verbs"), paths: texts(rule, "nonResourceURLs") }
+        PathRule { verbs: StringMatcher::read(rule, "verbs"), paths: texts(rule, "nonResourceURLs") }
     }
 
     fn means(&self, verb: Verb, path: &str) -> bool {
@@ -217,38 +217,38 @@ impl Rule {
 }
 
 /// Whether a request is put to no flow: it lasts as long as its two ends like. Watches are put to one, for their beginning.
-pub fn is_put_to_none(request: &Request<'_>) -> bool {
+pub fn bypasses_flow_control(request: &Request<'_>) -> bool {
     request.verb != Verb::Watch && request.is_long_running()
 }
 
-impl Schema {
+impl FlowSchema {
     /// Whether it means this request of this user.
     pub fn means(&self, user: &Identity, request: &Request<'_>) -> bool {
         self.rules.iter().any(|rule| rule.means(user, request))
     }
 
     /// Reads a stored flow schema.
-    pub fn read(schema: &Value) -> Schema {
+    pub fn read(schema: &Value) -> FlowSchema {
         let spec = schema.get("spec").unwrap_or(&Value::Null);
         let level = spec.get("priorityLevelConfiguration").unwrap_or(&Value::Null);
-        Schema {
+        FlowSchema {
             uid: uid(schema),
             level: level.str("name").to_owned(),
             precedence: spec.get("matchingPrecedence").and_then(Value::as_int).unwrap_or_default(),
-            by: match spec.at(&["distinguisherMethod", "type"]).and_then(Value::as_str) {
-                Some("ByUser") => By::User,
-                Some("ByNamespace") => By::Namespace,
-                _ => By::Nothing,
+            distinguisher: match spec.at(&["distinguisherMethod", "type"]).and_then(Value::as_str) {
+                Some("ByUser") => FlowDistinguisher::User,
+                Some("ByNamespace") => FlowDistinguisher::Namespace,
+                _ => FlowDistinguisher::Nothing,
             },
             rules: read_all(spec, "rules", |rule| Some(Rule::read(rule))).into(),
         }
     }
 
     /// One that must be there, where nobody has made it.
-    pub fn mandatory(name: &str) -> Schema {
+    pub fn mandatory(name: &str) -> FlowSchema {
         let schemas = flow_control::schemas();
         let found = schemas.iter().find(|wanted| meta::name(&wanted.object) == name);
-        found.map(|wanted| Schema::read(&wanted.object)).unwrap_or_default()
+        found.map(|wanted| FlowSchema::read(&wanted.object)).unwrap_or_default()
     }
 }
 
@@ -262,9 +262,9 @@ fn number(object: &Value, field: &str) -> Option<u32> {
     object.get(field).and_then(Value::as_int).map(|number| u32::try_from(number).unwrap_or_default())
 }
 
-impl Level {
+impl PriorityLevel {
     /// Reads a stored priority level. `None` for one that makes no sense, which nobody could have stored.
-    pub fn read(level: &Value) -> Option<Level> {
+    pub fn read(level: &Value) -> Option<PriorityLevel> {
         let spec = level.get("spec")?;
         let is_exempt = spec.str("type") == "Exempt";
         if is_exempt != (meta::name(level) == EXEMPT) {
@@ -287,14 +287,14 @@ impl Level {
                 length: number(queuing, "queueLengthLimit")? as usize,
             },
         };
-        Some(Level { uid: uid(level), share, shape })
+        Some(PriorityLevel { uid: uid(level), share, shape })
     }
 
     /// One that must be there, where nobody has made it.
-    pub fn mandatory(name: &str) -> Option<Level> {
+    pub fn mandatory(name: &str) -> Option<PriorityLevel> {
         let levels = flow_control::levels();
         let found = levels.iter().find(|wanted| meta::name(&wanted.object) == name)?;
-        Level::read(&found.object)
+        PriorityLevel::read(&found.object)
     }
 }
 
@@ -304,23 +304,26 @@ mod tests {
 
     #[test]
     fn levels_are_what_their_configuration_says() {
-        let levels: Vec<Option<Level>> =
-            flow_control::levels().iter().map(|wanted| Level::read(&wanted.object)).collect();
+        let levels: Vec<Option<PriorityLevel>> =
+            flow_control::levels().iter().map(|wanted| PriorityLevel::read(&wanted.object)).collect();
         assert!(levels.len() == 8 && levels.iter().all(Option::is_some));
         let workload = levels[7].as_ref().unwrap();
         assert_eq!(workload.shape, Shape::Queue { queues: 128, hand: 6, length: 50 });
         assert_eq!(workload.share, Share { is_exempt: false, shares: 100, lendable: 90, borrowing: None });
-        assert_eq!(Level::mandatory(EXEMPT).unwrap().shape, Shape::Exempt);
-        let rest = Level::mandatory("catch-all").unwrap();
+        assert_eq!(PriorityLevel::mandatory(EXEMPT).unwrap().shape, Shape::Exempt);
+        let rest = PriorityLevel::mandatory("catch-all").unwrap();
         assert_eq!((rest.shape, rest.share.shares), (Shape::Reject, 5));
-        assert_eq!((Schema::mandatory(EXEMPT).precedence, Schema::mandatory("catch-all").by), (1, By::User));
+        assert_eq!(
+            (FlowSchema::mandatory(EXEMPT).precedence, FlowSchema::mandatory("catch-all").distinguisher),
+            (1, FlowDistinguisher::User)
+        );
     }
 
     #[test]
     fn a_level_that_makes_no_sense_is_none() {
         let mut level = flow_control::levels().swap_remove(0).object;
         level.entry("metadata").set("name", "other");
-        assert_eq!(Level::read(&level), None, "only one is exempt");
-        assert_eq!(Level::read(&Value::object()), None);
+        assert_eq!(PriorityLevel::read(&level), None, "only one is exempt");
+        assert_eq!(PriorityLevel::read(&Value::object()), None);
     }
 }

@@ -5,7 +5,7 @@ use super::value::Value;
 
 /// A request as rules see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked<'a> {
+pub struct AdmissionAttributes<'a> {
     /// The group of the resource.
     pub group: &'a str,
     /// The version of the resource.
@@ -22,10 +22,10 @@ pub struct Asked<'a> {
     pub operation: &'a str,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> AdmissionAttributes<'a> {
     /// The same request as if it were for an equivalent resource.
-    pub fn as_of(self, group: &'a str, version: &'a str, resource: &'a str) -> Asked<'a> {
-        Asked { group, version, resource, ..self }
+    pub fn as_of(self, group: &'a str, version: &'a str, resource: &'a str) -> AdmissionAttributes<'a> {
+        AdmissionAttributes { group, version, resource, ..self }
     }
 
     /// Whether it is about namespaces, which are cluster-scoped.
@@ -68,7 +68,7 @@ impl Rule {
     }
 
     /// Whether it matches a request, except for the name of the object.
-    pub fn covers(&self, asked: &Asked<'_>) -> bool {
+    pub fn covers(&self, asked: &AdmissionAttributes<'_>) -> bool {
         let has = |words: &[String], wanted: &str| words.iter().any(|word| word == "*" || word == wanted);
         let stands_alone = asked.is_of_namespaces() || asked.namespace.is_empty();
         let in_scope = match self.scope.as_str() {
@@ -97,7 +97,7 @@ impl Rule {
 
 /// Match constraints.
 #[derive(Debug)]
-pub struct Matching {
+pub struct MatchConstraints {
     namespaces: Value,
     objects: Value,
     rules: Vec<Rule>,
@@ -115,12 +115,12 @@ pub enum Match {
     As(usize),
 }
 
-impl Matching {
+impl MatchConstraints {
     /// Parses constraints; `None` if there are none.
-    pub fn read(constraints: Option<&Value>) -> Option<Matching> {
+    pub fn read(constraints: Option<&Value>) -> Option<MatchConstraints> {
         let constraints = constraints.filter(|constraints| !constraints.is_null())?;
         let selector = |field: &str| constraints.get(field).cloned().unwrap_or_else(Value::object);
-        Some(Matching {
+        Some(MatchConstraints {
             namespaces: selector("namespaceSelector"),
             objects: selector("objectSelector"),
             rules: Rule::read_all(constraints.get("resourceRules")),
@@ -151,14 +151,23 @@ impl Matching {
     }
 
     /// Whether the rules match a request. `equivalents` are the other resources that show the same objects.
-    pub fn rules_match(&self, asked: &Asked<'_>, equivalents: &[Asked<'_>]) -> Option<Match> {
+    pub fn rules_match(
+        &self,
+        asked: &AdmissionAttributes<'_>,
+        equivalents: &[AdmissionAttributes<'_>],
+    ) -> Option<Match> {
         if self.found(&self.excluded, asked, equivalents).is_some() {
             return None;
         }
         if self.rules.is_empty() { Some(Match::AsAsked) } else { self.found(&self.rules, asked, equivalents) }
     }
 
-    fn found(&self, rules: &[Rule], asked: &Asked<'_>, equivalents: &[Asked<'_>]) -> Option<Match> {
+    fn found(
+        &self,
+        rules: &[Rule],
+        asked: &AdmissionAttributes<'_>,
+        equivalents: &[AdmissionAttributes<'_>],
+    ) -> Option<Match> {
         let mut named = rules.iter().filter(|rule| rule.names(asked.name));
         if named.any(|rule| rule.covers(asked)) {
             return Some(Match::AsAsked);
@@ -180,7 +189,7 @@ mod tests {
         json::read(text.as_bytes()).unwrap()
     }
 
-    const ASKED: Asked<'_> = Asked {
+    const ASKED: AdmissionAttributes<'_> = AdmissionAttributes {
         group: "apps",
         version: "v1",
         resource: "deployments",
@@ -193,7 +202,7 @@ mod tests {
     #[test]
     fn every_part_of_a_rule_counts() {
         let base = r#""operations":["CREATE"],"apiGroups":["apps"],"apiVersions":["v1"],"resources":["deployments"]"#;
-        let covers = |text: &str, asked: &Asked<'_>| Rule::read(&value(text)).covers(asked);
+        let covers = |text: &str, asked: &AdmissionAttributes<'_>| Rule::read(&value(text)).covers(asked);
         assert!(covers(&format!("{{{base}}}"), &ASKED));
         for (changed, yes) in [
             (r#""operations":["*"]"#, true),
@@ -212,10 +221,11 @@ mod tests {
         ] {
             assert_eq!(covers(&format!("{{{base},{changed}}}"), &ASKED), yes, "{changed}");
         }
-        let scale = Asked { subresource: "scale", ..ASKED };
+        let scale = AdmissionAttributes { subresource: "scale", ..ASKED };
         assert!(!covers(&format!("{{{base}}}"), &scale), "a part is not the object");
         assert!(covers(&format!(r#"{{{base},"resources":["*/scale"]}}"#), &scale));
-        let namespace = Asked { group: "", resource: "namespaces", namespace: "n", name: "n", ..ASKED };
+        let namespace =
+            AdmissionAttributes { group: "", resource: "namespaces", namespace: "n", name: "n", ..ASKED };
         let all = r#"{"operations":["*"],"apiGroups":["*"],"apiVersions":["*"],"resources":["*"],"scope":"#;
         assert!(covers(&format!(r#"{all}"Cluster"}}"#), &namespace));
         assert!(!covers(&format!(r#"{all}"Namespaced"}}"#), &namespace));
@@ -225,10 +235,11 @@ mod tests {
     fn exceptions_names_and_versions_decide() {
         let rule =
             r#"{"operations":["*"],"apiGroups":["apps"],"apiVersions":["v1"],"resources":["deployments"]}"#;
-        let read = |text: &str| Matching::read(Some(&value(text))).unwrap();
-        let found =
-            |text: &str, asked: Asked<'_>, others: &[Asked<'_>]| read(text).rules_match(&asked, others);
-        let old = Asked { version: "v1beta1", ..ASKED };
+        let read = |text: &str| MatchConstraints::read(Some(&value(text))).unwrap();
+        let found = |text: &str, asked: AdmissionAttributes<'_>, others: &[AdmissionAttributes<'_>]| {
+            read(text).rules_match(&asked, others)
+        };
+        let old = AdmissionAttributes { version: "v1beta1", ..ASKED };
         assert_eq!(found("{}", ASKED, &[]), Some(Match::AsAsked), "no rules mean everything");
         let exact = format!(r#"{{"resourceRules":[{rule}],"matchPolicy":"Exact"}}"#);
         assert_eq!(found(&exact, old, &[ASKED]), None);
@@ -239,22 +250,22 @@ mod tests {
         assert_eq!(found(&excluded, old, &[ASKED]), None, "exceptions are as broad");
         let named = broad.replace(r#""operations""#, r#""resourceNames":["d"],"operations""#);
         assert_eq!(found(&named, ASKED, &[]), Some(Match::AsAsked));
-        assert_eq!(found(&named, Asked { name: "e", ..ASKED }, &[]), None);
-        assert_eq!(found(&named, Asked { name: "e", ..old }, &[ASKED]), None);
+        assert_eq!(found(&named, AdmissionAttributes { name: "e", ..ASKED }, &[]), None);
+        assert_eq!(found(&named, AdmissionAttributes { name: "e", ..old }, &[ASKED]), None);
     }
 
     #[test]
     fn an_object_is_meant_by_either_of_its_states() {
-        let read = |text: &str| Matching::read(Some(&value(text))).unwrap();
+        let read = |text: &str| MatchConstraints::read(Some(&value(text))).unwrap();
         let matching = read(r#"{"objectSelector":{"matchLabels":{"a":"b"}}}"#);
         let (yes, no) = (value(r#"{"metadata":{"labels":{"a":"b"}}}"#), value(r#"{"metadata":{}}"#));
         assert!(matching.selects_object(&no, Some(&yes)) && matching.selects_object(&yes, None));
         assert!(!matching.selects_object(&no, Some(&no)) && !matching.selects_object(&Value::Null, None));
         assert!(read("{}").selects_object(&Value::Null, None), "an empty selector selects everything");
-        assert!(Matching::read(Some(&Value::Null)).is_none());
+        assert!(MatchConstraints::read(Some(&Value::Null)).is_none());
     }
 
-    const PODS: Asked<'_> = Asked {
+    const PODS: AdmissionAttributes<'_> = AdmissionAttributes {
         group: "",
         version: "v1",
         resource: "pods",
@@ -280,10 +291,11 @@ mod tests {
 
     #[test]
     fn rules_match_parts_wildcards_and_scopes() {
-        let exec = Asked { subresource: "exec", operation: "CONNECT", ..PODS };
-        let scale = Asked { group: "apps", resource: "deployments", subresource: "scale", ..PODS };
-        let namespace = Asked { resource: "namespaces", namespace: "n", ..PODS };
-        let node = Asked { resource: "nodes", namespace: "", ..PODS };
+        let exec = AdmissionAttributes { subresource: "exec", operation: "CONNECT", ..PODS };
+        let scale =
+            AdmissionAttributes { group: "apps", resource: "deployments", subresource: "scale", ..PODS };
+        let namespace = AdmissionAttributes { resource: "namespaces", namespace: "n", ..PODS };
+        let node = AdmissionAttributes { resource: "nodes", namespace: "", ..PODS };
         for (of, operations, groups, resources, scope, wanted) in [
             (PODS, "CREATE", "core", "pods", "*", true),
             (PODS, "CREATE UPDATE", "core apps", "services pods", "", true),

@@ -4,8 +4,8 @@
 //! transformations. Both are here, in that order.
 
 use super::status::{Result, Status};
-use super::words::{CBOR, CBOR_SEQUENCE, JSON, PROTOBUF, YAML};
-use crate::api::words::{APPLY_PATCH, CBOR_APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH};
+use super::well_known::{CBOR, CBOR_SEQUENCE, JSON, PROTOBUF, YAML};
+use crate::api::well_known::{APPLY_PATCH, CBOR_APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH};
 
 /// An encoding of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,26 +52,31 @@ impl Encoding {
 
 /// The encodings that an endpoint offers, in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct OfferedEncodings {
     encodings: &'static [Encoding],
     streams: bool,
     /// Whether the objects are custom resources, which have no Protobuf form.
     custom: bool,
 }
 
-impl Offer {
+impl OfferedEncodings {
     /// The offer for documents that are no API objects.
-    pub const JSON_ONLY: Offer = Offer { encodings: &[Encoding::Json], streams: false, custom: false };
+    pub const JSON_ONLY: OfferedEncodings =
+        OfferedEncodings { encodings: &[Encoding::Json], streams: false, custom: false };
 
     /// The offer for objects; CBOR only with its feature gate.
-    pub fn objects(cbor: bool) -> Offer {
+    pub fn objects(cbor: bool) -> OfferedEncodings {
         const ALL: [Encoding; 4] = [Encoding::Json, Encoding::Yaml, Encoding::Protobuf, Encoding::Cbor];
-        Offer { encodings: if cbor { &ALL } else { ALL.split_at(3).0 }, streams: false, custom: false }
+        OfferedEncodings {
+            encodings: if cbor { &ALL } else { ALL.split_at(3).0 },
+            streams: false,
+            custom: false,
+        }
     }
 
     /// The offer for custom resources.
-    pub fn custom(self) -> Offer {
-        Offer { custom: true, ..self }
+    pub fn custom(self) -> OfferedEncodings {
+        OfferedEncodings { custom: true, ..self }
     }
 
     /// Whether full objects are available in an encoding.
@@ -80,8 +85,8 @@ impl Offer {
     }
 
     /// The offer of a watchable endpoint: its error messages list stream types, too.
-    pub fn watchable(self) -> Offer {
-        Offer { streams: true, ..self }
+    pub fn watchable(self) -> OfferedEncodings {
+        OfferedEncodings { streams: true, ..self }
     }
 
     /// The media types as messages list them.
@@ -123,7 +128,7 @@ pub struct Transform<'a> {
 
 /// The result of a negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Agreed<'a> {
+pub struct Negotiated<'a> {
     /// The encoding of the response.
     pub encoding: Encoding,
     /// The requested transformation.
@@ -132,9 +137,10 @@ pub struct Agreed<'a> {
     pub pretty: bool,
 }
 
-impl Agreed<'_> {
+impl Negotiated<'_> {
     /// The result for a client that states nothing, or nothing known.
-    pub const DEFAULT: Agreed<'static> = Agreed { encoding: Encoding::Json, transform: None, pretty: false };
+    pub const DEFAULT: Negotiated<'static> =
+        Negotiated { encoding: Encoding::Json, transform: None, pretty: false };
 }
 
 /// One item of an Accept header.
@@ -218,15 +224,15 @@ pub fn choose<'a>(accept: &str, offered: &[&'a str]) -> Option<&'a str> {
 /// Negotiates the encoding of a response. `allows` tells the supported transformations by encoding.
 pub fn negotiate<'a>(
     accept: &'a str,
-    offer: Offer,
+    offer: OfferedEncodings,
     allows: impl Fn(Encoding, Transform<'_>) -> bool,
-) -> Result<Agreed<'a>> {
+) -> Result<Negotiated<'a>> {
     routed(accept, offer)?;
     agree(accept, offer, allows)
 }
 
 /// The first step: whether any of the media types is known at all.
-pub fn routed(accept: &str, offer: Offer) -> Result<()> {
+pub fn routed(accept: &str, offer: OfferedEncodings) -> Result<()> {
     // The most common values first.
     let known = matches!(accept, "" | JSON)
         || accept.split(',').any(|item| {
@@ -239,11 +245,11 @@ pub fn routed(accept: &str, offer: Offer) -> Result<()> {
 /// [`negotiate`] without the first step.
 pub fn agree<'a>(
     accept: &'a str,
-    offer: Offer,
+    offer: OfferedEncodings,
     allows: impl Fn(Encoding, Transform<'_>) -> bool,
-) -> Result<Agreed<'a>> {
+) -> Result<Negotiated<'a>> {
     if matches!(accept, "" | JSON) {
-        return Ok(Agreed::DEFAULT);
+        return Ok(Negotiated::DEFAULT);
     }
     let fits = |encoding, asked: Option<Transform<'_>>| {
         asked.map_or_else(|| offer.has_whole(encoding), |asked| allows(encoding, asked))
@@ -254,18 +260,18 @@ pub fn agree<'a>(
 /// Negotiates a transformation, whatever else the client accepts.
 pub fn transformed<'a>(
     accept: &'a str,
-    offer: Offer,
+    offer: OfferedEncodings,
     allows: impl Fn(Encoding, Transform<'_>) -> bool,
-) -> Option<Agreed<'a>> {
+) -> Option<Negotiated<'a>> {
     first(accept, offer, |encoding, asked| asked.is_some_and(|asked| allows(encoding, asked)))
 }
 
 /// The first acceptable combination.
 fn first<'a>(
     accept: &'a str,
-    offer: Offer,
+    offer: OfferedEncodings,
     fits: impl Fn(Encoding, Option<Transform<'_>>) -> bool,
-) -> Option<Agreed<'a>> {
+) -> Option<Negotiated<'a>> {
     let all = clauses(accept);
     let pairs = all.iter().flat_map(|clause| offer.encodings.iter().map(move |encoding| (clause, *encoding)));
     let takes = |(clause, encoding): &(&Clause<'a>, Encoding)| clause.takes(encoding.media_type());
@@ -284,17 +290,17 @@ fn first<'a>(
             }),
         };
         let pretty = part("pretty") == Some("1");
-        (streams && fits(encoding, transform)).then_some(Agreed { encoding, transform, pretty })
+        (streams && fits(encoding, transform)).then_some(Negotiated { encoding, transform, pretty })
     })
 }
 
 /// 406 for a watch in an encoding without streams.
-pub fn no_stream(offer: Offer) -> Box<Status> {
+pub fn no_stream(offer: OfferedEncodings) -> Box<Status> {
     Status::not_acceptable(&offer.stream_names())
 }
 
 /// The encoding of a request body.
-pub fn of_body(content_type: &str, offer: Offer) -> Result<Encoding> {
+pub fn of_body(content_type: &str, offer: OfferedEncodings) -> Result<Encoding> {
     if content_type.is_empty() {
         return Ok(Encoding::Json);
     }
@@ -341,7 +347,7 @@ fn is_patch(one: &str) -> bool {
 }
 
 /// The patch type and encoding of a media type.
-pub fn of_patch(content_type: &str, offer: Offer) -> Result<(PatchType, Encoding)> {
+pub fn of_patch(content_type: &str, offer: OfferedEncodings) -> Result<(PatchType, Encoding)> {
     // Up to the first parameter, including surrounding blanks.
     let media = content_type.split(';').next().unwrap_or_default();
     match media {
@@ -362,35 +368,40 @@ mod tests {
     use super::*;
 
     fn encoding(accept: &str) -> std::result::Result<Encoding, String> {
-        negotiate(accept, Offer::objects(false), |_, _| false)
+        negotiate(accept, OfferedEncodings::objects(false), |_, _| false)
             .map(|agreed| agreed.encoding)
             .map_err(|status| status.message)
     }
 
-    const OFFER: Offer = Offer::JSON_ONLY;
+    const OFFER: OfferedEncodings = OfferedEncodings::JSON_ONLY;
 
     #[test]
     fn refusals_name_what_there_is() {
         let refused = |accept, offer| negotiate(accept, offer, |_, _| false).unwrap_err().message;
         assert_eq!(
-            refused("text/html", Offer::objects(false).watchable()),
+            refused("text/html", OfferedEncodings::objects(false).watchable()),
             "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, \
              application/vnd.kubernetes.protobuf, application/json;stream=watch, \
              application/vnd.kubernetes.protobuf;stream=watch"
         );
-        assert!(refused(PROTOBUF, Offer::JSON_ONLY).ends_with("representations: application/json"));
         assert!(
-            refused("application/yaml;stream=watch", Offer::objects(true)).ends_with(", application/cbor")
+            refused(PROTOBUF, OfferedEncodings::JSON_ONLY).ends_with("representations: application/json")
         );
         assert!(
-            no_stream(Offer::objects(true)).message.ends_with("protobuf;stream=watch, application/cbor-seq")
+            refused("application/yaml;stream=watch", OfferedEncodings::objects(true))
+                .ends_with(", application/cbor")
+        );
+        assert!(
+            no_stream(OfferedEncodings::objects(true))
+                .message
+                .ends_with("protobuf;stream=watch, application/cbor-seq")
         );
         assert_eq!(
-            refused(CBOR_SEQUENCE, Offer::objects(true).watchable()),
+            refused(CBOR_SEQUENCE, OfferedEncodings::objects(true).watchable()),
             "only the following media types are accepted: application/json, application/yaml, \
              application/vnd.kubernetes.protobuf, application/cbor"
         );
-        assert!(refused(CBOR_SEQUENCE, Offer::objects(true)).starts_with("406: Not Acceptable"));
+        assert!(refused(CBOR_SEQUENCE, OfferedEncodings::objects(true)).starts_with("406: Not Acceptable"));
     }
 
     #[test]
@@ -401,7 +412,8 @@ mod tests {
         assert_eq!(encoding("application/json;q=0.5,application/yaml"), Ok(Encoding::Yaml));
         assert_eq!(encoding("application/vnd.kubernetes.protobuf, application/json"), Ok(Encoding::Protobuf));
         assert_eq!(encoding("application/cbor, application/json"), Ok(Encoding::Json));
-        let gated = negotiate("application/cbor, application/json", Offer::objects(true), |_, _| false);
+        let gated =
+            negotiate("application/cbor, application/json", OfferedEncodings::objects(true), |_, _| false);
         assert_eq!(gated.unwrap().encoding, Encoding::Cbor);
     }
 
@@ -453,10 +465,10 @@ mod tests {
 
     #[test]
     fn bodies() {
-        let of = |content_type| of_body(content_type, Offer::objects(false));
+        let of = |content_type| of_body(content_type, OfferedEncodings::objects(false));
         assert_eq!(of(PROTOBUF).unwrap(), Encoding::Protobuf);
         assert_eq!(of(CBOR).unwrap_err().code, 415);
-        let patch = |cbor| of_patch("application/apply-patch+cbor", Offer::objects(cbor));
+        let patch = |cbor| of_patch("application/apply-patch+cbor", OfferedEncodings::objects(cbor));
         assert_eq!((patch(true).unwrap().1, patch(false).unwrap_err().code), (Encoding::Cbor, 415));
         assert_eq!(of("application/json; charset=utf-8").unwrap(), Encoding::Json);
         assert_eq!(of("Application/JSON").unwrap(), Encoding::Json);
@@ -468,11 +480,12 @@ mod tests {
         for taken in ["application/json; charset=utf-8;", "application/json;", "application/json; a=b; c=d"] {
             assert!(of(taken).is_ok(), "{taken}");
         }
-        let close = of_patch("application/merge-patch+json ;q=1", Offer::objects(false)).unwrap_err();
+        let close =
+            of_patch("application/merge-patch+json ;q=1", OfferedEncodings::objects(false)).unwrap_err();
         assert!(
             close.message.ends_with("application/strategic-merge-patch+json, application/apply-patch+yaml")
         );
-        let far = of_patch("application/json", Offer::objects(false)).unwrap_err();
+        let far = of_patch("application/json", OfferedEncodings::objects(false)).unwrap_err();
         assert_eq!(far.message, "415: Unsupported Media Type");
         assert_eq!(of("text/plain").unwrap_err().code, 415);
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::collections::HashSet;
 
 use super::codec;
-use super::field::{FieldError, Path, quoted};
-use super::findings::Errors;
+use super::error_list::ErrorList;
+use super::field::{FieldError, FieldPath, quoted};
 use super::names::{self, NameRule};
 use super::status::Status;
 use super::value::Value;
@@ -246,8 +246,8 @@ pub struct MetaRules {
 }
 
 /// Validates the metadata of an object.
-pub fn validate(object: &Value, rules: MetaRules, errors: &mut Errors) {
-    let path = Path::new("metadata");
+pub fn validate(object: &Value, rules: MetaRules, errors: &mut ErrorList) {
+    let path = FieldPath::new("metadata");
     let meta = of(object);
     let (base, name, namespace) = (meta.str("generateName"), meta.str("name"), meta.str("namespace"));
     if !base.is_empty() {
@@ -287,8 +287,8 @@ pub fn validate(object: &Value, rules: MetaRules, errors: &mut Errors) {
 }
 
 /// Validates a change of metadata.
-pub fn validate_update(new: &Value, old: &Value, known_finalizers: bool, errors: &mut Errors) {
-    let path = Path::new("metadata");
+pub fn validate_update(new: &Value, old: &Value, known_finalizers: bool, errors: &mut ErrorList) {
+    let path = FieldPath::new("metadata");
     let terminating = is_terminating(old);
     let (new, old) = (of(new), of(old));
     if terminating {
@@ -335,7 +335,7 @@ fn printed_time(text: &str) -> String {
 }
 
 /// Labels, annotations, owners and managers: validated on create and update.
-fn validate_descriptions(meta: &Value, path: &Path, errors: &mut Errors) {
+fn validate_descriptions(meta: &Value, path: &FieldPath, errors: &mut ErrorList) {
     validate_labels(meta.get("labels"), &path.child("labels"), errors);
     validate_annotations(meta.get("annotations"), &path.child("annotations"), errors);
     validate_owners(meta.get("ownerReferences"), &path.child("ownerReferences"), errors);
@@ -343,14 +343,14 @@ fn validate_descriptions(meta: &Value, path: &Path, errors: &mut Errors) {
 }
 
 /// Adds one error per message.
-pub fn texts(errors: &mut Errors, path: &Path, value: &str, wrong: Vec<String>) {
+pub fn texts(errors: &mut ErrorList, path: &FieldPath, value: &str, wrong: Vec<String>) {
     for wrong in wrong {
         errors.add(|| FieldError::invalid(path, &quoted(value), &wrong));
     }
 }
 
 /// Checks keys and values of labels.
-pub fn validate_labels(labels: Option<&Value>, path: &Path, errors: &mut Errors) {
+pub fn validate_labels(labels: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     for (key, value) in labels.and_then(Value::fields).into_iter().flatten() {
         texts(errors, path, key, names::qualified_name(key));
         let value = value.as_str().unwrap_or_default();
@@ -359,7 +359,7 @@ pub fn validate_labels(labels: Option<&Value>, path: &Path, errors: &mut Errors)
 }
 
 /// Checks the keys and the total size of annotations.
-pub fn validate_annotations(annotations: Option<&Value>, path: &Path, errors: &mut Errors) {
+pub fn validate_annotations(annotations: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     let mut size = 0;
     for (key, value) in annotations.and_then(Value::fields).into_iter().flatten() {
         texts(errors, path, key, names::qualified_name(&key.to_lowercase()));
@@ -379,7 +379,7 @@ fn group_version(api_version: &str) -> (&str, &str) {
     }
 }
 
-fn validate_owners(owners: Option<&Value>, path: &Path, errors: &mut Errors) {
+fn validate_owners(owners: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     let mut controller: Option<String> = None;
     for owner in owners.map(Value::items).unwrap_or_default() {
         let (group, version) = group_version(owner.str("apiVersion"));
@@ -419,7 +419,7 @@ fn finalizers(meta: &Value) -> impl Iterator<Item = &str> {
     meta.get("finalizers").map(Value::items).unwrap_or_default().iter().filter_map(Value::as_str)
 }
 
-fn validate_finalizers(meta: &Value, path: &Path, errors: &mut Errors) {
+fn validate_finalizers(meta: &Value, path: &FieldPath, errors: &mut ErrorList) {
     for finalizer in finalizers(meta) {
         texts(errors, path, finalizer, names::qualified_name(finalizer));
     }
@@ -432,8 +432,8 @@ fn validate_finalizers(meta: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-fn validate_known_finalizers(meta: &Value, path: &Path, errors: &mut Errors) {
-    let known = [super::words::NAMESPACE_FINALIZER, ORPHAN_FINALIZER, FOREGROUND_FINALIZER];
+fn validate_known_finalizers(meta: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let known = [super::well_known::NAMESPACE_FINALIZER, ORPHAN_FINALIZER, FOREGROUND_FINALIZER];
     for (index, finalizer) in finalizers(meta).enumerate() {
         if !finalizer.contains('/') && !known.contains(&finalizer) {
             let wrong = "name is neither a standard finalizer name nor is it fully qualified";
@@ -442,7 +442,7 @@ fn validate_known_finalizers(meta: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-fn validate_no_new_finalizers(new: &Value, old: &Value, path: &Path, errors: &mut Errors) {
+fn validate_no_new_finalizers(new: &Value, old: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let known: BTreeSet<&str> = finalizers(old).collect();
     let added: BTreeSet<&str> = finalizers(new).filter(|name| !known.contains(name)).collect();
     if added.is_empty() {
@@ -456,7 +456,7 @@ fn validate_no_new_finalizers(new: &Value, old: &Value, path: &Path, errors: &mu
     errors.push(FieldError::forbidden(path, &wrong));
 }
 
-fn validate_managers(entries: Option<&Value>, path: &Path, errors: &mut Errors) {
+fn validate_managers(entries: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     for (index, entry) in entries.map(Value::items).unwrap_or_default().iter().enumerate() {
         let path = path.index(index);
         if !matches!(entry.str("operation"), "Apply" | "Update") {
@@ -489,7 +489,7 @@ mod tests {
     };
 
     fn create_errors(meta: &str) -> Vec<String> {
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate(&object(&format!(r#"{{"metadata":{meta}}}"#)), RULES, &mut errors);
         said(&errors)
     }
@@ -575,7 +575,7 @@ mod tests {
         let mut meta = object(r#"{"metadata":{"name":"a","namespace":"n"}}"#);
         let text = "x".repeat(ANNOTATION_BYTES - 1);
         meta.entry("metadata").entry("annotations").set("a", text.clone());
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate(&meta, RULES, &mut errors);
         assert!(errors.is_empty());
         meta.entry("metadata").entry("annotations").set("a", text + "y");
@@ -615,12 +615,12 @@ mod tests {
         for (field, value, wanted) in table {
             let mut new = old.clone();
             new.entry("metadata").set(field, value);
-            let mut errors = Errors::new();
+            let mut errors = ErrorList::new();
             validate_update(&new, &old, true, &mut errors);
             let errors = said(&errors);
             assert!(errors.len() == 1 && errors[0].contains(wanted), "{field}: {errors:?}");
         }
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_update(&old, &old, true, &mut errors);
         assert!(errors.is_empty());
     }

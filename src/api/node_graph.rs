@@ -3,14 +3,14 @@
 //! Pods lead from a node to Secrets, ConfigMaps, claims and service accounts; volumes lead from a claim to the objects that they
 //! need. Indexed by the needed object, so that a question is one lookup.
 
-use crate::api::words::annotations::MIRROR;
+use crate::api::well_known::annotations::MIRROR;
 use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value as Json;
 
 /// A kind of object that a node may read because of its pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Thing {
+pub enum PodDependency {
     /// A pod itself.
     Pod,
     /// A Secret.
@@ -26,18 +26,18 @@ pub enum Thing {
 }
 
 /// An object: kind, namespace and name.
-type Place = (Thing, Box<str>, Box<str>);
+type ObjectKey = (PodDependency, Box<str>, Box<str>);
 
 #[derive(Debug)]
 struct Pod {
     node: Box<str>,
-    needs: BTreeSet<Place>,
+    needs: BTreeSet<ObjectKey>,
 }
 
 #[derive(Debug)]
 struct Volume {
-    claim: Place,
-    secrets: BTreeSet<Place>,
+    claim: ObjectKey,
+    secrets: BTreeSet<ObjectKey>,
 }
 
 /// The graph. See the module documentation.
@@ -46,9 +46,9 @@ pub struct Graph {
     pods: HashMap<(Box<str>, Box<str>), Pod>,
     volumes: HashMap<Box<str>, Volume>,
     /// The number of pods per node that need an object.
-    needed: HashMap<Place, HashMap<Box<str>, usize>>,
+    needed: HashMap<ObjectKey, HashMap<Box<str>, usize>>,
     /// The claims whose volumes need a Secret, by volume.
-    volume_secrets: HashMap<Place, HashMap<Box<str>, Place>>,
+    volume_secrets: HashMap<ObjectKey, HashMap<Box<str>, ObjectKey>>,
     attachments: HashMap<Box<str>, Box<str>>,
     slices: HashMap<Box<str>, Box<str>>,
 }
@@ -67,54 +67,56 @@ fn items<'a>(value: &'a Json, field: &str) -> &'a [Json] {
 }
 
 /// All objects that a pod needs.
-fn needs_of(pod: &Json, namespace: &str, name: &str) -> BTreeSet<Place> {
+fn needs_of(pod: &Json, namespace: &str, name: &str) -> BTreeSet<ObjectKey> {
     let mut needs = BTreeSet::new();
-    let mut need = |thing: Thing, what: &str| {
+    let mut need = |thing: PodDependency, what: &str| {
         if !what.is_empty() {
             needs.insert((thing, namespace.into(), what.into()));
         }
     };
-    need(Thing::Pod, name);
+    need(PodDependency::Pod, name);
     // A mirror pod needs nothing from the server.
     if !pod["metadata"]["annotations"][MIRROR].is_null() {
         return needs;
     }
     let spec = &pod["spec"];
-    need(Thing::Account, text(spec, &["serviceAccountName"]));
-    items(spec, "imagePullSecrets").iter().for_each(|secret| need(Thing::Secret, text(secret, &["name"])));
+    need(PodDependency::Account, text(spec, &["serviceAccountName"]));
+    items(spec, "imagePullSecrets")
+        .iter()
+        .for_each(|secret| need(PodDependency::Secret, text(secret, &["name"])));
     let containers = ["containers", "initContainers", "ephemeralContainers"];
     for container in containers.iter().flat_map(|field| items(spec, field)) {
         for from in items(container, "envFrom") {
-            need(Thing::Secret, text(from, &["secretRef", "name"]));
-            need(Thing::ConfigMap, text(from, &["configMapRef", "name"]));
+            need(PodDependency::Secret, text(from, &["secretRef", "name"]));
+            need(PodDependency::ConfigMap, text(from, &["configMapRef", "name"]));
         }
         for env in items(container, "env") {
-            need(Thing::Secret, text(env, &["valueFrom", "secretKeyRef", "name"]));
-            need(Thing::ConfigMap, text(env, &["valueFrom", "configMapKeyRef", "name"]));
+            need(PodDependency::Secret, text(env, &["valueFrom", "secretKeyRef", "name"]));
+            need(PodDependency::ConfigMap, text(env, &["valueFrom", "configMapKeyRef", "name"]));
         }
     }
     for volume in items(spec, "volumes") {
         for field in SECRET_REFS {
-            need(Thing::Secret, text(volume, &[field, "secretRef", "name"]));
+            need(PodDependency::Secret, text(volume, &[field, "secretRef", "name"]));
         }
-        need(Thing::Secret, text(volume, &["csi", "nodePublishSecretRef", "name"]));
-        need(Thing::Secret, text(volume, &["azureFile", "secretName"]));
-        need(Thing::Secret, text(volume, &["secret", "secretName"]));
-        need(Thing::ConfigMap, text(volume, &["configMap", "name"]));
+        need(PodDependency::Secret, text(volume, &["csi", "nodePublishSecretRef", "name"]));
+        need(PodDependency::Secret, text(volume, &["azureFile", "secretName"]));
+        need(PodDependency::Secret, text(volume, &["secret", "secretName"]));
+        need(PodDependency::ConfigMap, text(volume, &["configMap", "name"]));
         for source in items(&volume["projected"], "sources") {
-            need(Thing::Secret, text(source, &["secret", "name"]));
-            need(Thing::ConfigMap, text(source, &["configMap", "name"]));
+            need(PodDependency::Secret, text(source, &["secret", "name"]));
+            need(PodDependency::ConfigMap, text(source, &["configMap", "name"]));
         }
-        need(Thing::Claim, text(volume, &["persistentVolumeClaim", "claimName"]));
+        need(PodDependency::Claim, text(volume, &["persistentVolumeClaim", "claimName"]));
         if !volume["ephemeral"].is_null() {
-            need(Thing::Claim, &format!("{name}-{}", text(volume, &["name"])));
+            need(PodDependency::Claim, &format!("{name}-{}", text(volume, &["name"])));
         }
     }
     items(spec, "resourceClaims")
         .iter()
-        .for_each(|claim| need(Thing::DeviceClaim, text(claim, &["resourceClaimName"])));
+        .for_each(|claim| need(PodDependency::DeviceClaim, text(claim, &["resourceClaimName"])));
     for made in items(&pod["status"], "resourceClaimStatuses") {
-        need(Thing::DeviceClaim, text(made, &["resourceClaimName"]));
+        need(PodDependency::DeviceClaim, text(made, &["resourceClaimName"]));
     }
     needs
 }
@@ -132,7 +134,7 @@ fn volume_of(volume: &Json) -> Option<Volume> {
         let (name, own) = (text(reference, &[field]), text(reference, &[home]));
         if !name.is_empty() {
             let namespace = if own.is_empty() { namespace } else { own };
-            secrets.insert((Thing::Secret, namespace.into(), name.into()));
+            secrets.insert((PodDependency::Secret, namespace.into(), name.into()));
         }
     };
     for field in SECRET_REFS {
@@ -142,7 +144,7 @@ fn volume_of(volume: &Json) -> Option<Volume> {
         need(&spec["csi"][field], "name", "namespace");
     }
     need(&spec["azureFile"], "secretName", "secretNamespace");
-    Some(Volume { claim: (Thing::Claim, namespace.into(), name.into()), secrets })
+    Some(Volume { claim: (PodDependency::Claim, namespace.into(), name.into()), secrets })
 }
 
 impl Graph {
@@ -238,7 +240,7 @@ impl Graph {
     }
 
     /// Whether a pod on this node needs this object.
-    pub fn needs(&self, node: &str, thing: Thing, namespace: &str, name: &str) -> bool {
+    pub fn needs(&self, node: &str, thing: PodDependency, namespace: &str, name: &str) -> bool {
         let place = (thing, Box::from(namespace), Box::from(name));
         self.needs_directly(node, &place)
             || self
@@ -247,7 +249,7 @@ impl Graph {
                 .is_some_and(|claims| claims.values().any(|claim| self.needs_directly(node, claim)))
     }
 
-    fn needs_directly(&self, node: &str, place: &Place) -> bool {
+    fn needs_directly(&self, node: &str, place: &ObjectKey) -> bool {
         self.needed.get(place).is_some_and(|nodes| nodes.contains_key(node))
     }
 
@@ -301,21 +303,22 @@ mod tests {
         put(&mut graph, "a", "n1", &spec);
         put(&mut graph, "b", "n1", &json!({"imagePullSecrets": [{"name": "pull"}]}));
         for (thing, name) in [
-            (Thing::Account, "sa"),
-            (Thing::Secret, "pull"),
-            (Thing::Secret, "env"),
-            (Thing::Secret, "vol"),
-            (Thing::ConfigMap, "all"),
-            (Thing::ConfigMap, "part"),
-            (Thing::Claim, "a-e"),
-            (Thing::Pod, "a"),
+            (PodDependency::Account, "sa"),
+            (PodDependency::Secret, "pull"),
+            (PodDependency::Secret, "env"),
+            (PodDependency::Secret, "vol"),
+            (PodDependency::ConfigMap, "all"),
+            (PodDependency::ConfigMap, "part"),
+            (PodDependency::Claim, "a-e"),
+            (PodDependency::Pod, "a"),
         ] {
             assert!(graph.needs("n1", thing, "n", name), "{name}");
             assert!(!graph.needs("n2", thing, "n", name) && !graph.needs("n1", thing, "m", name), "{name}");
         }
         graph.remove_pod("n", "a");
         assert!(
-            graph.needs("n1", Thing::Secret, "n", "pull") && !graph.needs("n1", Thing::Secret, "n", "env")
+            graph.needs("n1", PodDependency::Secret, "n", "pull")
+                && !graph.needs("n1", PodDependency::Secret, "n", "env")
         );
         graph.remove_pod("n", "b");
         assert!(graph.needed.is_empty() && graph.pods.is_empty());
@@ -331,8 +334,11 @@ mod tests {
         }});
         graph.put_volume("pv", volume.to_string().as_bytes());
         assert!(graph.needs_volume("n1", "pv") && !graph.needs_volume("n2", "pv"));
-        assert!(graph.needs("n1", Thing::Secret, "x", "s") && !graph.needs("n1", Thing::Secret, "x", "t"));
+        assert!(
+            graph.needs("n1", PodDependency::Secret, "x", "s")
+                && !graph.needs("n1", PodDependency::Secret, "x", "t")
+        );
         graph.remove_volume("pv");
-        assert!(!graph.needs("n1", Thing::Secret, "x", "s") && graph.volume_secrets.is_empty());
+        assert!(!graph.needs("n1", PodDependency::Secret, "x", "s") && graph.volume_secrets.is_empty());
     }
 }

@@ -6,10 +6,10 @@ mod list;
 mod tests;
 mod write;
 
-use super::field::{FieldError, Path, quoted};
+use super::field::{FieldError, FieldPath, quoted};
 use super::query::Query;
 use super::status::{self, Status};
-use super::words::META_GROUP;
+use super::well_known::META_GROUP;
 
 pub use delete::{DeleteOptions, IGNORE_READ_ERROR, Propagation, no_force_of_many, refuse_force};
 pub use list::{ListOptions, VersionMatch};
@@ -61,5 +61,5 @@ fn dry_run_errors(values: &[&str]) -> Option<FieldError> {
     }
     let list: Vec<String> = values.iter().map(|value| quoted(value)).collect();
     let value = format!("[]string{{{}}}", list.join(", "));
-    Some(FieldError::not_supported(&Path::new("dryRun"), &value, &["All"]))
+    Some(FieldError::not_supported(&FieldPath::new("dryRun"), &value, &["All"]))
 }

@@ -4,18 +4,18 @@
 //! patch uses the schema and works on the value.
 
 mod body;
-mod fitting;
 mod json;
+mod lazy_json;
 mod lists;
 mod merge;
 mod strategic;
-mod text;
+mod type_check;
 
 use std::borrow::Cow;
 
 use super::codec;
-use super::custom::Custom;
-use super::field::{FieldError, Path, quoted};
+use super::custom::CustomResource;
+use super::field::{FieldError, FieldPath, quoted};
 use super::limits;
 use super::media::PatchType;
 use super::options::FieldValidation;
@@ -24,7 +24,7 @@ use super::status::{Result, Status};
 use super::value::Value;
 
 use self::body::Body;
-use self::text::Node;
+use self::lazy_json::Node;
 
 /// The target of a patch, besides the object itself.
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ pub struct Target<'a> {
     /// The kind of the object, in the version of the request.
     pub kind: &'a GroupVersionKind,
     /// The definition, if it is a custom resource.
-    pub custom: Option<&'a Custom>,
+    pub custom: Option<&'a CustomResource>,
 }
 
 /// The result of a patch.
@@ -64,48 +64,48 @@ pub fn apply(
 
 /// Why a JSON Patch of a webhook or policy cannot be applied, in the words that their authors know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unapplied {
+pub enum PatchError {
     /// It finds that it shall not be.
     Test(String),
     /// It does not fit.
     Other(String),
 }
 
-impl Unapplied {
+impl PatchError {
     /// In words.
     pub fn told(self) -> String {
         match self {
-            Unapplied::Test(why) | Unapplied::Other(why) => why,
+            PatchError::Test(why) | PatchError::Other(why) => why,
         }
     }
 }
 
 /// Applies a JSON Patch of a webhook or policy to the text of an object; `None` if it has no operations.
-pub fn apply_operations(bytes: &[u8], original: &str) -> std::result::Result<Option<String>, Unapplied> {
-    let body =
-        read_operations(bytes, FieldValidation::Ignore).map_err(|status| Unapplied::Other(status.message))?;
+pub fn apply_operations(bytes: &[u8], original: &str) -> std::result::Result<Option<String>, PatchError> {
+    let body = read_operations(bytes, FieldValidation::Ignore)
+        .map_err(|status| PatchError::Other(status.message))?;
     let count = body.value.items().len();
     if count > limits::PATCH_OPERATIONS {
         let most = limits::PATCH_OPERATIONS;
-        return Err(Unapplied::Other(format!("the patch has {count} operations, more than {most}")));
+        return Err(PatchError::Other(format!("the patch has {count} operations, more than {most}")));
     }
     if count == 0 {
         return Ok(None);
     }
-    let none = || Unapplied::Other("the patch is no list of operations".to_owned());
+    let none = || PatchError::Other("the patch is no list of operations".to_owned());
     let operations = json::read(&body.text).ok_or_else(none)?;
     let mut node = Node::of(Cow::Borrowed(original));
     node.open();
     json::apply_told(&mut node, &operations).map_err(|(is_test, why)| match is_test {
-        true => Unapplied::Test(why),
-        false => Unapplied::Other(why),
+        true => PatchError::Test(why),
+        false => PatchError::Other(why),
     })?;
     Ok(Some(node.to_text()))
 }
 
 /// 422 for a patch whose result is no object of the kind. `outcome` is shown.
 fn invalid(outcome: &str, why: &str) -> Box<Status> {
-    Status::invalid("", "", "", &[FieldError::invalid(&Path::new("patch"), &quoted(outcome), why)])
+    Status::invalid("", "", "", &[FieldError::invalid(&FieldPath::new("patch"), &quoted(outcome), why)])
 }
 
 /// Turns unknown and duplicate fields into warnings or an error.
@@ -269,7 +269,7 @@ fn apply_strategic(
     let original = codec::json::read(&original).map_err(|_| broken())?;
     let mut merged = strategic::apply(registry, ty, original, &mut patch)?;
     let unknown =
-        fitting::fit(registry, ty, &mut merged).map_err(|why| invalid(&body::printed(&patch), &why))?;
+        type_check::fit(registry, ty, &mut merged).map_err(|why| invalid(&body::printed(&patch), &why))?;
     strict.extend(unknown);
     let warnings = judged(validation, strict, || body::printed(&patch))?;
     let decoded = decode::decode(registry, ty, &codec::to_json(&merged)).map_err(|_| broken())?;

@@ -35,14 +35,14 @@ use std::cmp::Ordering;
 use crate::api::catalog::resource::Resource;
 use crate::api::schema::time;
 use crate::api::value::Value;
-use cells::{Shown, cells};
+use cells::{PrintedObject, cells};
 
 /// Makes the cells of an object of one kind.
-type Printer = fn(&Shown<'_>) -> Vec<Value>;
+type Printer = fn(&PrintedObject<'_>) -> Vec<Value>;
 
 /// The cells of an object, in the order of its resource's columns. `object` is in the stored version.
 pub fn cells(group: &str, kind: &str, object: &Value, now_seconds: i64) -> Vec<Value> {
-    let shown = Shown { object, now: now_seconds };
+    let shown = PrintedObject { object, now: now_seconds };
     printer(group, kind).unwrap_or(any_object)(&shown)
 }
 
@@ -71,7 +71,7 @@ pub fn describes_every_event(resource: &Resource) -> bool {
 }
 
 /// The default cells: name and creation time.
-fn any_object(it: &Shown<'_>) -> Vec<Value> {
+fn any_object(it: &PrintedObject<'_>) -> Vec<Value> {
     let created = it.instant("metadata.creationTimestamp").unwrap_or(time::ZERO_SECONDS);
     cells![it.name(), time::format_seconds(created)]
 }

@@ -59,9 +59,9 @@ fn custom(
     if unknown_sub || !found.rest.is_empty() {
         return Err(Status::not_found(resource.name(), found.name));
     }
-    let is_going = resource.custom.as_ref().is_some_and(|custom| custom.is_going);
-    if is_going && verb == Verb::Create && found.subresource.is_empty() {
-        return Err(Status::definition_is_going(resource.name()));
+    let is_terminating = resource.custom.as_ref().is_some_and(|custom| custom.is_terminating);
+    if is_terminating && verb == Verb::Create && found.subresource.is_empty() {
+        return Err(Status::definition_terminating(resource.name()));
     }
     Ok(Some(resource))
 }

@@ -1,14 +1,14 @@
 //! Selectors of lists and watches.
 
 pub mod fields;
-mod kinds;
 mod labels;
+mod selectable_fields;
 
 use pilothouse_actors::filter::{FieldRule, Filter, LabelRule, NAME_FIELD, NAMESPACE_FIELD};
 
 pub use fields::{FieldSelector, Term};
-pub use kinds::fields_of;
 pub use labels::parse as parse_labels;
+pub use selectable_fields::fields_of;
 
 use super::catalog::resource::Resource;
 use super::options::ListOptions;
@@ -39,8 +39,8 @@ pub fn filter(
     if let Some(custom) = &resource.custom {
         // Name and namespace come from the key: objects need not be read for them.
         let is_read = |rule: &FieldRule| !matches!(rule.field(), NAME_FIELD | NAMESPACE_FIELD);
-        filter.reader =
-            Some(kinds::reader_of(custom, resource.ordinal)).filter(|_| filter.fields.iter().any(is_read));
+        filter.reader = Some(selectable_fields::reader_of(custom, resource.ordinal))
+            .filter(|_| filter.fields.iter().any(is_read));
     }
     Ok(filter)
 }

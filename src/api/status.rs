@@ -1,7 +1,7 @@
 //! The only place where an error becomes a Status: code, reason, message and details as clients know them.
 
-mod elsewhere;
 mod json;
+mod remote;
 mod unreadable;
 
 use std::collections::HashSet;
@@ -263,7 +263,7 @@ impl Status {
     }
 
     /// 405: a terminating definition accepts no new objects.
-    pub fn definition_is_going(of: GroupResource<'_>) -> Box<Status> {
+    pub fn definition_terminating(of: GroupResource<'_>) -> Box<Status> {
         let message = "create not allowed while custom resource definition is terminating".to_owned();
         Status::about(405, "MethodNotAllowed", message, of, "")
     }
@@ -286,7 +286,7 @@ impl Status {
     }
 
     /// 406: the requested transformation is not possible.
-    pub fn not_to_be_had(message: String) -> Box<Status> {
+    pub fn transform_not_acceptable(message: String) -> Box<Status> {
         Status::bare(406, "NotAcceptable", message)
     }
 
@@ -531,7 +531,7 @@ impl Status {
     }
 
     /// Whether what was to be changed has gone or changed since it was looked at.
-    pub fn is_overtaken(&self) -> bool {
+    pub fn is_not_found_or_conflict(&self) -> bool {
         self.is_not_found() || self.is_conflict()
     }
 
@@ -570,24 +570,24 @@ impl Status {
 }
 
 /// For those who do not mind what others did to the same thing meanwhile.
-pub trait Unless<T> {
+pub trait IgnoreErrors<T> {
     /// What came of it, or nothing if there is no such thing.
-    fn unless_gone(self) -> Result<Option<T>>;
+    fn ignore_not_found(self) -> Result<Option<T>>;
     /// What came of it, or nothing if the thing has gone or changed since it was looked at.
-    fn unless_overtaken(self) -> Result<Option<T>>;
+    fn ignore_not_found_or_conflict(self) -> Result<Option<T>>;
 }
 
-impl<T> Unless<T> for Result<T> {
-    fn unless_gone(self) -> Result<Option<T>> {
+impl<T> IgnoreErrors<T> for Result<T> {
+    fn ignore_not_found(self) -> Result<Option<T>> {
         match self {
             Err(status) if status.is_not_found() => Ok(None),
             done => done.map(Some),
         }
     }
 
-    fn unless_overtaken(self) -> Result<Option<T>> {
+    fn ignore_not_found_or_conflict(self) -> Result<Option<T>> {
         match self {
-            Err(status) if status.is_overtaken() => Ok(None),
+            Err(status) if status.is_not_found_or_conflict() => Ok(None),
             done => done.map(Some),
         }
     }
@@ -608,7 +608,7 @@ impl std::error::Error for Status {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::field::Path;
+    use crate::api::field::FieldPath;
 
     const DEPLOYMENTS: GroupResource<'_> = GroupResource { group: "apps", resource: "deployments" };
 
@@ -630,7 +630,7 @@ mod tests {
     #[test]
     fn messages_name_the_resource_with_its_group() {
         assert_eq!(Status::not_found(DEPLOYMENTS, "d").message, "deployments.apps \"d\" not found");
-        let errors = [FieldError::required(&Path::new("spec").child("selector"), "")];
+        let errors = [FieldError::required(&FieldPath::new("spec").child("selector"), "")];
         let invalid = Status::invalid("apps", "Deployment", "d", &errors);
         assert_eq!(invalid.message, "Deployment.apps \"d\" is invalid: spec.selector: Required value");
     }

@@ -5,7 +5,7 @@ use pilothouse_actors::authorizer::{Action, Decision, Grant, Grants, Policy, Tar
 use pilothouse_actors::identity::Identity;
 use serde::Deserialize;
 
-use crate::api::words::AUTHENTICATED;
+use crate::api::well_known::AUTHENTICATED;
 
 /// The apiVersion of versioned lines.
 const API_VERSION: &str = "abac.authorization.kubernetes.io/v1beta1";
@@ -148,7 +148,7 @@ impl Policy for Abac {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::words::UNAUTHENTICATED;
+    use crate::api::well_known::UNAUTHENTICATED;
 
     const FILE: &str = r#"
 # people

@@ -10,22 +10,22 @@ use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::object::Key;
 
-use super::objects::{Facts, Kind, Objects};
+use super::token_objects::{Facts, TokenObjectKind, TokenObjects};
 use crate::api::schema::time;
-use crate::api::words::{BOOTSTRAP_TOKEN_TYPE, SYSTEM_NAMESPACE};
+use crate::api::well_known::{BOOTSTRAP_TOKEN_TYPE, SYSTEM_NAMESPACE};
 
 /// The group of all bootstrap tokens.
 const GROUP: &str = "system:bootstrappers";
 
 /// Verifies bootstrap tokens.
 pub struct BootstrapTokens {
-    objects: Arc<Objects>,
+    objects: Arc<TokenObjects>,
     clock: Clock,
 }
 
 impl BootstrapTokens {
     /// A verifier that reads the Secrets of kube-system.
-    pub fn new(objects: Arc<Objects>, clock: Clock) -> BootstrapTokens {
+    pub fn new(objects: Arc<TokenObjects>, clock: Clock) -> BootstrapTokens {
         BootstrapTokens { objects, clock }
     }
 }
@@ -39,7 +39,7 @@ impl Verifier for BootstrapTokens {
         let (objects, clock) = (Arc::clone(&self.objects), self.clock.clone());
         Answer::later(async move {
             let key = Key::namespaced(SYSTEM_NAMESPACE, &format!("bootstrap-token-{id}"));
-            match objects.get(Kind::Secret, key).await {
+            match objects.get(TokenObjectKind::Secret, key).await {
                 Ok(Some(found)) => match bearer(&found, &id, &secret, clock.now()) {
                     Ok(identity) => Verdict::Known(Arc::new(identity)),
                     // As in the reference, a bad token gets the same answer as an unknown one, so that the client learns nothing
@@ -65,7 +65,7 @@ fn split(token: &str) -> Option<(&str, &str)> {
 
 /// The bearer of a token in this Secret.
 fn bearer(found: &Facts, id: &str, secret: &str, now: Timestamp) -> Result<Identity, &'static str> {
-    if found.is_going() {
+    if found.is_terminating() {
         return Err("is deleted and awaiting removal");
     }
     if found.kind != BOOTSTRAP_TOKEN_TYPE {

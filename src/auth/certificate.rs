@@ -1,6 +1,6 @@
 //! Client certificates: the common name is the user, each organization a group.
 
-use crate::api::words::CREDENTIAL_ID;
+use crate::api::well_known::CREDENTIAL_ID;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::{Credentials, Identity};
 use prometheus::Histogram;
 
-use super::chains::Chains;
+use super::chain_verifier::ChainVerifier;
 
 /// The subject attribute with the user's UID; the reference's.
 const UID: &str = "1.3.6.1.4.1.57683.2";
@@ -23,7 +23,7 @@ const UID: &str = "1.3.6.1.4.1.57683.2";
 /// Verifies client certificates against the client CA.
 pub struct CertificateVerifier {
     /// The verified identities; `None` for certificates without a name.
-    chains: Chains<Option<Arc<Identity>>>,
+    chains: ChainVerifier<Option<Arc<Identity>>>,
     /// Whether the UID attribute is read.
     reads_uid: bool,
     /// A histogram of the certificates' remaining validity.
@@ -39,7 +39,7 @@ impl CertificateVerifier {
         left: Histogram,
         clock: Clock,
     ) -> Result<CertificateVerifier, ErrorStack> {
-        let chains = Chains::new(authorities_pem, clock.clone())?;
+        let chains = ChainVerifier::new(authorities_pem, clock.clone())?;
         Ok(CertificateVerifier { chains, reads_uid, left, clock })
     }
 

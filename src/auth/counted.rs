@@ -10,17 +10,17 @@ use prometheus::IntCounter;
 use crate::metrics::Metrics;
 
 /// A policy whose decisions are counted.
-pub struct Counted {
+pub struct CountedAuthorizer {
     policy: Arc<dyn Policy>,
     allowed: IntCounter,
     denied: IntCounter,
 }
 
-impl Counted {
+impl CountedAuthorizer {
     /// Counts under this type and name of authorizer.
-    pub fn new(policy: Arc<dyn Policy>, sort: &str, name: &str, metrics: &Metrics) -> Counted {
+    pub fn new(policy: Arc<dyn Policy>, sort: &str, name: &str, metrics: &Metrics) -> CountedAuthorizer {
         let [allowed, denied] = metrics.authorization.decisions(sort, name);
-        Counted { policy, allowed, denied }
+        CountedAuthorizer { policy, allowed, denied }
     }
 
     fn count<T: 'static>(&self, answer: Answer<T>, decision: fn(&T) -> &Decision) -> Answer<T> {
@@ -36,7 +36,7 @@ impl Counted {
     }
 }
 
-impl Policy for Counted {
+impl Policy for CountedAuthorizer {
     fn decide(&self, identity: &Identity, action: &Action) -> Answer<Decision> {
         self.count(self.policy.decide(identity, action), |decision| decision)
     }

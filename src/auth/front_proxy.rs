@@ -13,7 +13,7 @@ use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::{Credentials, Identity};
 
 use super::certificate::common_name;
-use super::chains::Chains;
+use super::chain_verifier::ChainVerifier;
 use crate::api::query;
 use crate::config::callers::{self as config, listed};
 
@@ -102,7 +102,7 @@ fn text(value: &[u8]) -> String {
 /// Accepts identity headers from the proxy.
 pub struct FrontProxy {
     /// The common names of verified connections.
-    chains: Chains<Arc<str>>,
+    chains: ChainVerifier<Arc<str>>,
     /// The allowed common names; empty for all.
     allowed: Vec<String>,
 }
@@ -110,7 +110,7 @@ pub struct FrontProxy {
 impl FrontProxy {
     /// Trusts certificates that these CAs (PEM) issued to one of the names.
     pub fn new(authorities_pem: &[u8], allowed: Vec<String>, clock: Clock) -> Result<FrontProxy, ErrorStack> {
-        Ok(FrontProxy { chains: Chains::new(authorities_pem, clock)?, allowed })
+        Ok(FrontProxy { chains: ChainVerifier::new(authorities_pem, clock)?, allowed })
     }
 
     /// Replaces the trusted CAs.

@@ -10,7 +10,7 @@ use pilothouse_actors::identity::Identity;
 use crate::api::query;
 use crate::api::reviews::IDENTITY_GROUP;
 use crate::api::status::{Result, Status};
-use crate::api::words::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
+use crate::api::well_known::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
 use crate::auth::service_account::claims;
 
 /// The prefix of the headers, in lower case.
@@ -22,18 +22,18 @@ const EXTRA: &str = "extra-";
 
 /// The requested identity.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Mask {
+pub struct ImpersonatedUser {
     user: String,
     uid: String,
     groups: Vec<String>,
     extra: BTreeMap<String, Vec<String>>,
 }
 
-impl Mask {
+impl ImpersonatedUser {
     /// Parses the headers: lower-case names without [`PREFIX`], and values. `None` without any. Other parts without a user are an
     /// error.
-    pub fn of<'a>(headers: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Option<Mask>> {
-        let mut mask = Mask::default();
+    pub fn of<'a>(headers: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Option<ImpersonatedUser>> {
+        let mut mask = ImpersonatedUser::default();
         for (name, value) in headers {
             // The first of several equal headers counts, as elsewhere.
             match name {
@@ -85,7 +85,7 @@ impl Mask {
     }
 
     /// The impersonated identity. It has exactly the named groups, plus system:authenticated or system:unauthenticated.
-    pub fn wear(self) -> Identity {
+    pub fn into_identity(self) -> Identity {
         let mut groups = self.groups;
         if groups.is_empty()
             && let Some((namespace, name)) = claims::split(&self.user)
@@ -124,12 +124,12 @@ fn decoded(key: &str) -> String {
 mod tests {
     use super::*;
 
-    fn mask(headers: &[(&str, &str)]) -> Result<Option<Mask>> {
-        Mask::of(headers.iter().copied())
+    fn mask(headers: &[(&str, &str)]) -> Result<Option<ImpersonatedUser>> {
+        ImpersonatedUser::of(headers.iter().copied())
     }
 
     fn worn(headers: &[(&str, &str)]) -> Identity {
-        mask(headers).unwrap().unwrap().wear()
+        mask(headers).unwrap().unwrap().into_identity()
     }
 
     fn asked(headers: &[(&str, &str)]) -> Vec<String> {

@@ -3,21 +3,21 @@
 pub mod abac;
 pub mod bootstrap_token;
 pub mod certificate;
-pub mod chains;
+pub mod chain_verifier;
 pub mod counted;
-pub mod followed;
+pub mod expiring_cache;
 pub mod front_proxy;
 pub mod impersonation;
 pub mod jwt;
-pub mod kept;
+pub mod live_index;
 pub mod modes;
 pub mod node;
-pub mod objects;
 pub mod openid;
 pub mod rbac;
 pub mod service_account;
+pub mod token_file;
+pub mod token_objects;
 pub mod token_webhook;
-pub mod tokens;
 pub mod webhook;
 
 /// The SHA-256 digest of a text. OpenSSL's one-shot function looks up an implementation each time, which takes as long as the

@@ -11,19 +11,19 @@ use pilothouse_actors::filter::FieldRule;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Object, TypeName};
 
-use super::followed::{Followed, View};
+use super::live_index::{LiveIndex, StoreIndex};
 use crate::api::bootstrap::roles;
 use crate::api::meta;
-use crate::api::node_graph::{Graph, Thing};
+use crate::api::node_graph::{Graph, PodDependency};
 use crate::api::rbac::role::Role;
-use crate::api::rbac::rule::{Ask, rules_of};
-use crate::api::words::{LEASE_NAMESPACE, NODE_PREFIX, NODES};
+use crate::api::rbac::rule::{PreparedAction, rules_of};
+use crate::api::well_known::{LEASE_NAMESPACE, NODE_PREFIX, NODES};
 
 /// The types that relate objects to nodes.
 const TYPES: [&str; 4] =
     ["pods", "persistentvolumes", "volumeattachments.storage.k8s.io", "resourceslices.resource.k8s.io"];
 
-impl View for Graph {
+impl StoreIndex for Graph {
     fn put(&mut self, of: usize, object: &Object) {
         let (namespace, name, json) = (object.key.namespace(), object.key.name(), &object.bytes);
         match of {
@@ -57,7 +57,7 @@ pub fn node_of(who: &Identity) -> Option<&str> {
 
 /// The Node authorizer.
 pub struct Nodes {
-    graph: Arc<Followed<Graph>>,
+    graph: Arc<LiveIndex<Graph>>,
     /// The rights of the node role.
     role: Role,
     /// Whether nodes must select their own objects by field selector.
@@ -67,15 +67,15 @@ pub struct Nodes {
 }
 
 /// The decision before the graph is consulted.
-enum Word {
+enum EarlyDecision {
     Allowed,
     No(String),
     /// It depends on whether the node uses this object.
-    If(Wanted),
+    If(Dependency),
 }
 
-enum Wanted {
-    Thing(Thing),
+enum Dependency {
+    Thing(PodDependency),
     Volume,
     Attachment,
     Slice,
@@ -83,7 +83,7 @@ enum Wanted {
 
 /// The relevant parts of an action.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct ResourceAction<'a> {
     node: &'a str,
     verb: &'a str,
     part: &'a str,
@@ -92,91 +92,97 @@ struct Asked<'a> {
     selection: &'a Selection,
 }
 
-impl Asked<'_> {
-    fn no(why: impl Into<String>) -> Word {
-        Word::No(why.into())
+impl ResourceAction<'_> {
+    fn no(why: impl Into<String>) -> EarlyDecision {
+        EarlyDecision::No(why.into())
     }
 
-    fn concerning(&self, wanted: Wanted) -> Word {
-        if self.name.is_empty() { Word::No("No Object name found".to_owned()) } else { Word::If(wanted) }
+    fn concerning(&self, wanted: Dependency) -> EarlyDecision {
+        if self.name.is_empty() {
+            EarlyDecision::No("No Object name found".to_owned())
+        } else {
+            EarlyDecision::If(wanted)
+        }
     }
 
-    fn get(&self, wanted: Wanted) -> Word {
+    fn get(&self, wanted: Dependency) -> EarlyDecision {
         if self.verb != "get" {
-            return Asked::no("can only get individual resources of this type");
+            return ResourceAction::no("can only get individual resources of this type");
         }
         if !self.part.is_empty() {
-            return Asked::no("cannot get subresource");
+            return ResourceAction::no("cannot get subresource");
         }
         self.concerning(wanted)
     }
 
-    fn read(&self, thing: Thing) -> Word {
+    fn read(&self, thing: PodDependency) -> EarlyDecision {
         if !matches!(self.verb, "get" | "list" | "watch") {
-            return Asked::no("can only read resources of this type");
+            return ResourceAction::no("can only read resources of this type");
         }
         if !self.part.is_empty() {
-            return Asked::no("cannot read subresource");
+            return ResourceAction::no("cannot read subresource");
         }
         if self.namespace.is_empty() {
-            return Asked::no("can only read namespaced object of this type");
+            return ResourceAction::no("can only read namespaced object of this type");
         }
-        self.concerning(Wanted::Thing(thing))
+        self.concerning(Dependency::Thing(thing))
     }
 
-    fn claim(&self) -> Word {
+    fn claim(&self) -> EarlyDecision {
         if self.part != "status" {
-            return self.get(Wanted::Thing(Thing::Claim));
+            return self.get(Dependency::Thing(PodDependency::Claim));
         }
         match self.verb {
-            "update" | "patch" => self.concerning(Wanted::Thing(Thing::Claim)),
-            _ => Asked::no("can only get/update/patch this type"),
+            "update" | "patch" => self.concerning(Dependency::Thing(PodDependency::Claim)),
+            _ => ResourceAction::no("can only get/update/patch this type"),
         }
     }
 
-    fn account(&self, readable: bool) -> Word {
+    fn account(&self, readable: bool) -> EarlyDecision {
         if self.verb == "get" && self.part.is_empty() {
             return if readable {
-                self.read(Thing::Account)
+                self.read(PodDependency::Account)
             } else {
-                Asked::no("not allowed to get service accounts")
+                ResourceAction::no("not allowed to get service accounts")
             };
         }
         if self.verb != "create" || self.name.is_empty() {
-            return Asked::no("can only create tokens for individual service accounts");
+            return ResourceAction::no("can only create tokens for individual service accounts");
         }
         if self.part != "token" {
-            return Asked::no("can only create token subresource of serviceaccount");
+            return ResourceAction::no("can only create token subresource of serviceaccount");
         }
-        Word::If(Wanted::Thing(Thing::Account))
+        EarlyDecision::If(Dependency::Thing(PodDependency::Account))
     }
 
-    fn lease(&self) -> Word {
+    fn lease(&self) -> EarlyDecision {
         if !matches!(self.verb, "get" | "create" | "update" | "patch" | "delete") {
-            return Asked::no("can only get, create, update, patch, or delete a node lease");
+            return ResourceAction::no("can only get, create, update, patch, or delete a node lease");
         }
         if self.namespace != LEASE_NAMESPACE {
-            return Asked::no(format!(
+            return ResourceAction::no(format!(
                 "can only access leases in the \"{LEASE_NAMESPACE}\" system namespace"
             ));
         }
         if self.verb != "create" && self.name != self.node {
-            return Asked::no("can only access node lease with the same name as the requesting node");
+            return ResourceAction::no(
+                "can only access node lease with the same name as the requesting node",
+            );
         }
-        Word::Allowed
+        EarlyDecision::Allowed
     }
 
-    fn csi_node(&self) -> Word {
+    fn csi_node(&self) -> EarlyDecision {
         if !matches!(self.verb, "get" | "create" | "update" | "patch" | "delete") {
-            return Asked::no("can only get, create, update, patch, or delete a CSINode");
+            return ResourceAction::no("can only get, create, update, patch, or delete a CSINode");
         }
         if !self.part.is_empty() {
-            return Asked::no("cannot authorize CSINode subresources");
+            return ResourceAction::no("cannot authorize CSINode subresources");
         }
         if self.verb != "create" && self.name != self.node {
-            return Asked::no("can only access CSINode with the same name as the requesting node");
+            return ResourceAction::no("can only access CSINode with the same name as the requesting node");
         }
-        Word::Allowed
+        EarlyDecision::Allowed
     }
 
     fn selects(&self, field: &str) -> bool {
@@ -184,51 +190,55 @@ impl Asked<'_> {
         self.selection.fields.contains(&wanted)
     }
 
-    fn slice(&self, selective: bool) -> Word {
+    fn slice(&self, selective: bool) -> EarlyDecision {
         if !self.part.is_empty() {
-            return Asked::no("cannot authorize ResourceSlice subresources");
+            return ResourceAction::no("cannot authorize ResourceSlice subresources");
         }
         match self.verb {
-            "create" => Word::Allowed,
-            "get" | "update" | "patch" | "delete" => self.concerning(Wanted::Slice),
+            "create" => EarlyDecision::Allowed,
+            "get" | "update" | "patch" | "delete" => self.concerning(Dependency::Slice),
             "watch" | "list" | "deletecollection" if !selective || self.selects("spec.nodeName") => {
-                Word::Allowed
+                EarlyDecision::Allowed
             }
-            "watch" | "list" | "deletecollection" => {
-                Asked::no("can only list/watch/deletecollection resourceslices with nodeName field selector")
-            }
-            _ => Asked::no(
+            "watch" | "list" | "deletecollection" => ResourceAction::no(
+                "can only list/watch/deletecollection resourceslices with nodeName field selector",
+            ),
+            _ => ResourceAction::no(
                 "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, \
                  delete, deletecollection",
             ),
         }
     }
 
-    fn own_node(&self) -> Word {
+    fn own_node(&self) -> EarlyDecision {
         let (node, name) = (self.node, self.name);
         match (self.part, self.verb) {
-            ("", "create" | "update" | "patch") | ("status", "update" | "patch") => Word::Allowed,
-            ("", "get" | "list" | "watch") if name == node => Word::Allowed,
+            ("", "create" | "update" | "patch") | ("status", "update" | "patch") => EarlyDecision::Allowed,
+            ("", "get" | "list" | "watch") if name == node => EarlyDecision::Allowed,
             ("", "get" | "list" | "watch") if name.is_empty() => {
-                Asked::no(format!("node '{node}' cannot read all nodes, only its own Node object"))
+                ResourceAction::no(format!("node '{node}' cannot read all nodes, only its own Node object"))
             }
             ("", "get" | "list" | "watch") => {
-                Asked::no(format!("node '{node}' cannot read '{name}', only its own Node object"))
+                ResourceAction::no(format!("node '{node}' cannot read '{name}', only its own Node object"))
             }
-            _ => Asked::no(""),
+            _ => ResourceAction::no(""),
         }
     }
 
-    fn pod(&self) -> Word {
+    fn pod(&self) -> EarlyDecision {
         match (self.part, self.verb) {
-            ("", "get") => self.get(Wanted::Thing(Thing::Pod)),
-            ("", "list" | "watch") if self.selects("spec.nodeName") => Word::Allowed,
-            ("", "list" | "watch") if !self.name.is_empty() => Word::If(Wanted::Thing(Thing::Pod)),
-            ("", "list" | "watch") => Asked::no("can only list/watch pods with spec.nodeName field selector"),
-            ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => {
-                Word::Allowed
+            ("", "get") => self.get(Dependency::Thing(PodDependency::Pod)),
+            ("", "list" | "watch") if self.selects("spec.nodeName") => EarlyDecision::Allowed,
+            ("", "list" | "watch") if !self.name.is_empty() => {
+                EarlyDecision::If(Dependency::Thing(PodDependency::Pod))
             }
-            _ => Asked::no(""),
+            ("", "list" | "watch") => {
+                ResourceAction::no("can only list/watch pods with spec.nodeName field selector")
+            }
+            ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => {
+                EarlyDecision::Allowed
+            }
+            _ => ResourceAction::no(""),
         }
     }
 }
@@ -239,7 +249,7 @@ impl Nodes {
         directory: Addr<Directory>,
         enabled: impl Fn(&str) -> bool,
     ) -> Result<Nodes, StoreError> {
-        let graph = Followed::open(directory, TYPES.map(TypeName::new), Graph::default()).await?;
+        let graph = LiveIndex::open(directory, TYPES.map(TypeName::new), Graph::default()).await?;
         let all = roles::all(&enabled);
         let role =
             all.iter().find(|one| one.resource == "clusterroles" && meta::name(&one.object) == "system:node");
@@ -251,26 +261,26 @@ impl Nodes {
         })
     }
 
-    fn word(&self, action: &Action, asked: Asked<'_>) -> Word {
+    fn word(&self, action: &Action, asked: ResourceAction<'_>) -> EarlyDecision {
         let (group, resource) = match &action.target {
             Target::Resource { group, resource, .. } => (group.as_str(), resource.as_str()),
             Target::Path(_) => ("", ""),
         };
         match (group, resource) {
-            ("", "secrets") => asked.read(Thing::Secret),
-            ("", "configmaps") => asked.read(Thing::ConfigMap),
+            ("", "secrets") => asked.read(PodDependency::Secret),
+            ("", "configmaps") => asked.read(PodDependency::ConfigMap),
             ("", "persistentvolumeclaims") => asked.claim(),
-            ("", "persistentvolumes") => asked.get(Wanted::Volume),
-            ("resource.k8s.io", "resourceclaims") => asked.get(Wanted::Thing(Thing::DeviceClaim)),
+            ("", "persistentvolumes") => asked.get(Dependency::Volume),
+            ("resource.k8s.io", "resourceclaims") => asked.get(Dependency::Thing(PodDependency::DeviceClaim)),
             ("resource.k8s.io", "resourceslices") => asked.slice(self.selective),
-            ("storage.k8s.io", "volumeattachments") => asked.get(Wanted::Attachment),
+            ("storage.k8s.io", "volumeattachments") => asked.get(Dependency::Attachment),
             ("storage.k8s.io", "csinodes") => asked.csi_node(),
             ("", "serviceaccounts") => asked.account(self.reads_accounts),
             ("coordination.k8s.io", "leases") => asked.lease(),
             ("", "nodes") if self.selective => asked.own_node(),
             ("", "pods") if self.selective => asked.pod(),
-            _ if self.role.allows(&Ask::from(action)) => Word::Allowed,
-            _ => Asked::no(""),
+            _ if self.role.allows(&PreparedAction::from(action)) => EarlyDecision::Allowed,
+            _ => ResourceAction::no(""),
         }
     }
 }
@@ -292,19 +302,19 @@ impl Policy for Nodes {
             }
             Target::Path(_) => ("", "", ""),
         };
-        let asked = Asked { node, verb: &action.verb, part, namespace, name, selection };
+        let asked = ResourceAction { node, verb: &action.verb, part, namespace, name, selection };
         let wanted = match self.word(action, asked) {
-            Word::Allowed => return Answer::Now(Decision::Allowed.into()),
-            Word::No(why) => return Answer::Now(no(why)),
-            Word::If(wanted) => wanted,
+            EarlyDecision::Allowed => return Answer::Now(Decision::Allowed.into()),
+            EarlyDecision::No(why) => return Answer::Now(no(why)),
+            EarlyDecision::If(wanted) => wanted,
         };
         let [node, namespace, name] = [node, namespace, name].map(str::to_owned);
         let stranger = format!("no relationship found between node '{node}' and this object");
         let found = self.graph.look(move |graph| match wanted {
-            Wanted::Thing(thing) => graph.needs(&node, thing, &namespace, &name),
-            Wanted::Volume => graph.needs_volume(&node, &name),
-            Wanted::Attachment => graph.has_attachment(&node, &name),
-            Wanted::Slice => graph.has_slice(&node, &name),
+            Dependency::Thing(thing) => graph.needs(&node, thing, &namespace, &name),
+            Dependency::Volume => graph.needs_volume(&node, &name),
+            Dependency::Attachment => graph.has_attachment(&node, &name),
+            Dependency::Slice => graph.has_slice(&node, &name),
         });
         found.map(|found| match found {
             Ok(true) => Decision::Allowed.into(),

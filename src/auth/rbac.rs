@@ -10,18 +10,18 @@ use pilothouse_actors::error::StoreError;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Object, TypeName};
 
-use super::followed::{Followed, View};
+use super::live_index::{LiveIndex, StoreIndex};
 use crate::api::rbac::RESOURCES;
-use crate::api::rbac::index::{Found, Index, read_binding, read_role};
-use crate::api::words::RBAC_GROUP;
+use crate::api::rbac::index::{Index, RuleLookup, read_binding, read_role};
+use crate::api::well_known::RBAC_GROUP;
 
 /// The RBAC index, as of the last acknowledged write.
-pub type Roles = Followed<Index>;
+pub type Roles = LiveIndex<Index>;
 
 /// Reads all roles and bindings.
 pub async fn open(directory: Addr<Directory>) -> Result<Roles, StoreError> {
     let types = RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{RBAC_GROUP}")));
-    Followed::open(directory, types, Index::default()).await
+    LiveIndex::open(directory, types, Index::default()).await
 }
 
 fn resource(of: usize) -> &'static str {
@@ -36,7 +36,7 @@ fn is_namespaced(of: usize) -> bool {
     !resource(of).starts_with("cluster")
 }
 
-impl View for Index {
+impl StoreIndex for Index {
     fn put(&mut self, of: usize, object: &Object) {
         let (namespace, name) = (object.key.namespace(), object.key.name());
         let known = if is_role(of) {
@@ -72,12 +72,12 @@ impl View for Index {
 /// Allows what roles and bindings grant.
 pub struct Rbac(pub Arc<Roles>);
 
-fn verdict(found: Found) -> Verdict {
+fn verdict(found: RuleLookup) -> Verdict {
     match found {
-        Found::Allowed(allowance) => {
+        RuleLookup::Allowed(allowance) => {
             Verdict { decision: Decision::Allowed, grounds: Some(Arc::new(allowance)), error: None }
         }
-        Found::Nothing(missing) => {
+        RuleLookup::Nothing(missing) => {
             let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
             let reason = match missing.as_slice() {
                 [] => String::new(),

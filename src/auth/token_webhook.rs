@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use super::kept::Kept;
+use super::expiring_cache::ExpiringCache;
 use crate::limits::WEBHOOK_CACHED_BYTES;
 use crate::metrics::Metrics;
 use crate::webhook::Service;
@@ -36,19 +36,19 @@ pub struct Settings {
 type Digest = [u8; 32];
 
 /// The answer about a token: a verdict to cache, or the error.
-type Said = Result<Verdict, String>;
+type ReviewOutcome = Result<Verdict, String>;
 
 /// The verifier.
-pub struct AskedElsewhere(Arc<Inner>);
+pub struct WebhookTokenVerifier(Arc<Inner>);
 
 struct Inner {
     service: Service,
     settings: Settings,
     metrics: Arc<Metrics>,
     clock: Clock,
-    kept: Kept<Digest, Verdict>,
+    kept: ExpiringCache<Digest, Verdict>,
     /// Calls in progress. At most one per request.
-    open: Lock<HashMap<Digest, Arc<OnceCell<Said>>>>,
+    open: Lock<HashMap<Digest, Arc<OnceCell<ReviewOutcome>>>>,
 }
 
 #[derive(Deserialize)]
@@ -78,11 +78,16 @@ struct User {
     extra: Option<BTreeMap<String, Vec<String>>>,
 }
 
-impl AskedElsewhere {
+impl WebhookTokenVerifier {
     /// A verifier that calls this server.
-    pub fn new(service: Service, settings: Settings, metrics: Arc<Metrics>, clock: Clock) -> AskedElsewhere {
-        let (kept, open) = (Kept::default(), Lock::default());
-        AskedElsewhere(Arc::new(Inner { service, settings, metrics, clock, kept, open }))
+    pub fn new(
+        service: Service,
+        settings: Settings,
+        metrics: Arc<Metrics>,
+        clock: Clock,
+    ) -> WebhookTokenVerifier {
+        let (kept, open) = (ExpiringCache::default(), Lock::default());
+        WebhookTokenVerifier(Arc::new(Inner { service, settings, metrics, clock, kept, open }))
     }
 }
 
@@ -106,7 +111,7 @@ impl Inner {
         said.unwrap_or_else(Verdict::Refused)
     }
 
-    async fn ask(&self, token: &str, wanted: &[String], key: Digest) -> Said {
+    async fn ask(&self, token: &str, wanted: &[String], key: Digest) -> ReviewOutcome {
         let fetching = self.metrics.authentication.fetch();
         let version = &self.settings.version;
         let mut spec = json!({"token": token});
@@ -176,7 +181,7 @@ impl Inner {
 struct Waiting<'a> {
     inner: &'a Inner,
     key: Digest,
-    cell: Arc<OnceCell<Said>>,
+    cell: Arc<OnceCell<ReviewOutcome>>,
 }
 
 impl Drop for Waiting<'_> {
@@ -191,7 +196,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Verifier for AskedElsewhere {
+impl Verifier for WebhookTokenVerifier {
     fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
         let Some(token) = &credentials.bearer else {
             return Answer::Now(Verdict::NoOpinion);

@@ -1,7 +1,7 @@
 //! The authorization webhook: a remote server gets a SubjectAccessReview and allows, denies or has no opinion. Answers are cached
 //! for a while. If the call fails or its answer is invalid, there is no opinion, and the caller gets the error.
 
-mod asked;
+mod match_request;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use thiserror::Error;
 
-use super::kept::Kept;
-use crate::api::callers::Expression;
-use crate::api::callers::conditions::{Matched, matched};
-use crate::api::words::AUTHORIZATION_GROUP;
+use super::expiring_cache::ExpiringCache;
+use crate::api::auth_expressions::Expression;
+use crate::api::auth_expressions::match_conditions::{Matched, matched};
+use crate::api::well_known::AUTHORIZATION_GROUP;
 use crate::limits::WEBHOOK_CACHED_BYTES;
 use crate::metrics::webhooks::{Round, WebhookMeter};
 use crate::webhook::{Failure, Service, patiently};
@@ -44,14 +44,14 @@ pub struct Settings {
 /// The answer of the remote server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-struct Said {
+struct ReviewStatus {
     allowed: bool,
     denied: bool,
     reason: String,
 }
 
 /// Parses an answer to a review of this version. It may omit its kind and version, but they must not be wrong.
-fn read(answer: &[u8], version: &str) -> Result<Said, String> {
+fn read(answer: &[u8], version: &str) -> Result<ReviewStatus, String> {
     let review: Json = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
     let is = |field: &str, wanted: &str| review[field].is_null() || review[field] == wanted;
     if !review.is_object()
@@ -61,14 +61,14 @@ fn read(answer: &[u8], version: &str) -> Result<Said, String> {
         return Err(format!("it is no {KIND} of {AUTHORIZATION_GROUP}/{version}"));
     }
     match &review["status"] {
-        Json::Null => Ok(Said::default()),
-        status @ Json::Object(_) => Said::deserialize(status).map_err(|error| error.to_string()),
+        Json::Null => Ok(ReviewStatus::default()),
+        status @ Json::Object(_) => ReviewStatus::deserialize(status).map_err(|error| error.to_string()),
         _ => Err("its status is no object".to_owned()),
     }
 }
 
 /// The authorizer.
-pub struct AskedElsewhere(Arc<Inner>);
+pub struct WebhookAuthorizer(Arc<Inner>);
 
 struct Inner {
     service: Service,
@@ -76,13 +76,13 @@ struct Inner {
     clock: Clock,
     meter: WebhookMeter,
     /// Cached answers by question.
-    said: Kept<String, Said>,
+    said: ExpiringCache<String, ReviewStatus>,
 }
 
-impl AskedElsewhere {
+impl WebhookAuthorizer {
     /// An authorizer that calls this server.
-    pub fn new(service: Service, settings: Settings, clock: Clock, meter: WebhookMeter) -> AskedElsewhere {
-        AskedElsewhere(Arc::new(Inner { service, settings, clock, meter, said: Kept::default() }))
+    pub fn new(service: Service, settings: Settings, clock: Clock, meter: WebhookMeter) -> WebhookAuthorizer {
+        WebhookAuthorizer(Arc::new(Inner { service, settings, clock, meter, said: ExpiringCache::default() }))
     }
 }
 
@@ -148,7 +148,7 @@ fn label_requirement(rule: &LabelRule) -> Option<Json> {
     })
 }
 
-fn verdict(said: Said) -> Verdict {
+fn verdict(said: ReviewStatus) -> Verdict {
     match (said.allowed, said.denied) {
         (true, true) => Verdict {
             decision: Decision::Denied(said.reason),
@@ -179,7 +179,7 @@ impl Trouble {
 }
 
 impl Inner {
-    fn remember(&self, key: String, said: &Said) {
+    fn remember(&self, key: String, said: &ReviewStatus) {
         let settings = &self.settings;
         let now = self.clock.now();
         let until = now.plus(if said.allowed { settings.allowed_for } else { settings.refused_for });
@@ -187,7 +187,7 @@ impl Inner {
     }
 
     /// Makes one call and counts it.
-    async fn ask_once(&self, review: &str) -> Result<Said, (Round, Trouble)> {
+    async fn ask_once(&self, review: &str) -> Result<ReviewStatus, (Round, Trouble)> {
         let began = self.clock.now();
         let limit = self.settings.timeout;
         let asked = tokio::time::timeout(limit, self.service.ask(review.to_owned())).await;
@@ -205,7 +205,7 @@ impl Inner {
         said
     }
 
-    async fn ask(&self, spec: &Json) -> Result<Said, String> {
+    async fn ask(&self, spec: &Json) -> Result<ReviewStatus, String> {
         let version = &self.settings.version;
         let review = json!({
             "kind": KIND,
@@ -232,7 +232,7 @@ impl Inner {
             return None;
         }
         let began = self.clock.now();
-        let found = matched(conditions, &asked::request(who, action, selection));
+        let found = matched(conditions, &match_request::request(who, action, selection));
         let seconds = self.clock.now().since(began).as_secs_f64();
         let failed = matches!(found, Matched::Failed(_) | Matched::No { some_failed: true });
         self.meter.matched(seconds, matches!(found, Matched::No { .. }), failed);
@@ -257,7 +257,7 @@ impl Inner {
     }
 }
 
-impl Policy for AskedElsewhere {
+impl Policy for WebhookAuthorizer {
     fn decide(&self, identity: &Identity, action: &Action) -> Answer<Decision> {
         self.judge(identity, action, &Selection::default()).map(|verdict| verdict.decision)
     }

@@ -9,9 +9,9 @@ use openssl::x509::X509;
 
 use super::document;
 use super::oidc::wrong_with_url;
-use crate::api::callers::Expression;
-use crate::api::callers::tokens::{Compiler, Rule};
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::auth_expressions::Expression;
+use crate::api::auth_expressions::claims::{Compiler, Rule};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::value::Value;
 use crate::limits::{AUTHENTICATION_FILE_BYTES, JWT_AUTHENTICATORS};
 
@@ -96,8 +96,8 @@ impl AuthenticationFile {
         }
         let file = document::read(text, AUTHENTICATION_FILE_BYTES, KIND, &VERSIONS)?;
         let mut found = Found { others, ..Found::default() };
-        found.only(&file, &Path::root(), &["apiVersion", "kind", "jwt", "anonymous"]);
-        let path = Path::new("jwt");
+        found.only(&file, &FieldPath::root(), &["apiVersion", "kind", "jwt", "anonymous"]);
+        let path = FieldPath::new("jwt");
         let all = found.list(&file, "jwt", &path);
         let jwt = if all.len() > JWT_AUTHENTICATORS {
             found.wrong(&FieldError::too_many(&path, all.len(), JWT_AUTHENTICATORS));
@@ -130,7 +130,7 @@ impl Found<'_> {
         self.wrong.push(error.to_string());
     }
 
-    fn only(&mut self, value: &Value, path: &Path, known: &[&str]) {
+    fn only(&mut self, value: &Value, path: &FieldPath, known: &[&str]) {
         let Some(fields) = value.fields() else {
             return self.wrong.push(format!("{path}: must be an object"));
         };
@@ -139,7 +139,7 @@ impl Found<'_> {
         }
     }
 
-    fn list<'v>(&mut self, value: &'v Value, field: &str, path: &Path) -> &'v [Value] {
+    fn list<'v>(&mut self, value: &'v Value, field: &str, path: &FieldPath) -> &'v [Value] {
         match value.get(field) {
             None | Some(Value::Null) => &[],
             Some(Value::Array(all)) => all,
@@ -151,7 +151,7 @@ impl Found<'_> {
     }
 
     /// A string; `None` if absent.
-    fn maybe_text(&mut self, value: &Value, field: &str, path: &Path) -> Option<String> {
+    fn maybe_text(&mut self, value: &Value, field: &str, path: &FieldPath) -> Option<String> {
         match value.get(field) {
             None | Some(Value::Null) => None,
             Some(Value::String(text)) => Some(text.to_string()),
@@ -162,11 +162,11 @@ impl Found<'_> {
         }
     }
 
-    fn text(&mut self, value: &Value, field: &str, path: &Path) -> String {
+    fn text(&mut self, value: &Value, field: &str, path: &FieldPath) -> String {
         self.maybe_text(value, field, path).unwrap_or_default()
     }
 
-    fn jwt(&mut self, one: &Value, path: &Path) -> Jwt {
+    fn jwt(&mut self, one: &Value, path: &FieldPath) -> Jwt {
         self.only(one, path, &["issuer", "claimValidationRules", "claimMappings", "userValidationRules"]);
         let nothing = Value::object();
         let part = |field: &str| one.get(field).filter(|value| !value.is_null()).unwrap_or(&nothing);
@@ -178,7 +178,7 @@ impl Found<'_> {
         jwt
     }
 
-    fn issuer(&mut self, value: &Value, path: &Path, jwt: &mut Jwt) {
+    fn issuer(&mut self, value: &Value, path: &FieldPath, jwt: &mut Jwt) {
         let known = ["url", "discoveryURL", "certificateAuthority", "audiences", "audienceMatchPolicy"];
         self.only(value, path, &known);
         let (url, at) = (self.text(value, "url", path), path.child("url"));
@@ -217,7 +217,7 @@ impl Found<'_> {
         }
     }
 
-    fn audiences(&mut self, issuer: &Value, path: &Path) -> Vec<String> {
+    fn audiences(&mut self, issuer: &Value, path: &FieldPath) -> Vec<String> {
         let at = path.child("audiences");
         let mut audiences = Vec::new();
         for (number, value) in self.list(issuer, "audiences", &at).iter().enumerate() {
@@ -245,7 +245,7 @@ impl Found<'_> {
     }
 
     fn anonymous(&mut self, value: &Value) -> Anonymous {
-        let path = Path::new("anonymous");
+        let path = FieldPath::new("anonymous");
         self.only(value, &path, &["enabled", "conditions"]);
         let enabled = match value.get("enabled") {
             None | Some(Value::Null) => false,

@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::document;
 use super::groups::{Authorization, AuthorizationMode};
 use super::values::go_duration;
-use crate::api::callers::Expression;
-use crate::api::callers::conditions::Compiler;
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::auth_expressions::Expression;
+use crate::api::auth_expressions::match_conditions::Compiler;
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::names;
 use crate::api::value::Value;
 use crate::limits::{AUTHORIZATION_FILE_BYTES, MATCH_CONDITIONS, WEBHOOK_QUESTION};
@@ -94,9 +94,9 @@ impl Decider {
     pub fn parse(text: &[u8]) -> Result<Vec<Decider>, String> {
         let file = document::read(text, AUTHORIZATION_FILE_BYTES, KIND, &VERSIONS)?;
         let mut found = Found::default();
-        found.only(&file, &Path::root(), &["apiVersion", "kind", "authorizers"]);
+        found.only(&file, &FieldPath::root(), &["apiVersion", "kind", "authorizers"]);
         let all = file.get("authorizers").map(Value::items).unwrap_or_default();
-        let path = Path::new("authorizers");
+        let path = FieldPath::new("authorizers");
         if all.is_empty() {
             found.wrong(&FieldError::required(&path, "at least one authorization mode must be defined"));
         }
@@ -144,7 +144,7 @@ impl Found {
         self.wrong.push(error.to_string());
     }
 
-    fn only(&mut self, value: &Value, path: &Path, known: &[&str]) {
+    fn only(&mut self, value: &Value, path: &FieldPath, known: &[&str]) {
         let Some(fields) = value.fields() else {
             return self.wrong.push(format!("{path}: must be an object"));
         };
@@ -153,7 +153,7 @@ impl Found {
         }
     }
 
-    fn decider(&mut self, one: &Value, path: &Path) -> Option<Decider> {
+    fn decider(&mut self, one: &Value, path: &FieldPath) -> Option<Decider> {
         self.only(one, path, &["type", "name", "webhook"]);
         let (kind, at) = (one.str("type"), path.child("type"));
         if kind.is_empty() {
@@ -186,7 +186,7 @@ impl Found {
         Some(Decider { mode: *mode, name: name.to_owned(), webhook })
     }
 
-    fn name(&mut self, name: &str, mode: AuthorizationMode, path: &Path) {
+    fn name(&mut self, name: &str, mode: AuthorizationMode, path: &FieldPath) {
         let wrong = names::dns_subdomain(name);
         if name.is_empty() {
             self.wrong(&FieldError::required(path, ""));
@@ -202,7 +202,7 @@ impl Found {
     }
 
     /// Parses `webhook`. Errors name its fields as if they were beside it, as in the reference.
-    fn webhook(&mut self, webhook: &Value, path: &Path) -> Webhook {
+    fn webhook(&mut self, webhook: &Value, path: &FieldPath) -> Webhook {
         const KNOWN: [&str; 8] = [
             "authorizedTTL",
             "unauthorizedTTL",
@@ -240,7 +240,7 @@ impl Found {
         }
     }
 
-    fn conditions(&mut self, all: &Value, path: &Path) -> Vec<Expression> {
+    fn conditions(&mut self, all: &Value, path: &FieldPath) -> Vec<Expression> {
         // An error, because without its conditions the webhook would be called for requests that it must not see.
         let Value::Array(all) = all else {
             self.wrong.push(format!("{path}: must be a list"));
@@ -268,7 +268,7 @@ impl Found {
         made
     }
 
-    fn one_of<'a>(&mut self, value: &'a Value, path: &Path, field: &str, known: &[&str]) -> &'a str {
+    fn one_of<'a>(&mut self, value: &'a Value, path: &FieldPath, field: &str, known: &[&str]) -> &'a str {
         let (text, at) = (value.str(field), path.child(field));
         if text.is_empty() {
             self.wrong(&FieldError::required(&at, ""));
@@ -281,7 +281,7 @@ impl Found {
     fn duration(
         &mut self,
         value: &Value,
-        path: &Path,
+        path: &FieldPath,
         field: &str,
         default: Option<Duration>,
         most: Option<Duration>,
@@ -304,7 +304,7 @@ impl Found {
         Duration::ZERO
     }
 
-    fn connection(&mut self, info: &Value, path: &Path) -> PathBuf {
+    fn connection(&mut self, info: &Value, path: &FieldPath) -> PathBuf {
         let path = path.child("connectionInfo");
         if !info.is_null() {
             self.only(info, &path, &["type", "kubeConfigFile"]);

@@ -168,7 +168,7 @@ impl FeatureGates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::features::{Feature, Terms};
+    use crate::api::features::{EnabledFeatures, Feature};
 
     fn gates(text: &str) -> FeatureGates {
         let settings: Vec<GateSetting> = text.split(',').map(|one| one.parse().unwrap()).collect();
@@ -260,7 +260,7 @@ mod tests {
             assert_eq!((gate.default, gate.locked), (on, false), "{feature:?}");
         }
         let release = FeatureGates::default();
-        assert_eq!(Terms::new(|name| release.enabled(name), false), Terms::RELEASE);
+        assert_eq!(EnabledFeatures::new(|name| release.enabled(name), false), EnabledFeatures::RELEASE);
     }
 
     #[test]

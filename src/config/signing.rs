@@ -1,6 +1,6 @@
 //! Who answers requests for certificates, and for how long.
 
-use crate::api::words::signers;
+use crate::api::well_known::signers;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

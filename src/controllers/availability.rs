@@ -9,9 +9,9 @@ use futures::future::LocalBoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 
-use crate::api::aggregation::availability::{Verdict, check_endpoints, port_name, tell};
-use crate::api::aggregation::{Registration, STORE, Service, asker};
-use crate::api::status::{Result, Unless as _};
+use crate::api::aggregation::availability::{AvailableCondition, check_endpoints, port_name, tell};
+use crate::api::aggregation::{ApiService, STORE, Service, asker};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
 use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_PROBED_EVERY, EXTENSION_PROBES};
 use crate::metrics::Metrics;
@@ -71,9 +71,9 @@ impl Availability {
             self.metrics.aggregation.forget(name);
             return Ok(Outcome::Done);
         };
-        let registration = Registration::read(&object);
+        let registration = ApiService::read(&object);
         let verdict = match &registration.service {
-            None => Verdict::local(),
+            None => AvailableCondition::local(),
             Some(service) => self.check(&registration, service).await,
         };
         let available = verdict.status == "True";
@@ -91,7 +91,7 @@ impl Availability {
     }
 
     /// Writes the condition unless it is there already. If the APIService has changed meanwhile, it is probed again.
-    async fn write(&self, at: At<'_>, seen: &Value, verdict: &Verdict) -> Result<()> {
+    async fn write(&self, at: At<'_>, seen: &Value, verdict: &AvailableCondition) -> Result<()> {
         if !tell(&mut seen.clone(), verdict, "") {
             return Ok(());
         }
@@ -102,41 +102,42 @@ impl Availability {
             }
             Ok(tell(object, verdict, &now))
         });
-        written.await.unless_gone()?;
+        written.await.ignore_not_found()?;
         tracing::debug!(name = at.name, status = verdict.status, reason = verdict.reason, "an APIService");
         Ok(())
     }
 
-    async fn check(&self, registration: &Registration, service: &Service) -> Verdict {
+    async fn check(&self, registration: &ApiService, service: &Service) -> AvailableCondition {
         match self.stands(service).await {
             Err(verdict) => verdict,
             Ok(()) => match self.probe(registration, service).await {
-                Ok(()) => Verdict::passed(),
-                Err(why) => Verdict::failed(why),
+                Ok(()) => AvailableCondition::passed(),
+                Err(why) => AvailableCondition::failed(why),
             },
         }
     }
 
     /// Checks that the service has the port and at least one endpoint.
-    async fn stands(&self, service: &Service) -> std::result::Result<(), Verdict> {
+    async fn stands(&self, service: &Service) -> std::result::Result<(), AvailableCondition> {
         let read = |store: &'static str| async move {
             let resource = self.client.resource(store)?;
             let at = At { resource: &resource, namespace: &service.namespace, name: &service.name };
             self.client.read(at).await
         };
         let found = read("services").await;
-        let found =
-            found.map_err(|status| Verdict::unknown(service, "ServiceAccessError", &status.message))?;
-        let Some(found) = found else { return Err(Verdict::no_service(service)) };
+        let found = found
+            .map_err(|status| AvailableCondition::unknown(service, "ServiceAccessError", &status.message))?;
+        let Some(found) = found else { return Err(AvailableCondition::no_service(service)) };
         let Some(port) = port_name(service, &found)? else { return Ok(()) };
         let endpoints = read("endpoints").await;
-        let endpoints =
-            endpoints.map_err(|status| Verdict::unknown(service, "EndpointsAccessError", &status.message))?;
+        let endpoints = endpoints.map_err(|status| {
+            AvailableCondition::unknown(service, "EndpointsAccessError", &status.message)
+        })?;
         check_endpoints(service, &port, endpoints.as_ref())
     }
 
     /// Probes the server. One successful answer is enough: of several endpoints one may be down.
-    async fn probe(&self, registration: &Registration, service: &Service) -> std::result::Result<(), String> {
+    async fn probe(&self, registration: &ApiService, service: &Service) -> std::result::Result<(), String> {
         let path = registration.path();
         let user = asker();
         let question = Question { verifies: false, ..Question::get(&path, &user, EXTENSION_DISCOVERY) };

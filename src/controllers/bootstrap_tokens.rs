@@ -18,10 +18,10 @@ use pilothouse_actors::snapshot::Snapshot;
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::schema::time;
-use crate::api::status::{Result, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
-use crate::api::words::stores::{CONFIG_MAPS, SECRETS};
-use crate::api::words::{BOOTSTRAP_TOKEN_TYPE, PUBLIC_NAMESPACE, SYSTEM_NAMESPACE};
+use crate::api::well_known::stores::{CONFIG_MAPS, SECRETS};
+use crate::api::well_known::{BOOTSTRAP_TOKEN_TYPE, PUBLIC_NAMESPACE, SYSTEM_NAMESPACE};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
@@ -98,7 +98,7 @@ impl BootstrapSigner {
         }
         let (tokens, next) = self.tokens().await?;
         let signed = self.client.edit(at, "", |info| Ok(put_signatures(info, &tokens)));
-        signed.await.unless_gone()?;
+        signed.await.ignore_not_found()?;
         // A signature does not outlive its token, also if nobody removes that.
         Ok(next.map_or(Outcome::Done, Outcome::After))
     }
@@ -186,7 +186,7 @@ impl TokenCleaner {
             Some(0) => {
                 let uid = Some(meta::of(&secret).str("uid").to_owned());
                 let options = DeleteOptions { uid, ..DeleteOptions::default() };
-                self.client.delete(&resource, object, &options).await.unless_overtaken()?;
+                self.client.delete(&resource, object, &options).await.ignore_not_found_or_conflict()?;
                 Ok(Outcome::Done)
             }
             Some(seconds) => Ok(Outcome::After(Duration::from_secs(u64::try_from(seconds).unwrap_or(1)))),

@@ -18,7 +18,7 @@ use crate::api::release::RELEASE;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
-use crate::api::words::{ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, SERVER_NAME, SYSTEM_NAMESPACE};
+use crate::api::well_known::{ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, SERVER_NAME, SYSTEM_NAMESPACE};
 use crate::api::{codec, meta};
 use crate::verbs::bootstrap::own_identity;
 use crate::verbs::delete::{Outcome, delete_object};

@@ -10,11 +10,11 @@ use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::codec;
 use crate::api::meta;
-use crate::api::rbac::aggregate::{Gatherers, joined};
+use crate::api::rbac::aggregate::{RoleAggregator, joined};
 use crate::api::rbac::rule::{Rule, rules_of};
-use crate::api::status::{Result, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
-use crate::api::words::RBAC_GROUP;
+use crate::api::well_known::RBAC_GROUP;
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
@@ -29,7 +29,7 @@ const STORE: &str = "clusterroles.rbac.authorization.k8s.io";
 pub struct GatheredRoles {
     client: Client,
     /// Which roles select which.
-    roles: RefCell<Gatherers>,
+    roles: RefCell<RoleAggregator>,
 }
 
 impl GatheredRoles {
@@ -67,7 +67,7 @@ impl GatheredRoles {
         body.set("rules", rules.iter().map(Rule::to_value).collect::<Vec<_>>());
         let at = At { resource: &resource, namespace: "", name };
         // Gone meanwhile, or made anew: that will be heard of.
-        self.client.apply(at, "", NAME, &body).await.unless_overtaken()?;
+        self.client.apply(at, "", NAME, &body).await.ignore_not_found_or_conflict()?;
         Ok(())
     }
 }
@@ -92,7 +92,7 @@ impl Loop for GatheredRoles {
 
     fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<String>) {
         // Roles that were deleted unnoticed must not count any more. All aggregated roles are checked again.
-        *self.roles.borrow_mut() = Gatherers::default();
+        *self.roles.borrow_mut() = RoleAggregator::default();
         self.hear_each(of, snapshot, queue);
     }
 

@@ -13,11 +13,11 @@ use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::Key;
 
-use crate::api::status::{Result, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
-use crate::api::words::signers::{CLIENT, KUBELET, SERVING};
-use crate::api::words::stores::SIGNING_REQUESTS;
-use crate::api::words::{NODE_PREFIX, NODES};
+use crate::api::well_known::signers::{CLIENT, KUBELET, SERVING};
+use crate::api::well_known::stores::SIGNING_REQUESTS;
+use crate::api::well_known::{NODE_PREFIX, NODES};
 use crate::pki::signing::{Request, Subject};
 use crate::verbs::rights;
 
@@ -182,7 +182,7 @@ impl PerObject for CertificateSigner {
                     .await
             }
         };
-        written.unless_gone()?;
+        written.ignore_not_found()?;
         Ok(Outcome::Done)
     }
 }
@@ -262,7 +262,7 @@ impl PerObject for CertificateApprover {
                 }
                 Ok(open)
             });
-            written.await.unless_gone()?;
+            written.await.ignore_not_found()?;
             return Ok(Outcome::Done);
         }
         // The right may be granted later; until then an administrator decides.
@@ -273,7 +273,7 @@ impl PerObject for CertificateApprover {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::words::signers::LEGACY;
+    use crate::api::well_known::signers::LEGACY;
 
     #[test]
     fn each_signer_has_its_rules() {

@@ -12,9 +12,9 @@ use pilothouse_actors::object::Key;
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::schema::time;
-use crate::api::status::{Result, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
-use crate::api::words::stores::SIGNING_REQUESTS;
+use crate::api::well_known::stores::SIGNING_REQUESTS;
 
 use super::client::{At, Client};
 use super::per_object::PerObject;
@@ -75,7 +75,7 @@ impl PerObject for CertificateCleaner {
         }
         let uid = Some(meta::of(&request).str("uid").to_owned());
         let options = DeleteOptions { uid, ..DeleteOptions::default() };
-        self.client.delete(&resource, object, &options).await.unless_overtaken()?;
+        self.client.delete(&resource, object, &options).await.ignore_not_found_or_conflict()?;
         Ok(Outcome::Done)
     }
 }

@@ -12,10 +12,12 @@ use openssl::sha::Sha256;
 use pilothouse_actors::identity::Identity;
 use tokio::task::spawn_blocking;
 
-use crate::api::aggregation::found::{CURRENT, FoundVersion, STALE, read_all, read_one, read_openapi_index};
-use crate::api::aggregation::{READS_AS, Registration, STORE, Service, asker};
-use crate::api::openapi::merged::Described;
-use crate::api::words::JSON;
+use crate::api::aggregation::discovered::{
+    CURRENT, DiscoveredVersion, STALE, read_all, read_one, read_openapi_index,
+};
+use crate::api::aggregation::{ApiService, READS_AS, STORE, Service, asker};
+use crate::api::openapi::merged::ServedSpec;
+use crate::api::well_known::JSON;
 use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_OPENAPI, EXTENSION_READ_EVERY};
 use crate::verbs::aggregation::{Description, Extensions, Question, Reply, Told};
 
@@ -93,16 +95,16 @@ impl ExtensionDocuments {
         reply.ok()
     }
 
-    async fn discover(&self, registration: &Registration, service: &Service, before: &Told) -> Told {
+    async fn discover(&self, registration: &ApiService, service: &Service, before: &Told) -> Told {
         let user = asker();
         let version = &*registration.gv.version;
-        let told = |version: FoundVersion, etag: &str, bytes| Told {
+        let told = |version: DiscoveredVersion, etag: &str, bytes| Told {
             version: Some(Arc::new(version)),
             etag: etag.to_owned(),
             bytes,
             ..Told::default()
         };
-        let stale = || told(FoundVersion::bare(version, STALE), "", 0);
+        let stale = || told(DiscoveredVersion::bare(version, STALE), "", 0);
         let question = Question {
             accept: EVERYTHING,
             known: &before.etag,
@@ -118,7 +120,7 @@ impl ExtensionDocuments {
                 // A server whose aggregated discovery lacks this version serves nothing in it.
                 let found = all.remove(&registration.gv);
                 return told(
-                    found.unwrap_or_else(|| FoundVersion::bare(version, CURRENT)),
+                    found.unwrap_or_else(|| DiscoveredVersion::bare(version, CURRENT)),
                     &reply.etag,
                     bytes,
                 );
@@ -149,7 +151,7 @@ impl ExtensionDocuments {
     /// The part of its OpenAPI v2 document about this version; `None` if it is unchanged or the request fails.
     async fn describe(
         &self,
-        registration: &Registration,
+        registration: &ApiService,
         service: &Service,
         before: &Description,
     ) -> Option<Description> {
@@ -171,7 +173,7 @@ impl ExtensionDocuments {
                 }
                 let (gv, body) = (registration.gv.clone(), reply.body);
                 // The document may have megabytes, and all loops share this thread.
-                let reading = spawn_blocking(move || Described::read(&body, &gv.group, &gv.version));
+                let reading = spawn_blocking(move || ServedSpec::read(&body, &gv.group, &gv.version));
                 Some(Description { content: Arc::new(reading.await.ok()??), digest, etag: reply.etag })
             }
             404 => Some(Description::default()),

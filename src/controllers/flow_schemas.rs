@@ -12,7 +12,7 @@ use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::object::{Key, TypeName};
 
 use crate::api::bootstrap::flow_control;
-use crate::api::status::{Result, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
 
 use super::client::{At, Client};
@@ -98,7 +98,7 @@ impl FlowSchemas {
             return Ok(Outcome::After(NEXT_LOOK));
         }
         let body = flow_control::stated(&schema, status);
-        self.client.apply(at, "status", flow_control::CONSUMER, &body).await.unless_gone()?;
+        self.client.apply(at, "status", flow_control::CONSUMER, &body).await.ignore_not_found()?;
         Ok(Outcome::Done)
     }
 

@@ -15,8 +15,8 @@ use pilothouse_actors::clock::{Clock, Timestamp};
 use crate::api::schema::time;
 use crate::api::status::Result;
 use crate::api::value::Value;
-use crate::api::words::stores::LEASES;
-use crate::api::words::{NAMESPACES, SYSTEM_NAMESPACE};
+use crate::api::well_known::stores::LEASES;
+use crate::api::well_known::{NAMESPACES, SYSTEM_NAMESPACE};
 use crate::api::{codec, meta};
 
 use super::client::{At, Client};

@@ -14,12 +14,12 @@ use pilothouse_actors::object::{Object, TypeName};
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::schema::time;
-use crate::api::status::{Result, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
-use crate::api::words::ACCOUNT_TOKEN_TYPE;
-use crate::api::words::annotations::{ACCOUNT_NAME, ACCOUNT_UID};
-use crate::api::words::stores::{CONFIG_MAPS, SECRETS};
-use crate::auth::service_account::used::{INVALID_SINCE, LAST_USED, day, is_day};
+use crate::api::well_known::ACCOUNT_TOKEN_TYPE;
+use crate::api::well_known::annotations::{ACCOUNT_NAME, ACCOUNT_UID};
+use crate::api::well_known::stores::{CONFIG_MAPS, SECRETS};
+use crate::auth::service_account::legacy_use::{INVALID_SINCE, LAST_USED, day, is_day};
 use crate::verbs::bootstrap::trust::{SINCE, TRACKED};
 
 use super::client::{At, Client};
@@ -125,7 +125,7 @@ impl LegacyTokenCleaner {
             let options = DeleteOptions { resource_version: version, ..DeleteOptions::default() };
             self.client.delete(&resource, object.clone(), &options).await.map(drop)
         };
-        done.unless_overtaken()?;
+        done.ignore_not_found_or_conflict()?;
         Ok(())
     }
 

@@ -23,10 +23,10 @@ use crate::api::catalog::resource::Resource;
 use crate::api::meta;
 use crate::api::options::{DeleteOptions, Propagation};
 use crate::api::schema::time;
-use crate::api::status::{Result, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words::{NAMESPACE_FINALIZER, NAMESPACES};
+use crate::api::well_known::{NAMESPACE_FINALIZER, NAMESPACES};
 use crate::limits::DELETIONS_IN_FLIGHT;
 use crate::verbs::aggregation::Extensions;
 
@@ -170,7 +170,7 @@ impl NamespaceController {
         let finalized = self.client.edit(at, "finalize", |namespace| {
             Ok(meta::of(namespace).str("uid") == uid && take_off(namespace))
         });
-        finalized.await.unless_gone()?;
+        finalized.await.ignore_not_found()?;
         Ok(Outcome::Done)
     }
 
@@ -276,7 +276,7 @@ impl NamespaceController {
                 propagation: Some(Propagation::Background),
                 ..DeleteOptions::default()
             };
-            self.client.delete(resource, object, &options).await.unless_overtaken()?;
+            self.client.delete(resource, object, &options).await.ignore_not_found_or_conflict()?;
             Ok(())
         });
         each::all(deletions, DELETIONS_IN_FLIGHT).await.map_err(|status| status.message)

@@ -9,7 +9,7 @@ use futures::future::LocalBoxFuture;
 use pilothouse_actors::clock::Clock;
 
 use crate::api::status::Result;
-use crate::api::words::{NAMESPACES, SYSTEM_NAMESPACE, SYSTEM_NAMESPACES};
+use crate::api::well_known::{NAMESPACES, SYSTEM_NAMESPACE, SYSTEM_NAMESPACES};
 use crate::verbs::bootstrap::home::KUBERNETES;
 use crate::verbs::bootstrap::trust;
 

@@ -12,7 +12,7 @@ use pilothouse_actors::snapshot::Snapshot;
 use crate::api::meta;
 use crate::api::status::Result;
 use crate::api::value::Value;
-use crate::api::words::{NAMESPACES, ROOT_CERTIFICATE};
+use crate::api::well_known::{NAMESPACES, ROOT_CERTIFICATE};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};

@@ -19,9 +19,9 @@ use pilothouse_actors::snapshot::Snapshot;
 use crate::api::catalog::resource::Resource;
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
-use crate::api::status::{Result, Status, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result, Status};
 use crate::api::value::Value;
-use crate::api::words::stores::PODS;
+use crate::api::well_known::stores::PODS;
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::client::{At, Client};
@@ -189,14 +189,14 @@ impl PodCollector {
                 }
                 Ok(fail(pod, because, &now))
             });
-            if failed.await.unless_gone()?.is_none() {
+            if failed.await.ignore_not_found()?.is_none() {
                 return Ok(());
             }
         }
         let options =
             DeleteOptions { uid: Some(uid), grace_period_seconds: Some(0), ..DeleteOptions::default() };
         let Some(object) = self.client.get(At::of(resource, &object.key)).await? else { return Ok(()) };
-        self.client.delete(resource, object, &options).await.unless_overtaken()?;
+        self.client.delete(resource, object, &options).await.ignore_not_found_or_conflict()?;
         Ok(())
     }
 

@@ -14,10 +14,10 @@ use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::meta;
-use crate::api::status::{Result, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
-use crate::api::words::stores::PODS;
-use crate::api::words::{CLAIM_PROTECTION, VOLUME_PROTECTION};
+use crate::api::well_known::stores::PODS;
+use crate::api::well_known::{CLAIM_PROTECTION, VOLUME_PROTECTION};
 
 use super::client::{At, Client};
 use super::head::Head;
@@ -109,7 +109,7 @@ impl Protection {
             object.entry("metadata").set("finalizers", all);
             Ok(true)
         });
-        changed.await.unless_gone()?;
+        changed.await.ignore_not_found()?;
         Ok(Looked::Settled)
     }
 

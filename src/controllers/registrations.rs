@@ -13,7 +13,7 @@ use crate::api::aggregation::STORE;
 use crate::api::bootstrap::api_services::{DEFINED, MANAGED, ON_START, defined};
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
-use crate::api::status::{Result, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 
@@ -100,14 +100,14 @@ impl Registrations {
                     object.set("spec", spec.clone());
                     Ok(true)
                 });
-                written.await.unless_overtaken()?;
+                written.await.ignore_not_found_or_conflict()?;
                 Ok(())
             }
             Deed::Remove => {
                 let Some(object) = self.client.get(at).await? else { return Ok(()) };
                 let uid = found.as_ref().map(|found| meta::of(found).str("uid").to_owned());
                 let options = DeleteOptions { uid, ..DeleteOptions::default() };
-                self.client.delete(&resource, object, &options).await.unless_overtaken()?;
+                self.client.delete(&resource, object, &options).await.ignore_not_found_or_conflict()?;
                 Ok(())
             }
         }

@@ -16,13 +16,13 @@ use futures::future::LocalBoxFuture;
 use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::object::{Key, Object, TypeName};
 
-use crate::api::amounts::{self, Amounts};
 use crate::api::catalog::resource::Resource;
 use crate::api::quota::usage::Change;
-use crate::api::quota::{Features, Meter, Tally};
-use crate::api::status::{Result, Unless as _};
+use crate::api::quota::{Features, Tally, UsageEvaluator};
+use crate::api::resource_list::{self, ResourceList};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
-use crate::api::words::stores::RESOURCE_QUOTAS;
+use crate::api::well_known::stores::RESOURCE_QUOTAS;
 use crate::limits::QUOTA_REST;
 
 use super::client::{At, Client};
@@ -114,12 +114,12 @@ impl QuotaStatus {
             write(quota, &used);
             Ok(true)
         });
-        let written = written.await.unless_gone()?;
+        let written = written.await.ignore_not_found()?;
         Ok(written.map_or(Outcome::Done, |()| Outcome::After(CHECKED_AGAIN)))
     }
 
     /// The usage of a namespace for the resources of a quota.
-    async fn count(&self, namespace: &str, quota: &Value) -> Result<Amounts> {
+    async fn count(&self, namespace: &str, quota: &Value) -> Result<ResourceList> {
         let (known, written) = (self.client.known(), self.client.written().await?);
         let spec = quota.get("spec").unwrap_or(&Value::Null);
         let all = known.deletable.iter().map(|resource| resource.name());
@@ -146,12 +146,18 @@ impl QuotaStatus {
     }
 
     fn depends_on_content(&self, resource: &Resource) -> bool {
-        let meter = Meter::of(resource.name(), self.features);
+        let meter = UsageEvaluator::of(resource.name(), self.features);
         meter.is_some_and(|meter| meter.may_charge(Change::Update, ""))
     }
 
     /// Whether an update may have changed the usage of an object, or which quotas cover it.
-    fn uses_otherwise(&self, resource: &Resource, meter: &Meter<'_>, old: &Object, new: &Object) -> bool {
+    fn uses_otherwise(
+        &self,
+        resource: &Resource,
+        meter: &UsageEvaluator<'_>,
+        old: &Object,
+        new: &Object,
+    ) -> bool {
         let (Ok(old), Ok(new)) = (self.client.load(resource, old), self.client.load(resource, new)) else {
             return true;
         };
@@ -194,7 +200,7 @@ impl QuotaStatus {
         let Some(Watched { quotas, .. }) = watched.get(namespace) else { return };
         let known = self.client.known();
         let Some(resource) = known.of_store(news.of) else { return };
-        let Some(meter) = Meter::of(resource.name(), self.features) else { return };
+        let Some(meter) = UsageEvaluator::of(resource.name(), self.features) else { return };
         if !news.gone {
             let Some(previous) = news.previous.filter(|_| self.depends_on_content(resource)) else { return };
             if !self.uses_otherwise(resource, &meter, previous, news.object) {
@@ -210,25 +216,25 @@ impl QuotaStatus {
 
 /// Whether `status.hard` equals `spec.hard`.
 fn says_what_is_allowed(quota: &Value) -> bool {
-    amounts::read(quota.at(&["spec", "hard"])) == amounts::read(quota.at(&["status", "hard"]))
+    resource_list::read(quota.at(&["spec", "hard"])) == resource_list::read(quota.at(&["status", "hard"]))
 }
 
 /// Whether the status equals the spec and the count.
-fn is_right(quota: &Value, used: &Amounts) -> bool {
+fn is_right(quota: &Value, used: &ResourceList) -> bool {
     // An empty map is not stored, so a quota without limits is right without one.
-    says_what_is_allowed(quota) && amounts::read(quota.at(&["status", "used"])) == wanted(quota, used)
+    says_what_is_allowed(quota) && resource_list::read(quota.at(&["status", "used"])) == wanted(quota, used)
 }
 
 /// The counted usage; resources we do not count keep their previous value.
-fn wanted(quota: &Value, used: &Amounts) -> Amounts {
-    let mut all = amounts::read(quota.at(&["status", "used"]));
+fn wanted(quota: &Value, used: &ResourceList) -> ResourceList {
+    let mut all = resource_list::read(quota.at(&["status", "used"]));
     all.extend(used.clone());
     let hard = quota.at(&["spec", "hard"]).and_then(Value::fields);
     all.retain(|name, _| hard.is_some_and(|hard| hard.contains_key(name)));
     all
 }
 
-fn write(quota: &mut Value, used: &Amounts) {
+fn write(quota: &mut Value, used: &ResourceList) {
     let wanted = wanted(quota, used);
     let hard = quota.at(&["spec", "hard"]).cloned().unwrap_or_else(Value::object);
     let mut shown = Value::object();
@@ -280,7 +286,9 @@ impl Loop for QuotaStatus {
             let watched = self.watched.borrow();
             let known = self.client.known();
             let resource: Option<&Arc<Resource>> = known.of_store(of);
-            let Some(meter) = resource.and_then(|resource| Meter::of(resource.name(), self.features)) else {
+            let Some(meter) =
+                resource.and_then(|resource| UsageEvaluator::of(resource.name(), self.features))
+            else {
                 return;
             };
             let all = watched
@@ -306,8 +314,8 @@ mod tests {
     use super::*;
     use crate::controllers::testing::object;
 
-    fn used(text: &str) -> Amounts {
-        amounts::read(Some(&object(text)))
+    fn used(text: &str) -> ResourceList {
+        resource_list::read(Some(&object(text)))
     }
 
     #[test]

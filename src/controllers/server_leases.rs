@@ -10,10 +10,10 @@ use pilothouse_actors::object::{Key, Object};
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::schema::time;
-use crate::api::status::{Result, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
-use crate::api::words::stores::LEASES;
-use crate::api::words::{SERVER_NAME, SYSTEM_NAMESPACE};
+use crate::api::well_known::stores::LEASES;
+use crate::api::well_known::{SERVER_NAME, SYSTEM_NAMESPACE};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
@@ -58,7 +58,7 @@ impl ServerLeases {
             resource_version: Some(object.revision.0.to_string()),
             ..DeleteOptions::default()
         };
-        self.client.delete(&resource, object, &options).await.unless_overtaken()?;
+        self.client.delete(&resource, object, &options).await.ignore_not_found_or_conflict()?;
         Ok(Outcome::Done)
     }
 }

@@ -15,11 +15,11 @@ use serde_json::json;
 
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
-use crate::api::status::{Result, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
-use crate::api::words::ACCOUNT_TOKEN_TYPE;
-use crate::api::words::annotations::{ACCOUNT_NAME, ACCOUNT_UID};
-use crate::api::words::stores::SECRETS;
+use crate::api::well_known::ACCOUNT_TOKEN_TYPE;
+use crate::api::well_known::annotations::{ACCOUNT_NAME, ACCOUNT_UID};
+use crate::api::well_known::stores::SECRETS;
 
 use super::client::{At, Client};
 use super::each;
@@ -81,7 +81,7 @@ impl AccountTokens {
         };
         let filled =
             self.client.edit_as_read(at, "", &secret, |secret| Ok(self.fill(secret, key, name, &uid)));
-        filled.await.unless_gone()?;
+        filled.await.ignore_not_found()?;
         Ok(Outcome::Done)
     }
 
@@ -151,7 +151,7 @@ impl AccountTokens {
             }
             Ok(changes)
         });
-        forgotten.await.unless_gone()?;
+        forgotten.await.ignore_not_found()?;
         Ok(Outcome::Done)
     }
 
@@ -159,7 +159,7 @@ impl AccountTokens {
         let secrets = self.client.resource(SECRETS)?;
         let Some(object) = self.client.get(At::of(&secrets, key)).await? else { return Ok(Outcome::Done) };
         let options = DeleteOptions { uid: Some(uid.to_owned()), ..DeleteOptions::default() };
-        self.client.delete(&secrets, object, &options).await.unless_overtaken()?;
+        self.client.delete(&secrets, object, &options).await.ignore_not_found_or_conflict()?;
         Ok(Outcome::Done)
     }
 }

@@ -14,7 +14,7 @@ use pilothouse_actors::clock::Clock;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::api::quota::Features;
-use crate::auth::service_account::used::UsesHeard;
+use crate::auth::service_account::legacy_use::LegacyUseReceiver;
 use crate::metrics::Metrics;
 use crate::pki::signers::Signers;
 use crate::verbs::Backend;
@@ -118,7 +118,7 @@ pub struct Outside {
     /// Publishes the loops that are down.
     pub down: watch::Sender<Down>,
     /// Receives the use of legacy tokens.
-    pub uses: UsesHeard,
+    pub uses: LegacyUseReceiver,
     /// Receives changes of the CA and the signers.
     pub authorities: watch::Receiver<Arc<Authorities>>,
     /// Loops of the embedding program.
@@ -169,7 +169,7 @@ pub struct House {
     settle_flows: Settle,
     count_flows: Settle,
     pub(super) extensions: Arc<Extensions>,
-    uses: Rc<Mutex<UsesHeard>>,
+    uses: Rc<Mutex<LegacyUseReceiver>>,
     authorities: watch::Receiver<Arc<Authorities>>,
     around: Surroundings,
     down: Rc<watch::Sender<Down>>,

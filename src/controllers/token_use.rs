@@ -9,10 +9,12 @@ use pilothouse_actors::clock::Clock;
 use tokio::sync::Mutex;
 
 use crate::api::meta;
-use crate::api::status::{Result, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
-use crate::api::words::stores::CONFIG_MAPS;
-use crate::auth::service_account::used::{LAST_USED, Used, UsesHeard, day, is_day, is_outdated};
+use crate::api::well_known::stores::CONFIG_MAPS;
+use crate::auth::service_account::legacy_use::{
+    LAST_USED, LegacyTokenUse, LegacyUseReceiver, day, is_day, is_outdated,
+};
 use crate::verbs::bootstrap::trust::{SINCE, TRACKED};
 
 use super::client::{At, Client};
@@ -38,7 +40,7 @@ pub struct TokenUse {
     /// The source of time.
     pub clock: Clock,
     /// Receives reports; a restarted loop continues with it.
-    pub uses: Rc<Mutex<UsesHeard>>,
+    pub uses: Rc<Mutex<LegacyUseReceiver>>,
 }
 
 impl TokenUse {
@@ -64,7 +66,7 @@ impl TokenUse {
         }
     }
 
-    async fn mark(&self, Used { secret, uid }: &Used) -> Result<()> {
+    async fn mark(&self, LegacyTokenUse { secret, uid }: &LegacyTokenUse) -> Result<()> {
         let resource = self.client.resource("secrets")?;
         let marked = self.client.edit(At::of(&resource, secret), "", |secret| {
             let now = self.clock.now();
@@ -75,7 +77,7 @@ impl TokenUse {
             secret.entry("metadata").entry("labels").set(LAST_USED, day(now));
             Ok(true)
         });
-        marked.await.unless_gone()?;
+        marked.await.ignore_not_found()?;
         Ok(())
     }
 }

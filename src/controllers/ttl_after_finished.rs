@@ -7,7 +7,7 @@ use pilothouse_actors::object::Key;
 use crate::api::meta;
 use crate::api::options::{DeleteOptions, Propagation};
 use crate::api::schema::time;
-use crate::api::status::{Result, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
 
 use super::client::{At, Client};
@@ -50,7 +50,7 @@ impl PerObject for TtlAfterFinished {
         let uid = Some(meta::of(&job).str("uid").to_owned());
         let options =
             DeleteOptions { uid, propagation: Some(Propagation::Foreground), ..DeleteOptions::default() };
-        self.client.delete(&resource, object, &options).await.unless_gone()?;
+        self.client.delete(&resource, object, &options).await.ignore_not_found()?;
         Ok(Outcome::Done)
     }
 }

@@ -7,10 +7,10 @@ use pilothouse_actors::object::Key;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
+use crate::api::admission_policies::type_checking::{Mismatch, check, named, type_of};
 use crate::api::meta;
-use crate::api::policies::typed::{Mismatch, check, named, type_of};
 use crate::api::schema::{GroupVersionKind, Registry};
-use crate::api::status::{Result, Status, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result, Status};
 use crate::api::value::Value;
 
 use super::client::{At, Client};
@@ -44,7 +44,7 @@ impl PerObject for PolicyTypes {
             tell(policy, generation, &found);
             Ok(true)
         });
-        written.await.unless_gone()?;
+        written.await.ignore_not_found()?;
         Ok(Outcome::Done)
     }
 }

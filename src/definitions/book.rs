@@ -9,9 +9,9 @@ use pilothouse_actors::object::{Revision, TypeName};
 
 use super::{Defined, Pending};
 use crate::api::catalog::resource::Resource;
-use crate::api::custom::definition::{Made, resources, store_named};
-use crate::api::custom::published::published;
-use crate::api::custom::status::{self, Taken};
+use crate::api::custom::definition::{DefinedResources, resources, store_named};
+use crate::api::custom::openapi::published;
+use crate::api::custom::status::{self, AcceptedNames};
 use crate::api::meta;
 use crate::api::openapi;
 use crate::api::schema::Registry;
@@ -55,7 +55,7 @@ pub(super) struct Book {
     /// Corrupt definitions, so that each is logged once.
     unreadable: BTreeMap<String, Revision>,
     /// The accepted names of each group.
-    groups: BTreeMap<String, Taken>,
+    groups: BTreeMap<String, AcceptedNames>,
     /// Definitions with unaccepted names, by group.
     disputed: BTreeMap<String, BTreeSet<String>>,
     /// Definitions whose names have to be settled.
@@ -240,7 +240,7 @@ impl Book {
                 resources(&definition.value, registry, |count| numbers(first, next, count))
             } else {
                 definition.described.clear();
-                Made::default()
+                DefinedResources::default()
             };
             definition.stored = made.stored;
             let before = std::mem::replace(&mut definition.resources, made.served);
@@ -299,7 +299,7 @@ impl Book {
             self.groups.entry(group_of(after)).or_default().add(after);
         }
         if let Some(group) = before.map(group_of)
-            && self.groups.get(&group).is_some_and(Taken::is_empty)
+            && self.groups.get(&group).is_some_and(AcceptedNames::is_empty)
         {
             self.groups.remove(&group);
         }

@@ -13,7 +13,7 @@ use pilothouse_actors::permit::Permit;
 use super::round::Tools;
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::store_named;
-use crate::api::custom::status::{self, Ending};
+use crate::api::custom::status::{self, DeletionProgress};
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::query::Query;
@@ -52,11 +52,11 @@ impl Tools {
         mut progress: Progress,
     ) -> Result<Ended> {
         if !progress.is_told {
-            self.say(&name, &Ending::Deleting).await?;
+            self.say(&name, &DeletionProgress::Deleting).await?;
             progress.is_told = true;
         }
         let Some(resource) = resource else {
-            self.say(&name, &Ending::NeverServed).await?;
+            self.say(&name, &DeletionProgress::NeverServed).await?;
             return Ok(Ended::Gone);
         };
         let left = match self.delete_all(&resource, &store_named(&name), progress.through).await {
@@ -66,16 +66,16 @@ impl Tools {
             }
             Err(status) => {
                 let why = format!("could not issue all deletes: {}", status.message);
-                self.say(&name, &Ending::Failed(why)).await?;
+                self.say(&name, &DeletionProgress::Failed(why)).await?;
                 return Err(status);
             }
         };
         if left == 0 {
-            self.say(&name, &Ending::Done).await?;
+            self.say(&name, &DeletionProgress::Done).await?;
             return Ok(Ended::Gone);
         }
         if progress.is_late {
-            self.say(&name, &Ending::Waiting).await?;
+            self.say(&name, &DeletionProgress::Waiting).await?;
         }
         Ok(Ended::Waits(progress))
     }
@@ -126,7 +126,7 @@ impl Tools {
     }
 
     /// Writes the progress into the status, and removes the finalizer at the end.
-    async fn say(&self, name: &str, how: &Ending) -> Result<()> {
+    async fn say(&self, name: &str, how: &DeletionProgress) -> Result<()> {
         let (query, warnings) = (Query::default(), Warnings::default());
         let call = self.call(&self.resource, "", name, "status", (&query, &warnings))?;
         let state = Ends { tools: self, call: &call, how };
@@ -141,7 +141,7 @@ impl Tools {
 struct Ends<'a> {
     tools: &'a Tools,
     call: &'a Call<'a>,
-    how: &'a Ending,
+    how: &'a DeletionProgress,
 }
 
 impl NewState for Ends<'_> {
@@ -152,7 +152,7 @@ impl NewState for Ends<'_> {
             return Ok(new);
         }
         status::ending(&mut new, self.how, &self.tools.now());
-        if matches!(self.how, Ending::Done | Ending::NeverServed) {
+        if matches!(self.how, DeletionProgress::Done | DeletionProgress::NeverServed) {
             status::release(&mut new);
         }
         self.tools.backend.record(self.call, Some(old), &mut new);

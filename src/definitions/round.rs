@@ -22,7 +22,7 @@ use crate::api::query::Query;
 use crate::api::schema::time;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
-use crate::api::words::SERVER_NAME;
+use crate::api::well_known::SERVER_NAME;
 use crate::limits::{DEFINITIONS_PER_READ, DEFINITIONS_WRITTEN_AT_ONCE};
 use crate::verbs::bootstrap::defined_api_services;
 use crate::verbs::update::{NewState, store_update};

@@ -156,7 +156,7 @@ fn request(level: &str, Present { guest, place }: &Present<Visit>, details: bool
     let query = Query::parse("");
     // It was read once, so it can be read again; the verb is the one that it was found to be.
     let parsed = Request::parse("GET", path, &query).ok();
-    let told = parsed.as_ref().map_or("", |parsed| flow.schema.by.tell(user, parsed));
+    let told = parsed.as_ref().map_or("", |parsed| flow.schema.distinguisher.value(user, parsed));
     let mut row = vec![
         level.to_owned(),
         flow.name.clone(),

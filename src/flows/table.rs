@@ -14,10 +14,10 @@ use pilothouse_actors::object::{Object, TypeName};
 use super::dump::Visit;
 use crate::api::bootstrap::flow_control::{CATCH_ALL, EXEMPT, GROUP};
 use crate::api::codec::json;
-use crate::api::flows::{Level, Schema, is_put_to_none};
+use crate::api::flows::{FlowSchema, PriorityLevel, bypasses_flow_control};
 use crate::api::path::Request;
 use crate::api::value::Value;
-use crate::auth::followed::View;
+use crate::auth::live_index::StoreIndex;
 use crate::metrics::Metrics;
 use crate::metrics::flows::FlowSeries;
 
@@ -41,7 +41,7 @@ pub struct Flow {
     /// The name of the schema.
     pub name: String,
     /// The schema.
-    pub schema: Schema,
+    pub schema: FlowSchema,
     /// What is counted of its requests, once there was one.
     counted: OnceLock<FlowSeries>,
     metrics: Arc<Metrics>,
@@ -56,8 +56,8 @@ impl Flow {
 
 /// All flow schemas and priority levels.
 pub struct Table {
-    schemas: BTreeMap<String, Schema>,
-    levels: BTreeMap<String, Level>,
+    schemas: BTreeMap<String, FlowSchema>,
+    levels: BTreeMap<String, PriorityLevel>,
     /// What shares the seats of the server.
     seats: Arc<Levels<Visit>>,
     metrics: Arc<Metrics>,
@@ -79,7 +79,7 @@ impl Table {
         }
     }
 
-    fn put_schema(&mut self, name: &str, schema: Option<Schema>) {
+    fn put_schema(&mut self, name: &str, schema: Option<FlowSchema>) {
         // Most changes of a schema are about its status.
         if self.schemas.get(name) != schema.as_ref() {
             put(&mut self.schemas, name, schema);
@@ -87,7 +87,7 @@ impl Table {
         }
     }
 
-    fn put_level(&mut self, name: &str, level: Option<Level>) {
+    fn put_level(&mut self, name: &str, level: Option<PriorityLevel>) {
         if self.levels.get(name) != level.as_ref() {
             put(&mut self.levels, name, level);
             self.used.take();
@@ -96,8 +96,11 @@ impl Table {
     }
 
     /// The level of this name. Those that must be there are.
-    fn level(&self, name: &str) -> Option<Level> {
-        self.levels.get(name).cloned().or_else(|| Level::mandatory(name).filter(|_| is_mandatory(name)))
+    fn level(&self, name: &str) -> Option<PriorityLevel> {
+        self.levels
+            .get(name)
+            .cloned()
+            .or_else(|| PriorityLevel::mandatory(name).filter(|_| is_mandatory(name)))
     }
 
     fn used(&self) -> &BTreeMap<String, Arc<level::Level<Visit>>> {
@@ -105,14 +108,14 @@ impl Table {
             let names = self.levels.keys().map(String::as_str).chain([EXEMPT, CATCH_ALL]);
             let names: BTreeSet<&str> = names.collect();
             let spec = |name: &str| {
-                let Level { share, shape, .. } = self.level(name)?;
+                let PriorityLevel { share, shape, .. } = self.level(name)?;
                 Some(Spec { name: name.to_owned(), share, shape })
             };
             self.seats.configure(&names.into_iter().filter_map(spec).collect::<Vec<_>>())
         })
     }
 
-    fn flow(&self, name: &str, schema: &Schema) -> Option<Arc<Flow>> {
+    fn flow(&self, name: &str, schema: &FlowSchema) -> Option<Arc<Flow>> {
         let level = self.level(&schema.level)?;
         Some(Arc::new(Flow {
             level_uid: level.uid,
@@ -133,10 +136,10 @@ impl Table {
         order.sort_by_key(|flow| flow.schema.precedence);
         let has = |wanted: &str| order.iter().any(|flow| flow.name == wanted);
         let (exempt, rest) = (has(EXEMPT), order.iter().find(|flow| flow.name == CATCH_ALL).cloned());
-        if let Some(flow) = self.flow(EXEMPT, &Schema::mandatory(EXEMPT)).filter(|_| !exempt) {
+        if let Some(flow) = self.flow(EXEMPT, &FlowSchema::mandatory(EXEMPT)).filter(|_| !exempt) {
             order.insert(0, flow);
         }
-        order.extend(rest.or_else(|| self.flow(CATCH_ALL, &Schema::mandatory(CATCH_ALL))));
+        order.extend(rest.or_else(|| self.flow(CATCH_ALL, &FlowSchema::mandatory(CATCH_ALL))));
         let told = order.iter().map(|flow| (flow.schema.level.clone(), flow.name.clone()));
         self.metrics.flows.keep(told.collect());
         order
@@ -144,7 +147,7 @@ impl Table {
 
     /// Where a request of this user is put to. `None` for what lasts as long as its two ends like.
     pub fn of(&self, user: &Identity, request: &Request<'_>) -> Option<Arc<Flow>> {
-        if is_put_to_none(request) {
+        if bypasses_flow_control(request) {
             return None;
         }
         let order = self.arranged.get_or_init(|| self.arrange());
@@ -173,13 +176,13 @@ fn put<T>(all: &mut BTreeMap<String, T>, name: &str, value: Option<T>) {
 impl Table {
     fn change(&mut self, of: usize, name: &str, object: Option<&Value>) {
         match of {
-            SCHEMAS => self.put_schema(name, object.map(Schema::read)),
-            _ => self.put_level(name, object.and_then(Level::read)),
+            SCHEMAS => self.put_schema(name, object.map(FlowSchema::read)),
+            _ => self.put_level(name, object.and_then(PriorityLevel::read)),
         }
     }
 }
 
-impl View for Table {
+impl StoreIndex for Table {
     fn put(&mut self, of: usize, object: &Object) {
         match json::read(&object.bytes) {
             Ok(read) => self.change(of, object.key.name(), Some(&read)),

@@ -5,7 +5,7 @@ use crate::api::bootstrap::flow_control;
 use crate::api::kinds::testing::object;
 use crate::api::meta;
 use crate::api::query::Query;
-use crate::api::words::{AUTHENTICATED, MASTERS};
+use crate::api::well_known::{AUTHENTICATED, MASTERS};
 
 /// What there is where nobody has made anything.
 fn empty() -> Table {
@@ -24,11 +24,11 @@ fn fresh() -> Table {
     };
     for level in flow_control::levels() {
         let (name, level) = named(&level.object);
-        flows.put_level(&name, Level::read(&level));
+        flows.put_level(&name, PriorityLevel::read(&level));
     }
     for schema in flow_control::schemas() {
         let (name, schema) = named(&schema.object);
-        flows.put_schema(&name, Some(Schema::read(&schema)));
+        flows.put_schema(&name, Some(FlowSchema::read(&schema)));
     }
     flows
 }
@@ -95,7 +95,7 @@ fn schemas_come_by_precedence_and_name_and_need_their_level() {
                     "resourceRules":[{{"verbs":["list"],"apiGroups":[""],"resources":["pods"],
                         "namespaces":["n"]}}]}}]}}}}"#
         );
-        Some(Schema::read(&object(&text)))
+        Some(FlowSchema::read(&object(&text)))
     };
     let pods = "/api/v1/namespaces/n/pods";
     flows.put_schema("b", schema(50, "system", "b"));
@@ -104,7 +104,8 @@ fn schemas_come_by_precedence_and_name_and_need_their_level() {
     assert_eq!(flow(&flows, &alice, "GET", "/api/v1/namespaces/m/pods"), "global-default global-default");
     flows.put_schema("a", schema(50, "not-yet", "a"));
     assert_eq!(flow(&flows, &alice, "GET", pods), "b system");
-    let level = Level { uid: Bytes::from_static(b"l"), ..Level::mandatory(CATCH_ALL).unwrap() };
+    let level =
+        PriorityLevel { uid: Bytes::from_static(b"l"), ..PriorityLevel::mandatory(CATCH_ALL).unwrap() };
     flows.put_level("not-yet", Some(level));
     assert_eq!(flow(&flows, &alice, "GET", pods), "a l");
     flows.put_schema("c", schema(49, "system", "c"));

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::batches::{Line, Writer, spawn};
 use super::*;
-use crate::api::audit::event::{Answered, Head};
+use crate::api::audit::event::{EventMetadata, ResponseStatus};
 use crate::api::audit::{Level, Stage};
 use crate::api::status::Status;
 use crate::config::audit::{Batching, Truncation};
@@ -64,7 +64,8 @@ fn bench(mode: Mode, waiting: usize, most: usize, truncation: Option<Truncation>
 }
 
 fn event(body: usize) -> Event {
-    let head = Head { level: Level::Request, id: "i".to_owned(), verb: "get", ..Head::default() };
+    let head =
+        EventMetadata { level: Level::Request, id: "i".to_owned(), verb: "get", ..EventMetadata::default() };
     Event {
         head: Arc::new(head),
         stage: Stage::ResponseComplete,
@@ -125,7 +126,7 @@ async fn large_answers_that_are_read_slowly_cost_others_their_bodies_at_most() {
     let mut slow = bench.ledger.room();
     slow.set(AUDIT_BODIES_BYTES).unwrap();
     let mut refused = event(10);
-    refused.answered = Some(Answered::status(&Status::bad_request("x".repeat(1_000))));
+    refused.answered = Some(ResponseStatus::status(&Status::bad_request("x".repeat(1_000))));
     for _ in 0..100 {
         bench.ledger.write(refused.clone(), bench.ledger.room()).await;
     }
@@ -140,7 +141,8 @@ async fn large_answers_that_are_read_slowly_cost_others_their_bodies_at_most() {
 async fn statuses_count_as_much_as_they_are() {
     let bench = bench(Mode::Batch, 1_000, 1, None, true);
     let mut refused = event(0);
-    refused.answered = Some(Answered::status(&Status::bad_request("x".repeat(AUDIT_BODIES_BYTES / 10))));
+    refused.answered =
+        Some(ResponseStatus::status(&Status::bad_request("x".repeat(AUDIT_BODIES_BYTES / 10))));
     for _ in 0..20 {
         bench.ledger.write_later(refused.clone(), bench.ledger.room());
         let bytes = bench.ledger.bodies.bytes();

@@ -3,7 +3,7 @@
 use prometheus::{HistogramVec, IntCounterVec};
 
 use super::declare::{Page, Result};
-use crate::api::custom::conversion::Failure;
+use crate::api::custom::conversion::FailureKind;
 
 /// The bounds of the classes of duration, in seconds; the reference server's.
 const SECONDS: [f64; 15] =
@@ -43,7 +43,12 @@ impl Conversions {
     }
 
     /// Counts one question: of which definition, from which version to which, and what went wrong.
-    pub fn asked(&self, (definition, from, to): (&str, &str, &str), seconds: f64, failure: Option<Failure>) {
+    pub fn asked(
+        &self,
+        (definition, from, to): (&str, &str, &str),
+        seconds: f64,
+        failure: Option<FailureKind>,
+    ) {
         let labels = match failure {
             None => ["success", ""],
             Some(failure) => ["failure", failure.word()],

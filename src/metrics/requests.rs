@@ -9,7 +9,7 @@ use prometheus::{Histogram, IntCounter};
 
 use super::{COMPONENT, Metrics};
 use crate::api::catalog::resource::Resource;
-use crate::api::connect::Way;
+use crate::api::connect::ConnectSubresource;
 use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::verb::Verb;
 
@@ -98,7 +98,7 @@ impl Sample {
                 class.part = parts.position(|sub| *sub.name == *found.subresource);
                 class.scope = scope(found, request.verb);
                 // Whatever the method: it is between the client and whoever it is led to.
-                if Way::of(resource, found.subresource).is_some() {
+                if ConnectSubresource::of(resource, found.subresource).is_some() {
                     class.verb = Verb::Connect;
                 }
             }

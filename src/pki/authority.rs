@@ -19,7 +19,7 @@ use pilothouse_actors::clock::Timestamp;
 
 use super::Identity;
 use super::host::Names;
-use crate::api::words::SERVER_NAME;
+use crate::api::well_known::SERVER_NAME;
 use crate::{limits, signatures};
 
 pub(super) const AUTHORITY_NAME: &str = "pilothouse-ca";

@@ -34,8 +34,8 @@ use openssl::pkey::{PKey, Private};
 use openssl::x509::X509;
 use pilothouse_actors::clock::Clock;
 
-use crate::api::words;
-use crate::api::words::SERVER_NAME;
+use crate::api::well_known;
+use crate::api::well_known::SERVER_NAME;
 use crate::config::{Config, NamedCertificate, Serving};
 use authority::{Authority, Purpose};
 use files::Folder;
@@ -291,7 +291,7 @@ fn admin(folder: &mut Folder, authority: &Authority, clock: &Clock) -> Result<Id
             return Ok(found);
         }
     }
-    let purpose = Purpose::Client { user: "kubernetes-admin", group: words::MASTERS };
+    let purpose = Purpose::Client { user: "kubernetes-admin", group: well_known::MASTERS };
     let made = authority.issue(&purpose, clock.now())?;
     folder.stage_pair(pair, &made);
     Ok(made)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::signing::Signer;
 use super::{Identity, Pki, PkiError, check_pair, files};
-use crate::api::words::signers::{CLIENT, KUBELET, LEGACY, SERVING};
+use crate::api::well_known::signers::{CLIENT, KUBELET, LEGACY, SERVING};
 use crate::config::Config;
 use crate::config::signing::{SignedBy, SigningFiles};
 

@@ -11,8 +11,8 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_openssl::SslStream;
 
-use crate::api::connect::place::is_global_unicast;
-use crate::api::connect::{Destination, Location, Reach};
+use crate::api::connect::location::is_global_unicast;
+use crate::api::connect::{AllowedAddresses, Destination, Location};
 use crate::{limits, socket};
 
 use super::failure::Failure;
@@ -44,7 +44,7 @@ pub(super) async fn dial(tls: Option<&Way>, to: &Destination, within: Duration) 
 
 /// The addresses of a host. The checked addresses are the ones connected to: a name that resolves differently later leads nowhere
 /// else.
-async fn resolve(location: &Location, reach: Reach) -> Result<Vec<SocketAddr>, Failure> {
+async fn resolve(location: &Location, reach: AllowedAddresses) -> Result<Vec<SocketAddr>, Failure> {
     let found: Vec<SocketAddr> = match location.host.parse::<IpAddr>() {
         Ok(address) => vec![SocketAddr::new(address, location.port)],
         Err(_) => {
@@ -57,7 +57,7 @@ async fn resolve(location: &Location, reach: Reach) -> Result<Vec<SocketAddr>, F
         return Err(Failure::Lookup(location.host.clone()));
     }
     let all = || found.iter().all(|address| is_global_unicast(address.ip()));
-    if reach == Reach::GlobalUnicast && !all() {
+    if reach == AllowedAddresses::GlobalUnicast && !all() {
         return Err(Failure::NotAllowed);
     }
     Ok(found)

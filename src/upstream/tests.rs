@@ -21,7 +21,7 @@ fn to(address: SocketAddr) -> Destination {
             ..Location::default()
         },
         trust: Trust::Nobody,
-        reach: Reach::Any,
+        reach: AllowedAddresses::Any,
         is_patient: false,
         asker: String::new(),
     }
@@ -93,7 +93,7 @@ async fn failures_are_told_apart() {
     let refused = upstream.ask(&to(address), get()).await.err().unwrap();
     assert_eq!(refused.to_string(), format!("dial tcp {address}: connect: connection refused"));
     let mut hidden = to(address);
-    hidden.reach = Reach::GlobalUnicast;
+    hidden.reach = AllowedAddresses::GlobalUnicast;
     assert!(matches!(upstream.ask(&hidden, get()).await, Err(Failure::NotAllowed)));
     hidden.location.host = "localhost".to_owned();
     assert!(matches!(upstream.ask(&hidden, get()).await, Err(Failure::NotAllowed | Failure::Lookup(_))));
@@ -128,7 +128,7 @@ async fn there_are_only_so_many_connections() {
     upstream.places = Places::new(0);
     assert!(matches!(upstream.ask(&to(address), get()).await, Err(Failure::Busy)));
     // Extension servers and all others do not take each other's.
-    let peer = Peer { server_name: "x".to_owned(), authority_pem: Vec::new(), verifies: false };
+    let peer = ServerVerification { server_name: "x".to_owned(), authority_pem: Vec::new(), verifies: false };
     let extension = Destination { trust: Trust::Extension(Arc::new(peer)), ..to(address) };
     upstream.proxy_head_within = Duration::from_millis(20);
     assert!(matches!(upstream.ask(&extension, get()).await, Err(Failure::SlowAnswer)));
@@ -190,8 +190,11 @@ fn what_extensions_are_shown_must_be_a_certificate_and_its_key() {
 async fn an_extension_without_anybody_to_be_known_to_is_not_asked() {
     let (listener, address) = listen().await;
     let _there = actix_rt::spawn(async move { listener.accept().await.map(drop) });
-    let peer =
-        Peer { server_name: "s.n.svc".to_owned(), authority_pem: b"nonsense".to_vec(), verifies: true };
+    let peer = ServerVerification {
+        server_name: "s.n.svc".to_owned(),
+        authority_pem: b"nonsense".to_vec(),
+        verifies: true,
+    };
     let mut extension = to(address);
     extension.location.secure = true;
     extension.trust = Trust::Extension(Arc::new(peer));

@@ -15,7 +15,7 @@ use pilothouse_actors::lock::Lock;
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
-use crate::api::connect::{Destination, Peer, Trust};
+use crate::api::connect::{Destination, ServerVerification, Trust};
 use crate::limits::{EXTENSIONS_REMEMBERED, PKI_FILE_BYTES};
 
 use super::client_tls::{Believed, client, context};
@@ -121,11 +121,11 @@ struct Extensions {
     /// The client certificate and key, as PEM.
     identity: Option<Shown>,
     /// The contexts made so far, with their keys in the pool. Parsing CAs takes longer than most requests.
-    contexts: HashMap<Arc<Peer>, (SslContext, Private)>,
+    contexts: HashMap<Arc<ServerVerification>, (SslContext, Private)>,
 }
 
 /// The digest of an extension API server's CAs.
-pub(super) fn authority(peer: &Peer) -> Digest {
+pub(super) fn authority(peer: &ServerVerification) -> Digest {
     let pem = Some(peer.authority_pem.as_slice()).filter(|pem| !pem.is_empty());
     pool::authority(pem, peer.verifies)
 }
@@ -155,7 +155,7 @@ impl Contexts {
         Ok(())
     }
 
-    fn extension(&self, peer: &Arc<Peer>) -> Result<Way, Failure> {
+    fn extension(&self, peer: &Arc<ServerVerification>) -> Result<Way, Failure> {
         let refused = |error: ErrorStack| Failure::Tls(format!("tls: {error}"));
         let way = |(context, private)| Way { context, verifies: peer.verifies, extends: true, private };
         let mut extensions = self.extensions.lock();
@@ -253,7 +253,7 @@ fn reason(stack: &ErrorStack) -> String {
 }
 
 /// The context for an extension API server; `None` if its CA bundle contains no certificate.
-fn extension(peer: &Peer, identity: Option<&Shown>) -> Result<Option<SslContext>, ErrorStack> {
+fn extension(peer: &ServerVerification, identity: Option<&Shown>) -> Result<Option<SslContext>, ErrorStack> {
     let believed = match (peer.verifies, peer.authority_pem.as_slice()) {
         (false, _) => Believed::Anybody,
         (true, []) => Believed::Host,

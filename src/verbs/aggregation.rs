@@ -16,11 +16,11 @@ use pilothouse_actors::error::StoreError;
 use pilothouse_actors::lock::SharedLock;
 use pilothouse_actors::object::TypeName;
 
-use crate::api::aggregation::found::{FoundVersion, STALE};
-use crate::api::aggregation::{Registration, STORE, name_of};
+use crate::api::aggregation::discovered::{DiscoveredVersion, STALE};
+use crate::api::aggregation::{ApiService, STORE, name_of};
 use crate::api::discovery::Other;
-use crate::api::openapi::merged::Described;
-use crate::auth::followed::Followed;
+use crate::api::openapi::merged::ServedSpec;
+use crate::auth::live_index::LiveIndex;
 use crate::limits::EXTENSION_DOCUMENTS_BYTES;
 use crate::upstream::Upstream;
 
@@ -31,7 +31,7 @@ pub use table::Table;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Its discovery document, and whether it is fresh.
-    pub version: Option<Arc<FoundVersion>>,
+    pub version: Option<Arc<DiscoveredVersion>>,
     /// Its OpenAPI v3 documents: path by name.
     pub openapi: BTreeMap<String, String>,
     /// The size of the OpenAPI v3 index.
@@ -77,7 +77,7 @@ impl Told {
 #[derive(Clone, Debug, Default)]
 pub struct Description {
     /// The paths and definitions.
-    pub content: Arc<Described>,
+    pub content: Arc<ServedSpec>,
     /// The digest of the whole document and the name of the version.
     pub digest: Digest,
     /// Its ETag, for the next request.
@@ -98,7 +98,7 @@ impl Eq for Description {}
 
 /// The group versions that extension API servers serve. Shared by all workers and loops.
 pub struct Extensions {
-    registrations: Arc<Followed<Table>>,
+    registrations: Arc<LiveIndex<Table>>,
     /// By the name of the APIService. A std lock, because it is held only for one lookup or change.
     told: SharedLock<BTreeMap<String, Arc<Told>>>,
     /// Counts the changes of `told`.
@@ -116,7 +116,7 @@ impl Extensions {
         to_endpoints: bool,
     ) -> Result<Extensions, StoreError> {
         let registrations =
-            Followed::open(directory, [TypeName::new(STORE)], Table::new(upstream.pool().clone())).await?;
+            LiveIndex::open(directory, [TypeName::new(STORE)], Table::new(upstream.pool().clone())).await?;
         Ok(Extensions {
             registrations: Arc::new(registrations),
             told: SharedLock::default(),
@@ -138,7 +138,7 @@ impl Extensions {
     }
 
     /// The APIService of a version, if an extension API server serves it.
-    pub async fn find(&self, group: &str, version: &str) -> Option<Arc<Registration>> {
+    pub async fn find(&self, group: &str, version: &str) -> Option<Arc<ApiService>> {
         if let Some(table) = self.registrations.fresh() {
             return if table.has_remotes() { table.remote(&name_of(group, version)) } else { None };
         }
@@ -147,7 +147,7 @@ impl Extensions {
     }
 
     /// The APIService of this name.
-    pub async fn named(&self, name: &str) -> Option<Arc<Registration>> {
+    pub async fn named(&self, name: &str) -> Option<Arc<ApiService>> {
         let name = name.to_owned();
         self.look(move |table| table.get(&name)).await.flatten()
     }
@@ -166,7 +166,7 @@ impl Extensions {
 
     /// Identifies the current state of all APIServices and their discovery; `None` if they cannot be read. `is_ours` tells
     /// whether this server serves a version itself at its usual place. A state never recurs.
-    pub async fn state(&self, is_ours: impl Fn(&Registration) -> bool + 'static) -> Option<State> {
+    pub async fn state(&self, is_ours: impl Fn(&ApiService) -> bool + 'static) -> Option<State> {
         let told = self.changes.load(Ordering::Acquire);
         self.look(move |table| State {
             registered: table.changes(),
@@ -180,10 +180,10 @@ impl Extensions {
     pub async fn all(&self) -> Option<Vec<Other>> {
         let all = self.look(|table| table.all().cloned().collect::<Vec<_>>()).await?;
         let told = self.told.read();
-        let other = |registration: Arc<Registration>| {
+        let other = |registration: Arc<ApiService>| {
             let found = registration.service.as_ref().map(|_| {
                 let known = told.get(&registration.name).and_then(|told| told.version.clone());
-                known.unwrap_or_else(|| Arc::new(FoundVersion::bare(&registration.gv.version, STALE)))
+                known.unwrap_or_else(|| Arc::new(DiscoveredVersion::bare(&registration.gv.version, STALE)))
             });
             Other { registration, found }
         };
@@ -197,7 +197,7 @@ impl Extensions {
 
     /// The OpenAPI v2 parts of extension API servers, in order of precedence. `is_ours`: registrations that this server serves
     /// itself are skipped.
-    pub async fn described(&self, is_ours: impl Fn(&Registration) -> bool + 'static) -> Vec<Description> {
+    pub async fn described(&self, is_ours: impl Fn(&ApiService) -> bool + 'static) -> Vec<Description> {
         let mut all = self
             .look(move |table| table.remotes().filter(|known| !is_ours(known)).cloned().collect::<Vec<_>>())
             .await
@@ -218,7 +218,7 @@ impl Extensions {
     }
 
     /// An APIService whose server has this OpenAPI v3 document.
-    pub async fn describes(&self, document: &str) -> Option<Arc<Registration>> {
+    pub async fn describes(&self, document: &str) -> Option<Arc<ApiService>> {
         let names: BTreeSet<String> = {
             let told = self.told.read();
             let found = told.iter().filter(|(_, told)| told.openapi.contains_key(document));
@@ -270,10 +270,10 @@ mod tests {
     #[test]
     fn where_there_is_too_little_room_what_a_server_serves_goes_last() {
         let document = br#"{"paths":{"/apis/g/v1/things":{"get":{}}}}"#;
-        let content = Arc::new(Described::read(document, "g", "v1").unwrap());
+        let content = Arc::new(ServedSpec::read(document, "g", "v1").unwrap());
         let described = Description { content, digest: [7; DIGEST_BYTES], etag: "tag".to_owned() };
         let told = Told {
-            version: Some(Arc::new(FoundVersion::bare("v1", STALE))),
+            version: Some(Arc::new(DiscoveredVersion::bare("v1", STALE))),
             openapi: BTreeMap::from([("apis/g/v1".to_owned(), "/x".to_owned())]),
             openapi_bytes: 50,
             described,

@@ -1,10 +1,10 @@
 //! Server-side apply: the body states some fields, and its sender becomes their owner.
 
 use crate::api::codec::{self, json};
+use crate::api::managed_fields::apply::{Applied, apply as merge};
 use crate::api::media::Encoding;
 use crate::api::meta;
 use crate::api::options::{FieldValidation, PatchOptions};
-use crate::api::ownership::apply::{Applied, apply as merge};
 use crate::api::schema::GroupVersionKind;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;

@@ -20,17 +20,17 @@ use pilothouse_actors::object::{Key, Object};
 use pilothouse_actors::permit::Permit;
 use serde_json::Value as Json;
 
-use crate::api::bootstrap::{Wanted, api_services, flow_control, priority_classes};
+use crate::api::bootstrap::{BootstrapObject, api_services, flow_control, priority_classes};
 use crate::api::catalog::Catalog;
-use crate::api::form::Form;
+use crate::api::managed_fields::ConvertedVersions;
 use crate::api::media::Encoding;
 use crate::api::options::PatchOptions;
-use crate::api::ownership::Elsewhere;
 use crate::api::query::Query;
-use crate::api::status::{GroupResource, Result, Status, Unless as _};
+use crate::api::response_format::ResponseFormat;
+use crate::api::status::{GroupResource, IgnoreErrors as _, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words::{MASTERS, NAMESPACES, SERVER_NAME, SYSTEM_NAMESPACES};
+use crate::api::well_known::{MASTERS, NAMESPACES, SERVER_NAME, SYSTEM_NAMESPACES};
 use crate::api::{codec, meta};
 
 use super::{Answered, Backend, Call, Reply, Warnings, apply, create, delete, get, update};
@@ -55,7 +55,7 @@ pub async fn make_namespaces(backend: &Backend, catalog: &Catalog, names: &[&str
         object.set("apiVersion", "v1");
         object.set("kind", "Namespace");
         object.entry("metadata").set("name", *name);
-        Wanted { group: "", resource: NAMESPACES, object }
+        BootstrapObject { group: "", resource: NAMESPACES, object }
     };
     let all = names.iter().map(namespace).collect();
     Own::new(backend, catalog).make_all(all, "").await.1
@@ -87,7 +87,7 @@ pub async fn defined_api_services(
 ) -> Result<()> {
     let own = Own::new(backend, catalog);
     let is_new = |version: &&GroupVersion| before.is_none_or(|before| !before.contains(*version));
-    let wanted: Vec<Wanted> = versions.iter().filter(is_new).map(api_services::defined).collect();
+    let wanted: Vec<BootstrapObject> = versions.iter().filter(is_new).map(api_services::defined).collect();
     let (made, done) = own.make_all(wanted, "fieldManager=kube-apiserver").await;
     own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await.and(done)?;
     if before.is_some_and(|before| before.is_subset(versions)) {
@@ -146,8 +146,8 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    fn of(wanted: &'a Wanted) -> Place<'a> {
-        let Wanted { group, resource, object } = wanted;
+    fn of(wanted: &'a BootstrapObject) -> Place<'a> {
+        let BootstrapObject { group, resource, object } = wanted;
         Place { group, resource, namespace: "", name: meta::name(object) }
     }
 }
@@ -181,7 +181,7 @@ impl<'a> Own<'a> {
     }
 
     /// Updates APIServices from an earlier start, and removes those that are no longer wanted.
-    async fn settle_api_services(&self, wanted: &[Wanted]) -> Result<()> {
+    async fn settle_api_services(&self, wanted: &[BootstrapObject]) -> Result<()> {
         let found = self.api_services(api_services::ON_START).await?;
         for object in found {
             let name = object.key.name();
@@ -198,7 +198,7 @@ impl<'a> Own<'a> {
     }
 
     /// Updates the stored flow schemas or priority levels.
-    async fn revise_flow_control(&self, resource: &str, wanted: &[Wanted]) -> Result<()> {
+    async fn revise_flow_control(&self, resource: &str, wanted: &[BootstrapObject]) -> Result<()> {
         let group = flow_control::GROUP;
         let Some(known) = self.catalog.find(group, "v1", resource) else { return Ok(()) };
         let Some(stored) = &known.stored else { return Ok(()) };
@@ -207,7 +207,7 @@ impl<'a> Own<'a> {
         for object in all.iter().filter(|object| object.is_readable()) {
             let place = Place { group, resource, namespace: "", name: object.key.name() };
             let current = self.backend.load_of(known, object)?;
-            let is_it = |wanted: &&Wanted| {
+            let is_it = |wanted: &&BootstrapObject| {
                 wanted.resource == resource && meta::name(&wanted.object) == object.key.name()
             };
             let revised = match wanted.iter().find(is_it) {
@@ -223,7 +223,7 @@ impl<'a> Own<'a> {
             // Somebody else was quicker: it is looked at again later.
             self.ask(place, Verb::Update, &query, codec::to_json(&revised).into())
                 .await
-                .unless_overtaken()?;
+                .ignore_not_found_or_conflict()?;
             tracing::debug!(resource, name = object.key.name(), "brought up to date");
         }
         Ok(())
@@ -231,7 +231,7 @@ impl<'a> Own<'a> {
 
     /// Deletes an object if it exists.
     async fn remove(&self, place: Place<'_>) -> Result<()> {
-        self.call(place, Verb::Delete, &Json::Null).await.unless_gone()?;
+        self.call(place, Verb::Delete, &Json::Null).await.ignore_not_found()?;
         Ok(())
     }
 
@@ -258,12 +258,12 @@ impl<'a> Own<'a> {
             body,
             encoding: Encoding::Json,
             patch: None,
-            form: Form::PLAIN,
+            form: ResponseFormat::PLAIN,
             warnings: &Warnings::default(),
             user: &self.user,
             user_agent: SERVER_NAME,
             permit: Permit::none(),
-            elsewhere: Elsewhere::default(),
+            elsewhere: ConvertedVersions::default(),
         };
         match verb {
             Verb::Create => create::create(self.backend, &call).await,
@@ -279,7 +279,7 @@ impl<'a> Own<'a> {
 
     /// Reads an object if it exists.
     async fn find(&self, place: Place<'_>) -> Result<Option<Json>> {
-        match self.call(place, Verb::Get, &Json::Null).await.unless_gone()? {
+        match self.call(place, Verb::Get, &Json::Null).await.ignore_not_found()? {
             Some(Reply::Object(_, bytes)) => Ok(serde_json::from_slice(&bytes).ok()),
             _ => Ok(None),
         }
@@ -313,8 +313,8 @@ impl<'a> Own<'a> {
 
     /// Makes those objects that are not there, all at once so that they share a sync of the disk. Answers those it made, and why
     /// others are missing.
-    async fn make_all(&self, all: Vec<Wanted>, query: &str) -> (Vec<Wanted>, Result<()>) {
-        let make = |wanted: Wanted| async move {
+    async fn make_all(&self, all: Vec<BootstrapObject>, query: &str) -> (Vec<BootstrapObject>, Result<()>) {
+        let make = |wanted: BootstrapObject| async move {
             let place = Place::of(&wanted);
             // Checking first saves every later start the work of preparing existing objects.
             if !self.serves(place) || self.exists(place).await {
@@ -343,7 +343,7 @@ impl<'a> Own<'a> {
     /// Applies the status of new objects with server-side apply, so that later appliers can share ownership.
     async fn state_all(
         &self,
-        made: Vec<Wanted>,
+        made: Vec<BootstrapObject>,
         query: &str,
         status: impl Fn(&Value, &str) -> Value,
     ) -> Result<()> {
@@ -363,7 +363,7 @@ impl<'a> Own<'a> {
     /// Sets the status of new objects, which create does not accept: concurrently, in one more disk sync.
     async fn tell_all(
         &self,
-        made: Vec<Wanted>,
+        made: Vec<BootstrapObject>,
         query: &str,
         status: impl Fn(&Value, &str) -> Value,
     ) -> Result<()> {

@@ -7,11 +7,11 @@ use pilothouse_actors::object::{Draft, Key, Object, Pairs, Revision};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::codec;
-use crate::api::form::{Form, Include, MetaVersion, Shape};
 use crate::api::media::Encoding;
 use crate::api::options::ListOptions;
 use crate::api::print;
 use crate::api::query::Query;
+use crate::api::response_format::{IncludeObject, MetaVersion, Representation, ResponseFormat};
 use crate::api::select;
 use crate::api::status::{GroupResource, Status};
 use crate::api::value::Value;
@@ -39,7 +39,7 @@ pub struct Question<'a> {
     /// The query parameters.
     pub query: &'a Query<'a>,
     /// The form of the response.
-    pub form: Form,
+    pub form: ResponseFormat,
 }
 
 /// Answers one component, or all that match if no name is given.
@@ -77,12 +77,12 @@ async fn list(backend: &Backend, storage: &Addr<Committer>, asked: Question<'_>)
         }
     }
     let json = match asked.form.shape {
-        Shape::Table(version, include) => table(backend, of, version, include, &items)?,
-        Shape::Metadata(version) => {
+        Representation::Table(version, include) => table(backend, of, version, include, &items)?,
+        Representation::Metadata(version) => {
             let partial = items.iter().map(|item| print::metadata_only(item, version)).collect();
             codec::to_json(&collection("PartialObjectMetadataList", version.api_version(), partial))
         }
-        Shape::Whole => codec::to_json(&collection(&of.list_kind, &of.api_version, items)),
+        Representation::Whole => codec::to_json(&collection(&of.list_kind, &of.api_version, items)),
     };
     let encoding = match asked.form.encoding {
         // YAML is made from JSON when the response is rendered.
@@ -107,16 +107,18 @@ fn table(
     backend: &Backend,
     of: &Resource,
     version: MetaVersion,
-    include: Include,
+    include: IncludeObject,
     items: &[Value],
 ) -> Result<Vec<u8>, Box<Status>> {
     let (columns, mut table) = (print::columns(of), Vec::new());
     print::head(&mut table, Some(&columns), version, b"{}");
     for (index, item) in items.iter().enumerate() {
         let object = match include {
-            Include::None => None,
-            Include::Metadata => Some(Bytes::from(codec::to_json(&print::metadata_only(item, version)))),
-            Include::Object => Some(backend.presented(of, Form::PLAIN, item, false)?),
+            IncludeObject::None => None,
+            IncludeObject::Metadata => {
+                Some(Bytes::from(codec::to_json(&print::metadata_only(item, version))))
+            }
+            IncludeObject::Object => Some(backend.presented(of, ResponseFormat::PLAIN, item, false)?),
         };
         let cells = print::cells(&of.gv.group, &of.kind, item, 0);
         print::row(&mut table, index == 0, &cells, None, object.as_deref());

@@ -3,12 +3,12 @@
 use pilothouse_actors::object::{Key, TypeName};
 use pilothouse_actors::permit::Permit;
 
+use crate::api::connect::location::{self, Candidate, KubeletRules, Target};
 use crate::api::connect::options::{LogOptions, PortForwardOptions, StreamOptions};
-use crate::api::connect::place::{self, Candidate, KubeletRules, Target};
-use crate::api::connect::{Destination, Location, Reach, Trust, Way};
+use crate::api::connect::{AllowedAddresses, ConnectSubresource, Destination, Location, Trust};
 use crate::api::features::Feature;
 use crate::api::query::Query;
-use crate::api::status::{GroupResource, Result, Status, Unless as _};
+use crate::api::status::{GroupResource, IgnoreErrors as _, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::ids;
@@ -19,7 +19,7 @@ use super::{Backend, Call};
 /// A request for a connecting subresource.
 pub struct Asked<'a> {
     /// The subresource.
-    pub way: Way,
+    pub way: ConnectSubresource,
     /// The plural of the resource that it belongs to.
     pub plural: &'a str,
     /// The namespace of the path, empty for nodes.
@@ -93,18 +93,18 @@ pub async fn admit(backend: &Backend, call: &Call<'_>, asked: &Asked<'_>) -> Res
     let mut options = Value::object();
     match asked.way {
         // Reading a log passes no admission.
-        Way::Log => return Ok(()),
-        Way::Exec => put_streams(&mut options, &StreamOptions::exec(asked.query)),
-        Way::Attach => put_streams(&mut options, &StreamOptions::attach(asked.query)),
-        Way::PortForward => {
+        ConnectSubresource::Log => return Ok(()),
+        ConnectSubresource::Exec => put_streams(&mut options, &StreamOptions::exec(asked.query)),
+        ConnectSubresource::Attach => put_streams(&mut options, &StreamOptions::attach(asked.query)),
+        ConnectSubresource::PortForward => {
             let ports = PortForwardOptions::parse(asked.query)?.ports;
             if !ports.is_empty() {
                 let ports = ports.into_iter().map(|port| Value::from(i64::from(port)));
                 options.set("ports", Value::Array(ports.collect()));
             }
         }
-        Way::Proxy if asked.path.is_empty() => {}
-        Way::Proxy => options.set("path", asked.path.as_str()),
+        ConnectSubresource::Proxy if asked.path.is_empty() => {}
+        ConnectSubresource::Proxy => options.set("path", asked.path.as_str()),
     }
     backend.admission.connect(backend, call, options).await
 }
@@ -129,10 +129,14 @@ fn put_streams(options: &mut Value, streams: &StreamOptions) {
 /// Resolves the destination.
 pub async fn lead(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Led> {
     match asked.way {
-        Way::Log => log(backend, rules, asked).await,
-        Way::Exec => streams(backend, rules, asked, "exec", StreamOptions::exec(asked.query)).await,
-        Way::Attach => streams(backend, rules, asked, "attach", StreamOptions::attach(asked.query)).await,
-        Way::PortForward => {
+        ConnectSubresource::Log => log(backend, rules, asked).await,
+        ConnectSubresource::Exec => {
+            streams(backend, rules, asked, "exec", StreamOptions::exec(asked.query)).await
+        }
+        ConnectSubresource::Attach => {
+            streams(backend, rules, asked, "attach", StreamOptions::attach(asked.query)).await
+        }
+        ConnectSubresource::PortForward => {
             let options = PortForwardOptions::parse(asked.query)?;
             let pod = PODS.get(backend, asked, asked.name).await?;
             let mut location = assigned(backend, rules, &pod, asked).await?;
@@ -140,7 +144,7 @@ pub async fn lead(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) ->
             location.query = options.to_query();
             Ok(Led::Ports(kubelet(location, Trust::Kubelet)))
         }
-        Way::Proxy => {
+        ConnectSubresource::Proxy => {
             let mut destination = match asked.plural {
                 "nodes" => node(backend, rules, asked).await?,
                 "services" => service(backend, asked).await?,
@@ -153,22 +157,22 @@ pub async fn lead(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) ->
 }
 
 fn kubelet(location: Location, trust: Trust) -> Destination {
-    Destination { location, trust, reach: Reach::Any, is_patient: false, asker: String::new() }
+    Destination { location, trust, reach: AllowedAddresses::Any, is_patient: false, asker: String::new() }
 }
 
 fn anybody(location: Location) -> Destination {
-    Destination { reach: Reach::GlobalUnicast, ..kubelet(location, Trust::Nobody) }
+    Destination { reach: AllowedAddresses::GlobalUnicast, ..kubelet(location, Trust::Nobody) }
 }
 
 async fn log(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Led> {
-    let splits = backend.terms.has(Feature::PodLogsQuerySplitStreams);
+    let splits = backend.features.has(Feature::PodLogsQuerySplitStreams);
     let options = LogOptions::parse(asked.query, splits)?;
     options.validate(asked.name, splits)?;
     let pod = PODS.get(backend, asked, asked.name).await?;
-    let container = place::container(&pod, &options.container)?;
-    let Some(node) = place::node_name(&pod) else { return Ok(Led::Nowhere) };
+    let container = location::container(&pod, &options.container)?;
+    let Some(node) = location::node_name(&pod) else { return Ok(Led::Nowhere) };
     let node = NODES.get(backend, asked, node).await?;
-    let mut location = place::kubelet(&node, rules)?;
+    let mut location = location::kubelet(&node, rules)?;
     location.path = format!("/containerLogs/{}/{}/{container}", asked.namespace, asked.name);
     location.query = options.to_query();
     let trust = if options.skip_verification { Trust::KubeletUnverified } else { Trust::Kubelet };
@@ -183,7 +187,7 @@ async fn streams(
     options: StreamOptions,
 ) -> Result<Led> {
     let pod = PODS.get(backend, asked, asked.name).await?;
-    let container = place::container(&pod, &options.container)?;
+    let container = location::container(&pod, &options.container)?;
     let mut location = assigned(backend, rules, &pod, asked).await?;
     location.path = format!("/{what}/{}/{}/{container}", asked.namespace, asked.name);
     location.query = options.to_query();
@@ -197,22 +201,22 @@ async fn assigned(
     pod: &Value,
     asked: &Asked<'_>,
 ) -> Result<Location> {
-    let Some(node) = place::node_name(pod) else {
+    let Some(node) = location::node_name(pod) else {
         return Err(Status::bad_request(format!("pod {} does not have a host assigned", asked.name)));
     };
-    place::kubelet(&NODES.get(backend, asked, node).await?, rules)
+    location::kubelet(&NODES.get(backend, asked, node).await?, rules)
 }
 
 async fn pod(backend: &Backend, asked: &Asked<'_>) -> Result<Destination> {
     let target = Target::parse("pod", asked.name)?;
     let found = PODS.get(backend, asked, target.name).await?;
-    Ok(anybody(place::pod(&target, &found)?))
+    Ok(anybody(location::pod(&target, &found)?))
 }
 
 async fn node(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Destination> {
     let target = Target::parse("node", asked.name)?;
     let found = NODES.get(backend, asked, target.name).await?;
-    let (location, is_kubelet) = place::node(&target, place::kubelet(&found, rules)?)?;
+    let (location, is_kubelet) = location::node(&target, location::kubelet(&found, rules)?)?;
     let trust = if is_kubelet { Trust::Kubelet } else { Trust::Nobody };
     Ok(Destination { trust, ..anybody(location) })
 }
@@ -222,22 +226,22 @@ async fn service(backend: &Backend, asked: &Asked<'_>) -> Result<Destination> {
     let port_name = match target.port.parse::<i64>() {
         Ok(number) => {
             let service = SERVICES.get(backend, asked, target.name).await?;
-            place::service_port(&service, target.name, number)?
+            location::service_port(&service, target.name, number)?
         }
         Err(_) => target.port.to_owned(),
     };
     let endpoints = ENDPOINTS.get(backend, asked, target.name).await?;
     if endpoints.get("subsets").is_none_or(|subsets| subsets.items().is_empty()) {
-        return Err(place::no_endpoints(target.name));
+        return Err(location::no_endpoints(target.name));
     }
     let seed = ids::below(usize::from(u16::MAX));
-    let candidates = place::candidates(&endpoints, asked.namespace, &port_name, seed);
+    let candidates = location::candidates(&endpoints, asked.namespace, &port_name, seed);
     for candidate in candidates.iter().take(SERVICE_CANDIDATES) {
         if let Some(location) = confirmed(backend, asked, &target, candidate).await? {
             return Ok(anybody(location));
         }
     }
-    Err(place::no_endpoints(asked.name))
+    Err(location::no_endpoints(asked.name))
 }
 
 /// The address of a candidate endpoint, if its pod exists and has that address.
@@ -247,6 +251,6 @@ async fn confirmed(
     target: &Target<'_>,
     candidate: &Candidate,
 ) -> Result<Option<Location>> {
-    let pod = PODS.get(backend, asked, &candidate.pod).await.unless_gone()?;
-    Ok(pod.and_then(|pod| place::candidate(target, candidate, &pod)))
+    let pod = PODS.get(backend, asked, &candidate.pod).await.ignore_not_found()?;
+    Ok(pod.and_then(|pod| location::candidate(target, candidate, &pod)))
 }

@@ -16,13 +16,13 @@ use pilothouse_actors::permit::Permit;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
+use crate::api::admission_webhooks::response;
 use crate::api::catalog::resource::Resource;
 use crate::api::codec;
-use crate::api::custom::conversion::{self, Conversion, Failure, Wrong};
-use crate::api::custom::{self, Custom};
+use crate::api::custom::conversion::{self, Conversion, ConversionError, FailureKind};
+use crate::api::custom::{self, CustomResource};
 use crate::api::field::quoted;
-use crate::api::form::Form;
-use crate::api::hooks::answer;
+use crate::api::response_format::ResponseFormat;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
@@ -74,7 +74,7 @@ impl Conversions {
 }
 
 /// The webhook needed to show an object in a version; `None` if no conversion is needed.
-fn asked<'c>(custom: &'c Custom, object: &Object) -> Option<&'c Conversion> {
+fn asked<'c>(custom: &'c CustomResource, object: &Object) -> Option<&'c Conversion> {
     let conversion = custom.conversion.as_deref()?;
     // Stored objects begin with kind and apiVersion.
     let head = object.bytes.get(..object.item_at()).unwrap_or_default();
@@ -180,7 +180,12 @@ impl Backend {
     }
 
     /// Converts a value of a custom kind to another version.
-    pub async fn value_in_version(&self, custom: &Custom, value: Value, permit: &Permit) -> Result<Value> {
+    pub async fn value_in_version(
+        &self,
+        custom: &CustomResource,
+        value: Value,
+        permit: &Permit,
+    ) -> Result<Value> {
         match custom.conversion.as_deref() {
             Some(conversion) if value.str("apiVersion") != &*custom.api_version => {
                 let made = self.ask(conversion, &custom.api_version, vec![value], permit).await?;
@@ -218,7 +223,7 @@ impl Backend {
     async fn make(
         &self,
         resource: &Resource,
-        custom: &Custom,
+        custom: &CustomResource,
         objects: &mut [Arc<Object>],
         places: &[usize],
         permit: &Permit,
@@ -275,15 +280,15 @@ impl Backend {
         wanted: &GroupVersion,
         sent: &[Value],
         permit: &Permit,
-    ) -> std::result::Result<Vec<Value>, Wrong> {
+    ) -> std::result::Result<Vec<Value>, ConversionError> {
         let of = sent.first().map(conversion::called).unwrap_or_default();
-        let failed = |why: String| Wrong {
+        let failed = |why: String| ConversionError {
             why: format!("conversion webhook for {of} failed: {why}"),
-            failure: Failure::Call,
+            failure: FailureKind::Call,
         };
-        let version = conversion.version.ok_or_else(|| Wrong {
+        let version = conversion.version.ok_or_else(|| ConversionError {
             why: "no supported conversion review versions".to_owned(),
-            failure: Failure::Call,
+            failure: FailureKind::Call,
         })?;
         let target = Target::of(&conversion.way, &conversion.authority_pem).map_err(failed)?;
         let uid = ids::uuid();
@@ -307,7 +312,7 @@ impl Backend {
         })?;
         if !(200..=206).contains(&reply.status) {
             let is_text = reply.content_type.is_empty() || reply.content_type.starts_with("text/");
-            let why = answer::refused(reply.status, is_text, &reply.body).why;
+            let why = response::refused(reply.status, is_text, &reply.body).why;
             return Err(failed(why.trim_start_matches("failed to call webhook: ").to_owned()));
         }
         conversion::converted(&reply.body, (version, &uid), wanted, sent)
@@ -327,8 +332,9 @@ pub fn wanted(resources: &[Arc<Resource>], pool: &Arc<Pool>) -> Vec<Wanted> {
 }
 
 /// The cached conversion of an object.
-fn known(resource: &Resource, custom: &Custom, object: &Object) -> Option<Object> {
-    let kept = object.variant(variant(resource, Form::PLAIN), is_living(resource), |_| Err(())).ok()?;
+fn known(resource: &Resource, custom: &CustomResource, object: &Object) -> Option<Object> {
+    let kept =
+        object.variant(variant(resource, ResponseFormat::PLAIN), is_living(resource), |_| Err(())).ok()?;
     let value = codec::decode_stored(&kept, custom.registry.free_object(), &custom.registry)?;
     Some(object_of(custom, object, &value))
 }
@@ -336,12 +342,12 @@ fn known(resource: &Resource, custom: &Custom, object: &Object) -> Option<Object
 /// Caches the conversion of an object.
 fn keep(resource: &Resource, object: &Object, bytes: &Bytes) {
     let kept: std::result::Result<Bytes, ()> =
-        object.variant(variant(resource, Form::PLAIN), is_living(resource), |_| Ok(bytes.clone()));
+        object.variant(variant(resource, ResponseFormat::PLAIN), is_living(resource), |_| Ok(bytes.clone()));
     drop(kept);
 }
 
 /// A converted object, as if it had been stored in that version.
-fn object_of(custom: &Custom, object: &Object, value: &Value) -> Object {
+fn object_of(custom: &CustomResource, object: &Object, value: &Value) -> Object {
     let encoded = codec::encode_draft(&custom.registry, custom.registry.free_object(), value);
     let draft = encoded.into_draft(object.key.clone(), object.labels.clone(), Pairs::default());
     Object::new(draft, object.revision)

@@ -2,7 +2,7 @@
 
 use pilothouse_actors::error::StoreError;
 
-use crate::api::kinds::{self, KindRules, Occasion};
+use crate::api::kinds::{self, KindRules, WriteContext};
 use crate::api::meta;
 use crate::api::options::WriteOptions;
 use crate::api::status::{Result, Status};
@@ -85,8 +85,8 @@ fn check_served(backend: &Backend, call: &Call<'_>) -> Result<()> {
     let now = (backend.served_now)(call.resource);
     match now.filter(|now| now.namespaced == call.resource.namespaced) {
         None => Err(Status::no_such_resource()),
-        Some(now) if now.custom.as_ref().is_some_and(|custom| custom.is_going) => {
-            Err(Status::definition_is_going(call.of()))
+        Some(now) if now.custom.as_ref().is_some_and(|custom| custom.is_terminating) => {
+            Err(Status::definition_terminating(call.of()))
         }
         Some(_) => Ok(()),
     }
@@ -121,9 +121,9 @@ fn begin(backend: &Backend, rules: &KindRules, mut value: Value) -> (Value, bool
 /// Sets the other fields that the server owns, and validates. Also answers whether the object was defaulted once more after that.
 fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<(Value, bool)> {
     let now = backend.now();
-    let occasion = Occasion { now: &now, user: &call.writer(), terms: backend.terms };
+    let context = WriteContext { now: &now, user: &call.writer(), features: backend.features };
     call.warn(kinds::warn_given(call.kind(), &value));
-    let checked = kinds::before_create(call.kind(), &mut value, &occasion);
+    let checked = kinds::before_create(call.kind(), &mut value, &context);
     match backend.check_rules(call, &value, None, checked) {
         Ok(warned) => {
             call.warn(warned);

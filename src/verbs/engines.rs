@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::api::custom::Custom;
-use crate::api::kinds::engines::{Authority, judge};
-use crate::api::kinds::{Errors, Warned};
+use crate::api::custom::CustomResource;
+use crate::api::kinds::validation_engines::{Authority, judge};
+use crate::api::kinds::{ErrorList, WarningList};
 use crate::api::schema::validate::{self, Unchanged};
 use crate::api::value::Value;
 use crate::metrics::Metrics;
@@ -29,8 +29,8 @@ impl Backend {
         call: &Call<'_>,
         new: &Value,
         old: Option<&Value>,
-        checked: Result<Warned, Errors>,
-    ) -> Result<Warned, Errors> {
+        checked: Result<WarningList, ErrorList>,
+    ) -> Result<WarningList, ErrorList> {
         if let Some(custom) = &call.resource.custom {
             let (warned, errors) = by_schema(custom, call.subresource, new, old, checked);
             if errors.is_empty() {
@@ -51,8 +51,8 @@ impl Backend {
         };
         let by_rule = validate::validate(&self.registry, ty, new, old, Unchanged::Checked);
         let (by_function, warned) = match checked {
-            Ok(warned) => (Errors::new(), warned),
-            Err(errors) => (errors, Warned::new()),
+            Ok(warned) => (ErrorList::new(), warned),
+            Err(errors) => (errors, WarningList::new()),
         };
         let judged = judge(by_function, by_rule, authority);
         for mismatch in &judged.mismatches {
@@ -67,10 +67,10 @@ impl Backend {
 const CERTIFICATE_REQUEST: (&str, &str) = ("certificates.k8s.io", "CertificateSigningRequest");
 
 /// Verifies the signature of a CertificateSigningRequest as well.
-fn proven(request: &Value, checked: Result<Warned, Errors>) -> Result<Warned, Errors> {
+fn proven(request: &Value, checked: Result<WarningList, ErrorList>) -> Result<WarningList, ErrorList> {
     let (warned, errors) = match checked {
-        Ok(warned) => (warned, Errors::new()),
-        Err(errors) => (Warned::new(), errors),
+        Ok(warned) => (warned, ErrorList::new()),
+        Err(errors) => (WarningList::new(), errors),
     };
     let errors = proof::check(request, errors);
     if errors.is_empty() { Ok(warned) } else { Err(errors) }
@@ -78,15 +78,15 @@ fn proven(request: &Value, checked: Result<Warned, Errors>) -> Result<Warned, Er
 
 /// Validates a custom resource against its schema as well.
 fn by_schema(
-    custom: &Custom,
+    custom: &CustomResource,
     subresource: &str,
     new: &Value,
     old: Option<&Value>,
-    checked: Result<Warned, Errors>,
-) -> (Warned, Errors) {
+    checked: Result<WarningList, ErrorList>,
+) -> (WarningList, ErrorList) {
     let (mut warned, mut errors) = match checked {
-        Ok(warned) => (warned, Errors::new()),
-        Err(errors) => (Warned::new(), errors),
+        Ok(warned) => (warned, ErrorList::new()),
+        Err(errors) => (WarningList::new(), errors),
     };
     match old {
         None => custom.check_new(new, &mut errors, &mut warned),

@@ -14,10 +14,10 @@ use pilothouse_actors::store::Position;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::{self, cbor, protobuf};
-use crate::api::form::{Form, MetaVersion, Shape};
 use crate::api::media::Encoding;
 use crate::api::options::{self, ListOptions, VersionMatch};
 use crate::api::print;
+use crate::api::response_format::{MetaVersion, Representation, ResponseFormat};
 use crate::api::select;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
@@ -40,7 +40,7 @@ const FUTURE_TURN: Duration = Duration::from_millis(50);
 pub struct Listing {
     backend: Rc<Backend>,
     resource: Arc<Resource>,
-    form: Form,
+    form: ResponseFormat,
     head: Bytes,
     items: std::vec::IntoIter<Arc<Object>>,
     /// Items in Protobuf, which are encoded before the first is sent; empty in other encodings.
@@ -77,13 +77,13 @@ impl Listing {
     ) -> Result<Listing> {
         let (resource, form) = (call.resource, call.form);
         let mut list_meta = list_meta(at, &page, selective);
-        if resource.custom.is_some() && form.shape == Shape::Whole && page.next.is_none() {
+        if resource.custom.is_some() && form.shape == Representation::Whole && page.next.is_none() {
             // The reference always writes an empty `continue` in lists of custom resources.
             list_meta.insert_str(1, r#""continue":"","#);
         }
         let mut page = page;
         page.items = backend.in_version(resource, page.items, &call.permit).await?;
-        if matches!(form.shape, Shape::Table(..)) {
+        if matches!(form.shape, Representation::Table(..)) {
             backend.sort_rows(resource, &mut page.items)?;
         }
         let weight: usize = page.items.iter().map(|object| object.bytes.len()).sum();
@@ -94,7 +94,7 @@ impl Listing {
         let mut messages = Vec::new();
         let (head, tail) = match form.encoding {
             Encoding::Json | Encoding::Yaml => json_ends(resource, form, &list_meta, page.items.is_empty()),
-            Encoding::Protobuf if form.shape == Shape::Metadata(MetaVersion::V1beta1) => {
+            Encoding::Protobuf if form.shape == Representation::Metadata(MetaVersion::V1beta1) => {
                 let items = std::mem::take(&mut page.items);
                 (
                     backend.partial_list(MetaVersion::V1beta1, read_meta(&list_meta)?, &items).await?,
@@ -193,29 +193,29 @@ impl Listing {
 fn put_json(
     backend: &Backend,
     resource: &Resource,
-    shape: Shape,
+    shape: Representation,
     object: &Object,
     chunk: &mut BytesMut,
 ) -> Result<()> {
-    let form = Form { encoding: Encoding::Json, shape };
+    let form = ResponseFormat { encoding: Encoding::Json, shape };
     match shape {
         // Items of custom resources state their kind, as in the reference.
-        Shape::Whole if resource.custom.is_some() => {
+        Representation::Whole if resource.custom.is_some() => {
             chunk.put(backend.present(resource, form, object, false)?);
         }
-        Shape::Whole if resource.is_storage_version() => {
+        Representation::Whole if resource.is_storage_version() => {
             chunk.put_u8(b'{');
             chunk.put_slice(object.bytes.get(object.item_at()..).unwrap_or_default());
         }
-        Shape::Whole => {
+        Representation::Whole => {
             let bytes = backend.present(resource, form, object, false)?;
             let prefix = format!(r#"{{"kind":"{}","apiVersion":"{}","#, resource.kind, resource.api_version);
             let fields = bytes.strip_prefix(prefix.as_bytes()).or_else(|| bytes.get(1..));
             chunk.put_u8(b'{');
             chunk.put_slice(fields.unwrap_or_default());
         }
-        Shape::Metadata(_) => chunk.put(backend.present(resource, form, object, false)?),
-        Shape::Table(version, include) => {
+        Representation::Metadata(_) => chunk.put(backend.present(resource, form, object, false)?),
+        Representation::Table(version, include) => {
             let mut row = Vec::new();
             backend.put_table_row(resource, (version, include), object, true, &mut row)?;
             chunk.put_slice(&row);
@@ -390,7 +390,7 @@ async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<O
 }
 
 /// An empty list in the form of a watch event. It tells a client that builds a list from events the kind of that list.
-pub(super) fn blueprint(backend: &Backend, resource: &Resource, form: Form) -> Result<Bytes> {
+pub(super) fn blueprint(backend: &Backend, resource: &Resource, form: ResponseFormat) -> Result<Bytes> {
     let (kind, api_version) = list_kind(resource, form.shape);
     let (head, tail) = match form.encoding {
         Encoding::Json | Encoding::Yaml => {
@@ -420,16 +420,16 @@ fn list_meta(revision: Revision, page: &Page, selective: bool) -> String {
 }
 
 /// The kind and apiVersion of the list.
-fn list_kind(resource: &Resource, shape: Shape) -> (&str, &str) {
+fn list_kind(resource: &Resource, shape: Representation) -> (&str, &str) {
     match shape {
-        Shape::Metadata(version) => ("PartialObjectMetadataList", version.api_version()),
+        Representation::Metadata(version) => ("PartialObjectMetadataList", version.api_version()),
         _ => (&resource.list_kind, &resource.api_version),
     }
 }
 
 /// The text before the first item and after the last one, in JSON.
-fn json_ends(resource: &Resource, form: Form, list_meta: &str, empty: bool) -> (Bytes, Bytes) {
-    if let Shape::Table(version, _) = form.shape {
+fn json_ends(resource: &Resource, form: ResponseFormat, list_meta: &str, empty: bool) -> (Bytes, Bytes) {
+    if let Representation::Table(version, _) = form.shape {
         let (columns, mut head, mut tail) = (print::columns(resource), Vec::new(), Vec::new());
         if empty {
             let own = !resource.columns.is_empty();
@@ -442,7 +442,7 @@ fn json_ends(resource: &Resource, form: Form, list_meta: &str, empty: bool) -> (
         return (Bytes::from(head), Bytes::from(tail));
     }
     let (kind, api_version) = list_kind(resource, form.shape);
-    if empty && matches!(form.shape, Shape::Metadata(_)) {
+    if empty && matches!(form.shape, Representation::Metadata(_)) {
         // A null list, though lists of whole objects are empty arrays: the reference has always done so.
         let all = format!(
             r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{list_meta},"items":null}}"#
@@ -458,7 +458,7 @@ fn json_ends(resource: &Resource, form: Form, list_meta: &str, empty: bool) -> (
 async fn protobuf_items(
     backend: &Backend,
     resource: &Resource,
-    form: Form,
+    form: ResponseFormat,
     items: &[Arc<Object>],
 ) -> Result<Vec<Bytes>> {
     let mut messages = Vec::with_capacity(items.len());
@@ -477,7 +477,7 @@ async fn protobuf_items(
 fn protobuf_ends(
     backend: &Backend,
     resource: &Resource,
-    form: Form,
+    form: ResponseFormat,
     list_meta: &str,
     messages: &[Bytes],
 ) -> Result<(Bytes, Bytes)> {
@@ -490,7 +490,12 @@ fn protobuf_ends(
 }
 
 /// The bytes before the first item and after the last one, in CBOR.
-fn cbor_ends(resource: &Resource, form: Form, list_meta: &str, items: usize) -> Result<(Bytes, Bytes)> {
+fn cbor_ends(
+    resource: &Resource,
+    form: ResponseFormat,
+    list_meta: &str,
+    items: usize,
+) -> Result<(Bytes, Bytes)> {
     let (kind, api_version) = list_kind(resource, form.shape);
     let frame = cbor::list_frame(kind, api_version, &read_meta(list_meta)?, items);
     Ok((Bytes::from(frame.head), Bytes::from(frame.tail)))

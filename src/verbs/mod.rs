@@ -52,16 +52,16 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::session::LiveSessions;
 
 use crate::api::catalog::resource::{Resource, Stored};
-use crate::api::custom::Custom;
-use crate::api::features::Terms;
-use crate::api::form::Form;
-use crate::api::kinds::{self, Kind, Writer};
+use crate::api::custom::CustomResource;
+use crate::api::features::EnabledFeatures;
+use crate::api::kinds::{self, Kind, UserInfo};
+use crate::api::managed_fields::ConvertedVersions;
 use crate::api::media::{Encoding, PatchType};
-use crate::api::ownership::Elsewhere;
-use crate::api::parts::{self, Part};
 use crate::api::query::Query;
+use crate::api::response_format::ResponseFormat;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{self, GroupResource, Result, Status};
+use crate::api::subresources::{self, SubresourceStrategy};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::auth::rbac::Roles;
@@ -85,7 +85,7 @@ pub struct Backend {
     /// The schemas of all built-in kinds.
     pub registry: Arc<Registry>,
     /// Feature gates and settings that change the rules of kinds.
-    pub terms: Terms,
+    pub features: EnabledFeatures,
     /// Sends messages to the stores.
     pub stores: Stores,
     /// The admission plug-ins.
@@ -169,7 +169,7 @@ pub struct Call<'a> {
     /// The patch type, if it is a patch.
     pub patch: Option<PatchType>,
     /// The form of the response.
-    pub form: Form,
+    pub form: ResponseFormat,
     /// Collects warnings for the client.
     pub warnings: &'a Warnings,
     /// The user who asks.
@@ -180,7 +180,7 @@ pub struct Call<'a> {
     /// still works on the request.
     pub permit: Permit,
     /// Converted versions of its objects, where a webhook makes them.
-    pub elsewhere: Elsewhere,
+    pub elsewhere: ConvertedVersions,
 }
 
 impl<'a> Call<'a> {
@@ -201,12 +201,12 @@ impl<'a> Call<'a> {
             body: Bytes::new(),
             encoding: Encoding::Json,
             patch: None,
-            form: Form::PLAIN,
+            form: ResponseFormat::PLAIN,
             warnings,
             user,
             user_agent,
             permit: Permit::none(),
-            elsewhere: Elsewhere::default(),
+            elsewhere: ConvertedVersions::default(),
         })
     }
 }
@@ -231,17 +231,17 @@ impl Call<'_> {
     }
 
     /// The custom definition of the shown kind, if it has one.
-    pub fn custom(&self) -> Option<&Custom> {
+    pub fn custom(&self) -> Option<&CustomResource> {
         let custom = self.resource.custom.as_deref();
         custom.filter(|_| *self.shown_kind().0 == self.resource.gv)
     }
 
     /// The subresource of the path, if it can be read and written.
-    pub fn part(&self) -> Result<&Part> {
+    pub fn part(&self) -> Result<&SubresourceStrategy> {
         let own = self.resource.custom.as_ref().filter(|_| self.subresource == "scale");
         let part = match own {
             Some(custom) => custom.scale.as_ref(),
-            None => parts::of(self.subresource),
+            None => subresources::of(self.subresource),
         };
         part.ok_or_else(Status::no_such_resource)
     }
@@ -259,8 +259,8 @@ impl Call<'_> {
     }
 
     /// The user as the rules of kinds see them.
-    pub fn writer(&self) -> Writer {
-        Writer {
+    pub fn writer(&self) -> UserInfo {
+        UserInfo {
             name: self.user.name.clone(),
             uid: self.user.uid.clone(),
             groups: self.user.groups.clone(),
@@ -269,7 +269,7 @@ impl Call<'_> {
     }
 
     /// Adds warnings. Repeated attempts add them once.
-    pub fn warn(&self, warned: kinds::Warned) {
+    pub fn warn(&self, warned: kinds::WarningList) {
         warned.into_iter().for_each(|warning| self.warnings.add(warning));
     }
 

@@ -11,13 +11,13 @@ use crate::api::kinds;
 use crate::api::limits::OBJECT_PARTS;
 use crate::api::media::Encoding;
 use crate::api::options::{DeleteOptions, FieldValidation};
-use crate::api::parts;
 use crate::api::schema::{GroupVersionKind, TypeId, default};
 use crate::api::select;
 use crate::api::status::{Result, Status};
+use crate::api::subresources;
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words::META_GROUP;
+use crate::api::well_known::META_GROUP;
 
 use super::{Backend, Call};
 
@@ -28,7 +28,7 @@ impl Backend {
         let (gv, name) = call.shown_kind();
         let kind = GroupVersionKind::new(&gv.group, &gv.version, name);
         let Decoded { mut value, mut strict } = self.decode(call, &kind).or_else(|refused| {
-            let older = parts::eviction::older_version(&kind).ok_or_else(|| refused.clone())?;
+            let older = subresources::eviction::older_version(&kind).ok_or_else(|| refused.clone())?;
             let decoded = self.decode_any_version(call, &kind).ok();
             decoded.filter(|decoded| decoded.value.str("apiVersion") == older).ok_or(refused)
         })?;
@@ -60,7 +60,7 @@ impl Backend {
         }
         // The kind's own defaulting comes first: it can still see which fields the client omitted.
         let (gv, name) = call.shown_kind();
-        kinds::fill_in(kinds::rules(&gv.group, name), &mut value, self.terms);
+        kinds::apply_defaults(kinds::rules(&gv.group, name), &mut value, self.features);
         default::apply(&self.registry, self.type_of(gv, name)?, &mut value);
         // A subresource of another kind is not stored in that form.
         if *name != *call.resource.kind {

@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use crate::api::ownership::view::View;
-use crate::api::ownership::{self, Versions, Write};
-use crate::api::parts::Part;
+use crate::api::managed_fields::scale_view::ScaleView;
+use crate::api::managed_fields::{self, Versions, Write};
 use crate::api::schema::Registry;
 use crate::api::status::Result;
+use crate::api::subresources::SubresourceStrategy;
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words::SERVER_NAME;
+use crate::api::well_known::SERVER_NAME;
 
 use super::{Backend, Call};
 
@@ -25,7 +25,7 @@ impl Backend {
             reset.extend_from_slice(&NEVER_NEW);
         }
         let (manager, now) = (call.manager(), self.now());
-        ownership::record(&self.versions(call), &call.owned_write(&manager, &now, &reset), old, new);
+        managed_fields::record(&self.versions(call), &call.owned_write(&manager, &now, &reset), old, new);
     }
 
     /// Updates managedFields for a change that this server makes itself to an object of another kind.
@@ -44,7 +44,7 @@ impl Backend {
     pub(super) fn show_owned<'v>(
         &self,
         call: &Call<'_>,
-        part: &Part,
+        part: &SubresourceStrategy,
         object: &'v Value,
     ) -> Result<Cow<'v, Value>> {
         let mut shown = part.show(object)?;
@@ -58,7 +58,7 @@ impl Backend {
     pub(super) fn write_owned(
         &self,
         call: &Call<'_>,
-        part: &Part,
+        part: &SubresourceStrategy,
         object: &Value,
         body: Value,
     ) -> Result<Value> {
@@ -72,9 +72,9 @@ impl Backend {
     }
 
     /// The field that a subresource of another kind shares with its object.
-    fn view<'a>(&'a self, call: &'a Call<'_>, part: &'a Part) -> Option<View<'a>> {
+    fn view<'a>(&'a self, call: &'a Call<'_>, part: &'a SubresourceStrategy) -> Option<ScaleView<'a>> {
         let field = part.shared_field()?;
-        Some(View {
+        Some(ScaleView {
             whole: self.whole_versions(call),
             version: &call.resource.gv,
             shown: call.shown_kind().0,
@@ -106,9 +106,10 @@ impl Backend {
     pub(super) fn reset(&self, call: &Call<'_>) -> Vec<&'static [&'static str]> {
         let has_status = call.kind().has_status;
         if call.resource.custom.is_some() {
-            return ownership::custom_reset_fields(call.subresource, has_status).to_vec();
+            return managed_fields::custom_reset_fields(call.subresource, has_status).to_vec();
         }
-        ownership::reset_fields(call.of().group, &call.resource.kind, call.subresource, has_status).to_vec()
+        managed_fields::reset_fields(call.of().group, &call.resource.kind, call.subresource, has_status)
+            .to_vec()
     }
 }
 
@@ -122,15 +123,15 @@ pub(super) fn record_own(
     new: &mut Value,
 ) {
     let versions = Versions { registry, kind, stored: version, elsewhere: None };
-    let reset = ownership::reset_fields(&version.group, kind, subresource, !subresource.is_empty());
+    let reset = managed_fields::reset_fields(&version.group, kind, subresource, !subresource.is_empty());
     let write = Write { manager: SERVER_NAME, version, subresource, now, reset };
-    ownership::record(&versions, &write, old, new);
+    managed_fields::record(&versions, &write, old, new);
 }
 
 impl Call<'_> {
     /// The field manager: from the query or the user agent.
     pub(super) fn manager(&self) -> String {
-        ownership::manager_name(&self.query.text("fieldManager"), self.user_agent)
+        managed_fields::manager_name(&self.query.text("fieldManager"), self.user_agent)
     }
 
     /// The write as field ownership sees it.

@@ -14,16 +14,18 @@ use serde_json::value::RawValue;
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::{self, cbor, protobuf};
 use crate::api::convert::convert;
-use crate::api::form::{Form, Include, MetaVersion, Shape, inner};
 use crate::api::media::Encoding;
 use crate::api::meta;
 use crate::api::print;
-use crate::api::schema::encode::Form as Telling;
+use crate::api::response_format::{
+    IncludeObject, MetaVersion, Representation, ResponseFormat, partial_metadata,
+};
+use crate::api::schema::encode::EmptyLists as Telling;
 use crate::api::schema::{Registry, TypeId};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words::{INITIAL_EVENTS_BLUEPRINT, INITIAL_EVENTS_END, META_GROUP};
+use crate::api::well_known::{INITIAL_EVENTS_BLUEPRINT, INITIAL_EVENTS_END, META_GROUP};
 
 use super::list::ITEMS_PER_TURN;
 use super::{Backend, Call};
@@ -62,12 +64,14 @@ impl<'a> Kept<'a> {
 /// Tells whether a cached form of an object is still useful: those from before a change of the custom definition are not.
 pub(super) fn is_living(resource: &Resource) -> impl Fn(Variant) -> bool {
     let living = resource.custom.as_ref().map(|custom| custom.ordinals.clone());
-    move |variant: Variant| living.as_ref().is_none_or(|living| living.contains(&(variant.0 / Form::NUMBERS)))
+    move |variant: Variant| {
+        living.as_ref().is_none_or(|living| living.contains(&(variant.0 / ResponseFormat::NUMBERS)))
+    }
 }
 
 /// The cache key of a form of an object.
-pub(super) fn variant(resource: &Resource, form: Form) -> Variant {
-    Variant(resource.ordinal * Form::NUMBERS + form.number())
+pub(super) fn variant(resource: &Resource, form: ResponseFormat) -> Variant {
+    Variant(resource.ordinal * ResponseFormat::NUMBERS + form.number())
 }
 
 impl Backend {
@@ -108,7 +112,7 @@ impl Backend {
     pub(super) fn presented(
         &self,
         resource: &Resource,
-        form: Form,
+        form: ResponseFormat,
         value: &Value,
         columns: bool,
     ) -> Result<Bytes> {
@@ -130,7 +134,7 @@ impl Backend {
     pub fn bookmark(
         &self,
         resource: &Resource,
-        form: Form,
+        form: ResponseFormat,
         at: Revision,
         initial_end: bool,
         columns: bool,
@@ -146,7 +150,8 @@ impl Backend {
             metadata.entry("annotations").set(INITIAL_EVENTS_END, "true");
             metadata.entry("annotations").set(INITIAL_EVENTS_BLUEPRINT, blueprint);
         }
-        let text = matches!(form.encoding, Encoding::Json | Encoding::Yaml) && form.shape == Shape::Whole;
+        let text =
+            matches!(form.encoding, Encoding::Json | Encoding::Yaml) && form.shape == Representation::Whole;
         if resource.custom.is_some() && text {
             // Encoded as it is: defaults would be misleading in a bookmark.
             return Ok(Bytes::from(codec::encode(&self.registry, self.registry.free_object(), &value)));
@@ -155,21 +160,27 @@ impl Backend {
     }
 
     /// Encodes an object in this form, with its kind. `columns`: a table includes its column definitions.
-    pub fn present(&self, resource: &Resource, form: Form, object: &Object, columns: bool) -> Result<Bytes> {
+    pub fn present(
+        &self,
+        resource: &Resource,
+        form: ResponseFormat,
+        object: &Object,
+        columns: bool,
+    ) -> Result<Bytes> {
         match (form.encoding, form.shape) {
             (Encoding::Protobuf, _) => {
                 let message = self.protobuf_message(resource, form, object)?;
                 Ok(self.enveloped(resource, form, &message))
             }
-            (Encoding::Json | Encoding::Yaml, Shape::Whole) if resource.is_storage_version() => {
+            (Encoding::Json | Encoding::Yaml, Representation::Whole) if resource.is_storage_version() => {
                 Ok(object.bytes.clone())
             }
-            (Encoding::Json | Encoding::Yaml, Shape::Whole) if resource.custom.is_some() => {
-                object.variant(variant(resource, Form::PLAIN), is_living(resource), |object| {
+            (Encoding::Json | Encoding::Yaml, Representation::Whole) if resource.custom.is_some() => object
+                .variant(variant(resource, ResponseFormat::PLAIN), is_living(resource), |object| {
                     self.json(resource, Kept::of(object))
-                })
-            }
-            (_, Shape::Table(..)) | (Encoding::Json | Encoding::Yaml, Shape::Metadata(_)) => {
+                }),
+            (_, Representation::Table(..))
+            | (Encoding::Json | Encoding::Yaml, Representation::Metadata(_)) => {
                 self.made(resource, form, Kept::of(object), columns)
             }
             _ => object.variant(variant(resource, form), is_living(resource), |object| {
@@ -179,15 +190,20 @@ impl Backend {
     }
 
     /// The Protobuf message of an object without its envelope: an item of a list. Cached.
-    pub fn protobuf_message(&self, resource: &Resource, form: Form, object: &Object) -> Result<Bytes> {
+    pub fn protobuf_message(
+        &self,
+        resource: &Resource,
+        form: ResponseFormat,
+        object: &Object,
+    ) -> Result<Bytes> {
         object.variant(variant(resource, form), is_living(resource), |object| {
             self.message(resource, form, Kept::of(object))
         })
     }
 
-    fn message(&self, resource: &Resource, form: Form, kept: Kept<'_>) -> Result<Bytes> {
+    fn message(&self, resource: &Resource, form: ResponseFormat, kept: Kept<'_>) -> Result<Bytes> {
         // An object stored in the requested version is transcoded directly, without building a value.
-        if form.shape == Shape::Whole && resource.is_storage_version() {
+        if form.shape == Representation::Whole && resource.is_storage_version() {
             let ty = self.type_of(&resource.gv, &resource.kind)?;
             let message = protobuf::transcode(&self.registry, ty, kept.bytes);
             return message.map(Bytes::from).ok_or_else(|| kept.unreadable());
@@ -223,23 +239,29 @@ impl Backend {
         Ok(Bytes::from(protobuf::encode_object(&self.registry, ty, &list)))
     }
 
-    fn enveloped(&self, resource: &Resource, form: Form, message: &[u8]) -> Bytes {
+    fn enveloped(&self, resource: &Resource, form: ResponseFormat, message: &[u8]) -> Bytes {
         let (api_version, kind) = match form.shape {
-            Shape::Metadata(version) => (version.api_version(), "PartialObjectMetadata"),
+            Representation::Metadata(version) => (version.api_version(), "PartialObjectMetadata"),
             _ => (&*resource.api_version, &*resource.kind),
         };
         Bytes::from(protobuf::envelope(api_version, kind, message))
     }
 
     /// Encodes everything but Protobuf, without the cache.
-    fn made(&self, resource: &Resource, form: Form, kept: Kept<'_>, columns: bool) -> Result<Bytes> {
+    fn made(
+        &self,
+        resource: &Resource,
+        form: ResponseFormat,
+        kept: Kept<'_>,
+        columns: bool,
+    ) -> Result<Bytes> {
         if form.encoding == Encoding::Cbor {
             return self.cbor(resource, form, kept, false);
         }
         let json = match form.shape {
-            Shape::Whole => self.json(resource, kept)?,
-            Shape::Metadata(version) => partial(version, kept)?,
-            Shape::Table(version, include) => {
+            Representation::Whole => self.json(resource, kept)?,
+            Representation::Metadata(version) => partial(version, kept)?,
+            Representation::Table(version, include) => {
                 let value = self.stored_value(resource, kept)?;
                 let revision = value.at(&["metadata", "resourceVersion"]).and_then(Value::as_str);
                 let list_meta = match revision {
@@ -259,10 +281,10 @@ impl Backend {
     }
 
     /// Encodes an object in CBOR: whole, or as a list item without kind and apiVersion.
-    fn cbor(&self, resource: &Resource, form: Form, kept: Kept<'_>, item: bool) -> Result<Bytes> {
+    fn cbor(&self, resource: &Resource, form: ResponseFormat, kept: Kept<'_>, item: bool) -> Result<Bytes> {
         let (ty, value) = self.shaped(resource, form, kept)?;
         // Items of custom resources state their kind, because clients may not know it.
-        let whole = !item || matches!(form.shape, Shape::Metadata(_)) || resource.custom.is_some();
+        let whole = !item || matches!(form.shape, Representation::Metadata(_)) || resource.custom.is_some();
         Ok(Bytes::from(match whole {
             true => cbor::encode_object(&self.registry, ty, &value, Telling::Kept),
             false => cbor::encode_item(&self.registry, ty, &value),
@@ -270,7 +292,7 @@ impl Backend {
     }
 
     /// Encodes a list item in CBOR.
-    pub fn cbor_item(&self, resource: &Resource, form: Form, object: &Object) -> Result<Bytes> {
+    pub fn cbor_item(&self, resource: &Resource, form: ResponseFormat, object: &Object) -> Result<Bytes> {
         let bytes = self.cbor(resource, form, Kept::of(object), true)?;
         Ok(match bytes.strip_prefix(&cbor::PREFIX) {
             Some(item) => bytes.slice_ref(item),
@@ -279,9 +301,9 @@ impl Backend {
     }
 
     /// The object as a value in the requested form, and its type.
-    fn shaped(&self, resource: &Resource, form: Form, kept: Kept<'_>) -> Result<(TypeId, Value)> {
+    fn shaped(&self, resource: &Resource, form: ResponseFormat, kept: Kept<'_>) -> Result<(TypeId, Value)> {
         match form.shape {
-            Shape::Metadata(version) => {
+            Representation::Metadata(version) => {
                 let ty = partial_type(&self.registry)?;
                 Ok((ty, self.value_of(ty, kept, &partial(version, kept)?)?))
             }
@@ -305,7 +327,7 @@ impl Backend {
     pub fn put_table_row(
         &self,
         resource: &Resource,
-        (version, include): (MetaVersion, Include),
+        (version, include): (MetaVersion, IncludeObject),
         object: &Object,
         is_first: bool,
         table: &mut Vec<u8>,
@@ -322,13 +344,13 @@ impl Backend {
         &self,
         resource: &Resource,
         version: MetaVersion,
-        include: Include,
+        include: IncludeObject,
         kept: Kept<'_>,
     ) -> Result<Option<Bytes>> {
         match include {
-            Include::None => Ok(None),
-            Include::Metadata => partial(version, kept).map(Some),
-            Include::Object => self.json(resource, kept).map(Some),
+            IncludeObject::None => Ok(None),
+            IncludeObject::Metadata => partial(version, kept).map(Some),
+            IncludeObject::Object => self.json(resource, kept).map(Some),
         }
     }
 
@@ -402,7 +424,7 @@ impl Backend {
 
 /// The PartialObjectMetadata of an object.
 fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
-    let metadata = inner::metadata(kept.bytes, kept.metadata()?);
+    let metadata = partial_metadata::metadata(kept.bytes, kept.metadata()?);
     let mut json = BytesMut::with_capacity(metadata.len() + 80);
     json.put_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":""#);
     json.put_slice(version.api_version().as_bytes());

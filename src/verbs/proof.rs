@@ -5,18 +5,18 @@ use base64::engine::general_purpose::STANDARD;
 use openssl::pkey::Id;
 use openssl::x509::X509Req;
 
-use crate::api::field::{FieldError, Path};
-use crate::api::kinds::Errors;
+use crate::api::field::{FieldError, FieldPath};
+use crate::api::kinds::ErrorList;
 use crate::api::value::Value;
 use crate::signatures;
 
 /// Adds an error if a new CertificateSigningRequest is not signed by its key. The rules of the kind cannot do cryptography, so
 /// the check stands beside them. The error is placed after those of the metadata, as in the reference.
-pub fn check(request: &Value, errors: Errors) -> Errors {
+pub fn check(request: &Value, errors: ErrorList) -> ErrorList {
     let Some(wrong) = wrong_signature(request) else { return errors };
-    let path = Path::new("spec").child("request");
+    let path = FieldPath::new("spec").child("request");
     let error = FieldError::invalid(&path, "[]byte{}", wrong);
-    let (mut all, mut error) = (Errors::new(), Some(error));
+    let (mut all, mut error) = (ErrorList::new(), Some(error));
     for known in errors {
         if !known.path.to_string().starts_with("metadata") {
             all.extend(error.take());
@@ -77,9 +77,9 @@ mod tests {
             };
             assert_eq!(wrong_signature(&signed_by(&key)), None);
             assert_eq!(wrong_signature(&signed_by(&other)), Some(wanted));
-            let mut errors = Errors::new();
+            let mut errors = ErrorList::new();
             for field in ["metadata", "spec"] {
-                errors.push(FieldError::required(&Path::new(field).child("x"), ""));
+                errors.push(FieldError::required(&FieldPath::new(field).child("x"), ""));
             }
             let all: Vec<String> =
                 check(&signed_by(&other), errors).iter().map(|error| error.path.to_string()).collect();

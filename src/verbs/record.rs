@@ -11,7 +11,7 @@ use crate::api::codec::{self, json};
 use crate::api::media::PatchType;
 use crate::api::meta;
 use crate::api::value::Value;
-use crate::api::words::META_GROUP;
+use crate::api::well_known::META_GROUP;
 
 use super::{Backend, Call};
 

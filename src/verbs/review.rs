@@ -9,14 +9,14 @@ use pilothouse_actors::identity::Credentials;
 use pilothouse_actors::object::TypeName;
 
 use crate::api::catalog::resource::{Resource, Stored};
-use crate::api::kinds::Errors;
+use crate::api::kinds::ErrorList;
 use crate::api::meta;
 use crate::api::options::WriteOptions;
-use crate::api::reviews::access::{self, About};
+use crate::api::reviews::access::{self, ReviewedSubject};
 use crate::api::reviews::{self, IDENTITY_GROUP, token};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
-use crate::api::words::AUTHORIZATION_GROUP;
+use crate::api::well_known::AUTHORIZATION_GROUP;
 
 use super::admission::{Operation, Write};
 use super::{Answered, Backend, Call, Reply, create, rights};
@@ -25,7 +25,7 @@ use super::{Answered, Backend, Call, Reply, create, rights};
 #[derive(Clone, Copy)]
 enum Question {
     /// May this user do this?
-    Access(About),
+    Access(ReviewedSubject),
     /// Which rights does the asking user have?
     Rights,
     /// Who is the asking user?
@@ -36,9 +36,9 @@ enum Question {
 
 /// All reviews that are answered here.
 const QUESTIONS: [(&str, &str, Question); 6] = [
-    (AUTHORIZATION_GROUP, "SelfSubjectAccessReview", Question::Access(About::Oneself)),
-    (AUTHORIZATION_GROUP, "SubjectAccessReview", Question::Access(About::Anybody)),
-    (AUTHORIZATION_GROUP, "LocalSubjectAccessReview", Question::Access(About::AnybodyIn)),
+    (AUTHORIZATION_GROUP, "SelfSubjectAccessReview", Question::Access(ReviewedSubject::Oneself)),
+    (AUTHORIZATION_GROUP, "SubjectAccessReview", Question::Access(ReviewedSubject::Anybody)),
+    (AUTHORIZATION_GROUP, "LocalSubjectAccessReview", Question::Access(ReviewedSubject::AnybodyIn)),
     (AUTHORIZATION_GROUP, "SelfSubjectRulesReview", Question::Rights),
     (IDENTITY_GROUP, "SelfSubjectReview", Question::Identity),
     (IDENTITY_GROUP, "TokenReview", Question::Token),
@@ -85,7 +85,7 @@ async fn admitted(backend: &Backend, call: &Call<'_>, review: &Value) -> Result<
 }
 
 /// 422 for an invalid review. The reference omits its kind and name.
-fn refuse(call: &Call<'_>, errors: &Errors) -> Result<()> {
+fn refuse(call: &Call<'_>, errors: &ErrorList) -> Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid(call.of().group, "", "", errors)) }
 }
 
@@ -106,17 +106,22 @@ async fn token(backend: &Backend, call: &Call<'_>, mut review: Value) -> Result<
     Ok(review)
 }
 
-async fn access(backend: &Backend, call: &Call<'_>, mut review: Value, about: About) -> Result<Value> {
+async fn access(
+    backend: &Backend,
+    call: &Call<'_>,
+    mut review: Value,
+    about: ReviewedSubject,
+) -> Result<Value> {
     // First, because without the feature gate selectors are dropped unread.
     let question = access::question(&mut review, backend.judges_selectors);
     refuse(call, &access::validate(&review, about))?;
-    if about == About::AnybodyIn && call.namespace.is_empty() {
+    if about == ReviewedSubject::AnybodyIn && call.namespace.is_empty() {
         return Err(Status::bad_request("namespace is required on this type: "));
     }
     admitted(backend, call, &review).await?;
     let identity = match about {
-        About::Oneself => Arc::new(call.user.clone()),
-        About::Anybody | About::AnybodyIn => Arc::new(access::subject(&review)),
+        ReviewedSubject::Oneself => Arc::new(call.user.clone()),
+        ReviewedSubject::Anybody | ReviewedSubject::AnybodyIn => Arc::new(access::subject(&review)),
     };
     let (action, selection) = (Arc::new(question.action.clone()), Arc::new(question.selection.clone()));
     let asked = Judge { identity: identity.clone(), action: action.clone(), selection };

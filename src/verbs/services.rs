@@ -30,12 +30,12 @@ use crate::api::schema::{Registry, TypeId, time};
 use crate::api::select;
 use crate::api::services::addresses::{AddressRange, Family};
 use crate::api::services::families::{self, Families};
-use crate::api::services::ports::Ask;
-use crate::api::services::{Holdings, carry, list, ports, spec};
+use crate::api::services::ports::NodePortRequest;
+use crate::api::services::{ServiceAllocations, list, ports, retained_fields, spec};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words::NETWORKING_GROUP;
+use crate::api::well_known::NETWORKING_GROUP;
 use crate::ids;
 use crate::limits::RELEASE_ATTEMPTS;
 
@@ -75,7 +75,7 @@ enum Told {
     /// The Service does not exist.
     Absent,
     /// The Service has these.
-    Holds(Holdings),
+    Holds(ServiceAllocations),
     /// The Service cannot be decoded, so anything may be in use.
     Unknown,
 }
@@ -207,7 +207,7 @@ impl Services {
             None => Told::Absent,
             Some(object) => self
                 .decode(&object, "", "Service")
-                .map_or(Told::Unknown, |service| Told::Holds(Holdings::of(&service))),
+                .map_or(Told::Unknown, |service| Told::Holds(ServiceAllocations::of(&service))),
         })
     }
 
@@ -227,7 +227,7 @@ impl Services {
                     service = owner.as_str(),
                     "the service cannot be read: nothing of it is given back"
                 );
-                (doubt.held, doubt.endpoints) = (Holdings::default(), false);
+                (doubt.held, doubt.endpoints) = (ServiceAllocations::default(), false);
             }
         }
         let ports = std::mem::take(&mut doubt.held.ports);
@@ -297,7 +297,7 @@ pub async fn claim_new(
     if !is_service(call) {
         return Ok(Claim::none());
     }
-    carry::mirror_address(service.entry("spec"));
+    retained_fields::mirror_address(service.entry("spec"));
     take(backend, call, service, None, dry_run).await
 }
 
@@ -313,14 +313,14 @@ pub async fn claim_changed(
         return Ok(Claim::none());
     }
     if call.subresource.is_empty() {
-        carry::keep_given(service, old);
+        retained_fields::keep_given(service, old);
         return take(backend, call, service, Some(old), dry_run).await;
     }
     // A write of a subresource takes nothing, but it may be the last step of a pending deletion.
     if dry_run || !meta::is_terminating(old) {
         return Ok(Claim::none());
     }
-    Ok(leaving(backend, call, call.key(meta::name(old)), Holdings::of(old)))
+    Ok(leaving(backend, call, call.key(meta::name(old)), ServiceAllocations::of(old)))
 }
 
 /// Remembers the addresses and ports of a service that is about to be removed.
@@ -328,13 +328,14 @@ pub fn claim_gone(backend: &Backend, call: &Call<'_>, object: &Object) -> Claim 
     if !is_service(call) {
         return Claim::none();
     }
-    let before = backend.load(call, object).map(|service| Holdings::of(&service)).unwrap_or_default();
+    let before =
+        backend.load(call, object).map(|service| ServiceAllocations::of(&service)).unwrap_or_default();
     leaving(backend, call, object.key.clone(), before)
 }
 
-fn leaving(backend: &Backend, call: &Call<'_>, owner: Key, before: Holdings) -> Claim {
+fn leaving(backend: &Backend, call: &Call<'_>, owner: Key, before: ServiceAllocations) -> Claim {
     let (services, permit) = (backend.services.clone(), call.permit.clone());
-    Open { services, owner, taken: Holdings::default(), before, goes: true, permit }.into()
+    Open { services, owner, taken: ServiceAllocations::default(), before, goes: true, permit }.into()
 }
 
 async fn take(
@@ -351,7 +352,7 @@ async fn take(
     let addresses =
         was.map_or_else(|| families::asked_by_new(now), |was| families::asked_by_changed(now, was));
     let ports = was.map_or_else(|| ports::for_new(now), |was| ports::for_changed(now, was));
-    let refused = |refused: NotGot, service: &Value, asks: &[Ask]| match refused.told(
+    let refused = |refused: NotGot, service: &Value, asks: &[NodePortRequest]| match refused.told(
         service,
         asks,
         &services.port_range,
@@ -367,7 +368,7 @@ async fn take(
         service: service.clone(),
         addresses,
         ports: ports.clone(),
-        before: old.map(Holdings::of).unwrap_or_default(),
+        before: old.map(ServiceAllocations::of).unwrap_or_default(),
         goes: old.is_some_and(meta::is_terminating),
     };
     let taking = services.clone().take(call.key(&name), wanted, call.permit.clone());

@@ -11,8 +11,8 @@ use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::{Resource, Stored};
 use crate::api::meta;
 use crate::api::options::WriteOptions;
-use crate::api::parts;
 use crate::api::status::{GroupResource, Result, Status};
+use crate::api::subresources;
 use crate::api::value::Value;
 
 use super::admission::{Operation, Write};
@@ -32,7 +32,8 @@ pub fn target<'a>(
     } else {
         (resource, subresource)
     };
-    let served = parts::of(subresource).is_some() || matches!(subresource, "binding" | "eviction" | "token");
+    let served =
+        subresources::of(subresource).is_some() || matches!(subresource, "binding" | "eviction" | "token");
     resource.stored.as_ref().filter(|_| served).map(|stored| (resource, stored, subresource))
 }
 

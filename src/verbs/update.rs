@@ -5,13 +5,13 @@ use pilothouse_actors::object::Object;
 use pilothouse_actors::turns::{Basis, Turn, Turning};
 
 use crate::api::deletion;
-use crate::api::field::{FieldError, Path};
-use crate::api::kinds::{self, Occasion};
+use crate::api::field::{FieldError, FieldPath};
+use crate::api::kinds::{self, WriteContext};
+use crate::api::managed_fields;
 use crate::api::meta;
 use crate::api::options::{self, WriteOptions};
-use crate::api::ownership;
-use crate::api::parts::Part;
 use crate::api::status::{GroupResource, Result, Status};
+use crate::api::subresources::SubresourceStrategy;
 use crate::api::value::Value;
 use crate::limits::WRITE_ATTEMPTS;
 
@@ -130,7 +130,7 @@ async fn settle(backend: &Backend, call: &Call<'_>) -> Result<()> {
 async fn follow(
     backend: &Backend,
     call: &Call<'_>,
-    part: &Part,
+    part: &SubresourceStrategy,
     state: &dyn NewState,
     (current, turn): (&Object, Option<Turn>),
     dry_run: bool,
@@ -156,14 +156,14 @@ async fn follow(
 /// Validates and stores a new state.
 async fn change(
     write: &Write<'_>,
-    part: &Part,
+    part: &SubresourceStrategy,
     (current, turn): (&Object, Option<Turn>),
     (new, old): (Value, &Value),
     dry_run: bool,
 ) -> Result<Outcome> {
     let Write { backend, call, .. } = *write;
     let mut new = complete(backend, call, part, new, old)?;
-    ownership::keep_times(old, &mut new);
+    managed_fields::keep_times(old, &mut new);
     let shown = part.show(&new)?;
     backend.admission.validate(write, &shown).await?;
     put(backend, call, (current, turn), (new, old), dry_run).await
@@ -201,12 +201,17 @@ fn check_viewed(call: &Call<'_>, body: &Value, was: &Value) -> Result<()> {
     Err(Status::conflict(of, call.name, &why))
 }
 
-fn check_version(call: &Call<'_>, part: &Part, wanted: Option<u64>, current: u64) -> Result<()> {
+fn check_version(
+    call: &Call<'_>,
+    part: &SubresourceStrategy,
+    wanted: Option<u64>,
+    current: u64,
+) -> Result<()> {
     match wanted {
         Some(wanted) if wanted != current => Err(Status::stale(call.of(), call.name)),
         // A subresource of another kind need not have a resourceVersion, even if its object needs one.
         None if !call.kind().rules.unconditional_update && !part.is_view() => {
-            let path = Path::new("metadata").child("resourceVersion");
+            let path = FieldPath::new("metadata").child("resourceVersion");
             let errors = [FieldError::invalid(&path, "0x0", "must be specified for an update")];
             let of = call.of();
             Err(Status::invalid(of.group, of.resource, call.name, &errors))
@@ -216,12 +221,18 @@ fn check_version(call: &Call<'_>, part: &Part, wanted: Option<u64>, current: u64
 }
 
 /// Restores fields that the client must not change, and validates.
-fn complete(backend: &Backend, call: &Call<'_>, part: &Part, mut value: Value, old: &Value) -> Result<Value> {
+fn complete(
+    backend: &Backend,
+    call: &Call<'_>,
+    part: &SubresourceStrategy,
+    mut value: Value,
+    old: &Value,
+) -> Result<Value> {
     let now = backend.now();
-    let occasion = Occasion { now: &now, user: &call.writer(), terms: backend.terms };
+    let context = WriteContext { now: &now, user: &call.writer(), features: backend.features };
     // Without a resourceVersion the current one is meant; validation requires it.
     meta::copy(value.entry("metadata"), meta::of(old), "resourceVersion");
-    let checked = part.settle(call.kind(), &mut value, old, &occasion);
+    let checked = part.settle(call.kind(), &mut value, old, &context);
     match backend.check_rules(call, &value, Some(old), checked) {
         Ok(warned) => {
             call.warn(warned);

@@ -19,10 +19,10 @@ use pilothouse_actors::window::{Change, Event};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::{cbor, encode_document, protobuf};
-use crate::api::form::{Form, Shape};
 use crate::api::media::Encoding;
 use crate::api::options::{self, ListOptions};
 use crate::api::print;
+use crate::api::response_format::{Representation, ResponseFormat};
 use crate::api::status::{Result, Status};
 use crate::ids;
 use crate::metrics::watches::OpenWatch;
@@ -150,7 +150,7 @@ fn lifetime(options: &ListOptions, minimum: Duration) -> Duration {
 struct EventFrames {
     backend: Rc<Backend>,
     resource: Arc<Resource>,
-    form: Form,
+    form: ResponseFormat,
     /// Column definitions are sent once, with the first row, except for kinds that repeat them.
     columns: Cell<bool>,
     /// Converted objects by their stored bytes, for the events of one turn at most.
@@ -174,7 +174,7 @@ impl EventFrames {
     }
 }
 
-fn wrap(form: Form, kind: &str, object: &[u8]) -> Bytes {
+fn wrap(form: ResponseFormat, kind: &str, object: &[u8]) -> Bytes {
     match form.encoding {
         Encoding::Json | Encoding::Yaml => json_line(kind, object),
         Encoding::Protobuf => Bytes::from(protobuf::watch_frame(kind, object)),
@@ -182,7 +182,7 @@ fn wrap(form: Form, kind: &str, object: &[u8]) -> Bytes {
     }
 }
 
-fn error(backend: &Backend, form: Form, status: &Status) -> Bytes {
+fn error(backend: &Backend, form: ResponseFormat, status: &Status) -> Bytes {
     let object = encode_document(&backend.registry, form.encoding, &status.to_json());
     wrap(form, "ERROR", &object.unwrap_or_else(|_| status.to_json()))
 }
@@ -200,7 +200,7 @@ fn json_line(kind: &str, object: &[u8]) -> Bytes {
 
 impl Frames for EventFrames {
     fn variant(&self) -> Variant {
-        let described = matches!(self.form.shape, Shape::Table(..)) && self.columns.get();
+        let described = matches!(self.form.shape, Representation::Table(..)) && self.columns.get();
         Variant(2 * variant(&self.resource, self.form).0 + u32::from(described))
     }
 

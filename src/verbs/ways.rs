@@ -5,7 +5,7 @@ mod resolve;
 use hyper::Uri;
 use pilothouse_actors::permit::Permit;
 
-use crate::api::hooks::Way;
+use crate::api::admission_webhooks::ClientConfig;
 use crate::webhook::hooks::Place;
 
 use super::Backend;
@@ -25,7 +25,7 @@ pub struct Target {
     pub url: String,
 }
 
-fn target(way: &Way, authority_pem: &[u8]) -> Result<Target, String> {
+fn target(way: &ClientConfig, authority_pem: &[u8]) -> Result<Target, String> {
     let unusable = |why: &str| format!("could not get REST client: {why}");
     let place = |secure, host: &str, port| Place {
         secure,
@@ -34,8 +34,8 @@ fn target(way: &Way, authority_pem: &[u8]) -> Result<Target, String> {
         authority_pem: authority_pem.to_vec(),
     };
     match way {
-        Way::None => Err(unusable("webhook configuration must have either service or URL")),
-        Way::Service { namespace, name, path, port } => {
+        ClientConfig::None => Err(unusable("webhook configuration must have either service or URL")),
+        ClientConfig::Service { namespace, name, path, port } => {
             let host = format!("{name}.{namespace}.svc");
             let path = rooted(path);
             Ok(Target {
@@ -46,7 +46,7 @@ fn target(way: &Way, authority_pem: &[u8]) -> Result<Target, String> {
                 says_port: true,
             })
         }
-        Way::Url(url) => {
+        ClientConfig::Url(url) => {
             let uri: Uri = url.parse().map_err(|error| unusable(&format!("Unparsable URL: {error}")))?;
             let host = uri.host().ok_or_else(|| unusable("the URL has no host"))?;
             let secure = uri.scheme_str() != Some("http");
@@ -72,7 +72,7 @@ fn rooted(path: &str) -> String {
 
 impl Target {
     /// Resolves a client configuration. Errors are in the reference's words.
-    pub fn of(way: &Way, authority_pem: &[u8]) -> Result<Target, String> {
+    pub fn of(way: &ClientConfig, authority_pem: &[u8]) -> Result<Target, String> {
         target(way, authority_pem)
     }
 }
@@ -81,14 +81,14 @@ impl Target {
 pub async fn place(
     asker: (&Backend, &Permit),
     to_endpoints: bool,
-    way: &Way,
+    way: &ClientConfig,
 ) -> Result<Option<(String, u16)>, String> {
     match way {
-        Way::Service { namespace, name, port, .. } => {
+        ClientConfig::Service { namespace, name, port, .. } => {
             let service = (namespace.as_str(), name.as_str(), *port);
             resolve::service(asker, to_endpoints, service).await.map(Some)
         }
-        Way::Url(_) | Way::None => Ok(None),
+        ClientConfig::Url(_) | ClientConfig::None => Ok(None),
     }
 }
 
@@ -99,12 +99,12 @@ mod tests {
     #[test]
     fn every_way_has_a_url() {
         let (namespace, name, path) = ("n".to_owned(), "s".to_owned(), "p/q/".to_owned());
-        let service = Way::Service { namespace, name, path, port: 443 };
+        let service = ClientConfig::Service { namespace, name, path, port: 443 };
         for (way, url, known_as, port) in [
             (service, "https://s.n.svc:443/p/q", "s.n.svc:443", 443),
-            (Way::Url("https://h".into()), "https://h/", "h:443", 443),
-            (Way::Url("https://h:8443/a/".into()), "https://h:8443/a", "h:8443", 8443),
-            (Way::Url("https://[::1]:1/a".into()), "https://[::1]:1/a", "[::1]:1", 1),
+            (ClientConfig::Url("https://h".into()), "https://h/", "h:443", 443),
+            (ClientConfig::Url("https://h:8443/a/".into()), "https://h:8443/a", "h:8443", 8443),
+            (ClientConfig::Url("https://[::1]:1/a".into()), "https://[::1]:1/a", "[::1]:1", 1),
         ] {
             let target = target(&way, b"pem").unwrap();
             assert_eq!(
@@ -113,7 +113,7 @@ mod tests {
             );
             assert!(!target.place.host.contains('[') && target.place.authority_pem == b"pem");
         }
-        let wrong = target(&Way::None, b"").err().unwrap();
+        let wrong = target(&ClientConfig::None, b"").err().unwrap();
         assert!(wrong.ends_with("must have either service or URL"), "{wrong}");
     }
 }

@@ -10,9 +10,9 @@ use super::{Boot, Parts, StartError};
 use crate::auth::bootstrap_token::BootstrapTokens;
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::front_proxy::FrontProxy;
-use crate::auth::objects::Objects;
+use crate::auth::token_file::TokenFile;
+use crate::auth::token_objects::TokenObjects;
 use crate::auth::token_webhook;
-use crate::auth::tokens::TokenFile;
 use crate::kubeconfig::Access;
 use crate::metrics::Metrics;
 use crate::upstream::pool::Pool;
@@ -23,7 +23,7 @@ use crate::webhook::Service;
 pub(super) fn verifiers(
     boot: &Boot,
     (front_proxy, certificates): (&Option<Arc<FrontProxy>>, &Arc<CertificateVerifier>),
-    objects: &Arc<Objects>,
+    objects: &Arc<TokenObjects>,
     accounts: Arc<dyn Verifier>,
     providers: Option<Arc<dyn Verifier>>,
     metrics: &Arc<Metrics>,
@@ -55,7 +55,12 @@ pub(super) fn verifiers(
             audiences: config.audiences().into(),
         };
         let (service, metrics) = (service(path, &boot.pool)?, metrics.clone());
-        all.push(Arc::new(token_webhook::AskedElsewhere::new(service, settings, metrics, clock.clone())));
+        all.push(Arc::new(token_webhook::WebhookTokenVerifier::new(
+            service,
+            settings,
+            metrics,
+            clock.clone(),
+        )));
     }
     Ok(all.into())
 }

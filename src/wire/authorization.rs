@@ -9,13 +9,13 @@ use pilothouse_actors::authorizer::{Panel, Policies, Policy};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::directory::Stores as Storage;
 
-use crate::api::words::MASTERS;
+use crate::api::well_known::MASTERS;
 use crate::auth::abac::Abac;
-use crate::auth::counted::Counted;
+use crate::auth::counted::CountedAuthorizer;
 use crate::auth::modes::{AlwaysAllow, AlwaysDeny, Privileged};
 use crate::auth::node::Nodes;
 use crate::auth::rbac::{Rbac, Roles};
-use crate::auth::webhook::{self, AskedElsewhere};
+use crate::auth::webhook::{self, WebhookAuthorizer};
 use crate::config::authorization_file::{Decider, Webhook};
 use crate::config::{AuthorizationMode, Config};
 use crate::http::handler::worker::Shared;
@@ -115,12 +115,12 @@ impl Deciding {
                     Arc::new(self.asked_elsewhere(name, settings)?)
                 }
             };
-            all.push(Arc::new(Counted::new(policy, &mode.to_string(), name, &self.metrics)));
+            all.push(Arc::new(CountedAuthorizer::new(policy, &mode.to_string(), name, &self.metrics)));
         }
         Ok(all)
     }
 
-    fn asked_elsewhere(&self, name: &str, settings: &Webhook) -> Result<AskedElsewhere, String> {
+    fn asked_elsewhere(&self, name: &str, settings: &Webhook) -> Result<WebhookAuthorizer, String> {
         let path = settings.kubeconfig.display();
         let access =
             Access::read(&settings.kubeconfig).map_err(|why| format!("the webhook {name}: {why}"))?;
@@ -134,7 +134,7 @@ impl Deciding {
             denies_on_failure: settings.denies_on_failure,
             conditions: settings.conditions.clone(),
         };
-        Ok(AskedElsewhere::new(
+        Ok(WebhookAuthorizer::new(
             service,
             settings,
             self.clock.clone(),

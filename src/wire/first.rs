@@ -11,7 +11,7 @@ use futures::join;
 
 use super::{Parts, told};
 use crate::api::status::Result;
-use crate::auth::service_account::used::day;
+use crate::auth::service_account::legacy_use::day;
 use crate::verbs::{Backend, bootstrap};
 use crate::wiring::StartError;
 

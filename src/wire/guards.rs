@@ -7,15 +7,15 @@ use pilothouse_actors::authenticator::{House, Verifier};
 use pilothouse_actors::directory::Stores as Storage;
 use pilothouse_actors::identity::Identity;
 
-use crate::api::words::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
+use crate::api::well_known::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::front_proxy::FrontProxy;
-use crate::auth::objects::Objects;
 use crate::auth::rbac::{self, Roles};
 use crate::auth::service_account::Tokens;
 use crate::auth::service_account::issuer::Issuer;
+use crate::auth::service_account::legacy_use::LegacyUseSender;
 use crate::auth::service_account::metadata::Metadata;
-use crate::auth::service_account::used::Uses;
+use crate::auth::token_objects::TokenObjects;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::pki::host;
@@ -52,10 +52,10 @@ impl Guards {
         boot: &Boot,
         storage: &Storage,
         metrics: &Arc<Metrics>,
-        uses: Uses,
+        uses: LegacyUseSender,
     ) -> Result<(Guards, Option<Metadata>), StartError> {
         let config = &boot.config;
-        let objects = Arc::new(Objects::new(storage.directory.clone()));
+        let objects = Arc::new(TokenObjects::new(storage.directory.clone()));
         let callers = Callers::open(boot, metrics)?;
         let tokens = tokens(boot, &objects, metrics)
             .map_err(|error| StartError::part("tokens of service accounts")(&error))?;
@@ -88,7 +88,7 @@ impl Guards {
 }
 
 /// Makes the issuer and the verifier of service account tokens.
-fn tokens(boot: &Boot, objects: &Arc<Objects>, metrics: &Arc<Metrics>) -> Result<Tokens, String> {
+fn tokens(boot: &Boot, objects: &Arc<TokenObjects>, metrics: &Arc<Metrics>) -> Result<Tokens, String> {
     let (config, port) = (&boot.config, boot.address.port());
     let address = match &config.serving.external_hostname {
         Some(host) => format!("{host}:{port}"),

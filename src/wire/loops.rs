@@ -14,7 +14,7 @@ use super::authentication::told;
 use super::{Parts, backend};
 use crate::api::status::Status;
 use crate::auth::modes::AlwaysAllow;
-use crate::auth::service_account::used::{self, Uses, UsesHeard};
+use crate::auth::service_account::legacy_use::{self, LegacyUseReceiver, LegacyUseSender};
 use crate::config::Config;
 use crate::controllers;
 use crate::controllers::known::{Catalogs, Published};
@@ -54,8 +54,8 @@ pub(super) struct Loops {
     /// The CA and the signers that the loops publish and sign with.
     authorities: Arc<watch::Sender<Arc<Authorities>>>,
     /// The settings of the loops, until they have started.
-    begin: Lock<Option<(Settings, UsesHeard, Vec<Guest>)>>,
-    uses: Uses,
+    begin: Lock<Option<(Settings, LegacyUseReceiver, Vec<Guest>)>>,
+    uses: LegacyUseSender,
     is_on: bool,
     down: watch::Sender<Down>,
     running: Lock<Option<Running>>,
@@ -91,7 +91,7 @@ impl Loops {
             pods_that_are_over: config.loops.terminated_pod_gc_threshold,
             has_flows: config.limits.enable_priority_and_fairness,
         };
-        let (uses, heard) = used::channel();
+        let (uses, heard) = legacy_use::channel();
         Ok(Loops {
             authorities: Arc::new(watch::channel(authorities(config, pki)?).0),
             begin: Lock::new(Some((settings, heard, guests))),
@@ -103,7 +103,7 @@ impl Loops {
     }
 
     /// Where authentication reports the use of token Secrets.
-    pub(super) fn uses(&self) -> Uses {
+    pub(super) fn uses(&self) -> LegacyUseSender {
         self.uses.clone()
     }
 

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use pilothouse_actors::authenticator::Verifier;
 use pilothouse_actors::clock::{Clock, Timestamp};
 
-use crate::auth::openid::Rules;
+use crate::auth::openid::ClaimMapping;
 use crate::auth::openid::providers::Providers;
 use crate::config::authentication_file::Anonymous;
 use crate::config::{Config, ConfigError};
@@ -54,7 +54,7 @@ impl Callers {
             callers.file = Some((path, text));
         } else {
             let flags = &callers.config.openid;
-            let Some(rules) = Rules::new(flags) else { return Ok(callers) };
+            let Some(rules) = ClaimMapping::new(flags) else { return Ok(callers) };
             let pem = flags.oidc_ca_file.as_ref().map(std::fs::read).transpose();
             let pem = pem.map_err(|error| broken(format!("--oidc-ca-file: {error}")))?;
             providers.accept(rules, pem).map_err(|why| broken(format!("OpenID Connect: {why}")))?;

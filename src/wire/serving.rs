@@ -9,7 +9,7 @@ use pilothouse_actors::directory::Stores as Storage;
 use crate::api::catalog::Catalog;
 use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
-use crate::api::connect::place::KubeletRules;
+use crate::api::connect::location::KubeletRules;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
 use crate::config::Config;

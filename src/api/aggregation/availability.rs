@@ -9,7 +9,7 @@ const AVAILABLE: &str = "Available";
 
 /// Status, reason and message of the condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct AvailableCondition {
     /// `True`, `False`, or `Unknown` if the check was not possible.
     pub status: &'static str,
     /// A word in CamelCase.
@@ -18,43 +18,46 @@ pub struct Verdict {
     pub message: String,
 }
 
-impl Verdict {
-    fn no(reason: &'static str, message: String) -> Verdict {
-        Verdict { status: "False", reason, message }
+impl AvailableCondition {
+    fn no(reason: &'static str, message: String) -> AvailableCondition {
+        AvailableCondition { status: "False", reason, message }
     }
 
     /// This server serves the group version itself.
-    pub fn local() -> Verdict {
+    pub fn local() -> AvailableCondition {
         let message = "Local APIServices are always available".to_owned();
-        Verdict { status: "True", reason: "Local", message }
+        AvailableCondition { status: "True", reason: "Local", message }
     }
 
     /// The extension server answers.
-    pub fn passed() -> Verdict {
-        Verdict { status: "True", reason: "Passed", message: "all checks passed".to_owned() }
+    pub fn passed() -> AvailableCondition {
+        AvailableCondition { status: "True", reason: "Passed", message: "all checks passed".to_owned() }
     }
 
     /// The extension server failed the discovery check.
-    pub fn failed(why: String) -> Verdict {
-        Verdict::no("FailedDiscoveryCheck", why)
+    pub fn failed(why: String) -> AvailableCondition {
+        AvailableCondition::no("FailedDiscoveryCheck", why)
     }
 
     /// The Service or its endpoints could not be read.
-    pub fn unknown(service: &Service, reason: &'static str, why: &str) -> Verdict {
+    pub fn unknown(service: &Service, reason: &'static str, why: &str) -> AvailableCondition {
         let Service { namespace, name, .. } = service;
         let message = format!("service/{name} in {} cannot be checked due to: {why}", quoted(namespace));
-        Verdict { status: "Unknown", reason, message }
+        AvailableCondition { status: "Unknown", reason, message }
     }
 
     /// The Service does not exist.
-    pub fn no_service(service: &Service) -> Verdict {
+    pub fn no_service(service: &Service) -> AvailableCondition {
         let Service { namespace, name, .. } = service;
-        Verdict::no("ServiceNotFound", format!("service/{name} in {} is not present", quoted(namespace)))
+        AvailableCondition::no(
+            "ServiceNotFound",
+            format!("service/{name} in {} is not present", quoted(namespace)),
+        )
     }
 }
 
 /// The name of the port that a registration means, if the service is one that has endpoints. `None`: it has none to be looked at.
-pub fn port_name(service: &Service, object: &Value) -> Result<Option<String>, Verdict> {
+pub fn port_name(service: &Service, object: &Value) -> Result<Option<String>, AvailableCondition> {
     let spec = object.get("spec").unwrap_or(&Value::Null);
     if spec.str("type") != "ClusterIP" {
         return Ok(None);
@@ -65,17 +68,21 @@ pub fn port_name(service: &Service, object: &Value) -> Result<Option<String>, Ve
     let Service { namespace, name, port, .. } = service;
     let missing = || {
         let message = format!("service/{name} in {} is not listening on port {port}", quoted(namespace));
-        Verdict::no("ServicePortError", message)
+        AvailableCondition::no("ServicePortError", message)
     };
     found.map(|port| Some(port.str("name").to_owned())).ok_or_else(missing)
 }
 
 /// Whether somebody stands behind the port of a service. `endpoints`: what there is of them.
-pub fn check_endpoints(service: &Service, port: &str, endpoints: Option<&Value>) -> Result<(), Verdict> {
+pub fn check_endpoints(
+    service: &Service,
+    port: &str,
+    endpoints: Option<&Value>,
+) -> Result<(), AvailableCondition> {
     let Service { namespace, name, .. } = service;
     let Some(endpoints) = endpoints else {
         let message = format!("cannot find endpoints for service/{name} in {}", quoted(namespace));
-        return Err(Verdict::no("EndpointsNotFound", message));
+        return Err(AvailableCondition::no("EndpointsNotFound", message));
     };
     let list = |value: &Value, field: &str| value.get(field).map(Value::items).unwrap_or_default().to_vec();
     let is_there = |subset: &Value| {
@@ -90,7 +97,7 @@ pub fn check_endpoints(service: &Service, port: &str, endpoints: Option<&Value>)
         quoted(namespace),
         quoted(port)
     );
-    Err(Verdict::no("MissingEndpoints", message))
+    Err(AvailableCondition::no("MissingEndpoints", message))
 }
 
 fn condition(object: &Value) -> Option<&Value> {
@@ -104,10 +111,10 @@ pub fn is_available(object: &Value) -> bool {
 }
 
 /// Writes a verdict into the status of an APIService. Returns whether that changed the status.
-pub fn tell(object: &mut Value, verdict: &Verdict, now: &str) -> bool {
+pub fn tell(object: &mut Value, verdict: &AvailableCondition, now: &str) -> bool {
     let known = condition(object);
     let says = |condition: &Value| {
-        let Verdict { status, reason, message } = verdict;
+        let AvailableCondition { status, reason, message } = verdict;
         condition.str("status") == *status
             && condition.str("reason") == *reason
             && condition.str("message") == message.as_str()
@@ -136,7 +143,7 @@ pub fn tell(object: &mut Value, verdict: &Verdict, now: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::aggregation::Registration;
+    use crate::api::aggregation::ApiService;
     use crate::api::codec::json;
 
     fn value(text: &str) -> Value {
@@ -145,7 +152,7 @@ mod tests {
 
     fn service() -> Service {
         let object = value(r#"{"spec":{"service":{"namespace":"n","name":"s","port":8443}}}"#);
-        Registration::read(&object).service.unwrap()
+        ApiService::read(&object).service.unwrap()
     }
 
     #[test]
@@ -186,19 +193,19 @@ mod tests {
     #[test]
     fn a_condition_keeps_its_time_until_it_turns() {
         let mut object = value(r#"{"status":{"conditions":[{"type":"Other","status":"True"}]}}"#);
-        assert!(tell(&mut object, &Verdict::no_service(&service()), "t1"));
+        assert!(tell(&mut object, &AvailableCondition::no_service(&service()), "t1"));
         assert!(!is_available(&object));
-        assert!(tell(&mut object, &Verdict::failed("why".to_owned()), "t2"));
+        assert!(tell(&mut object, &AvailableCondition::failed("why".to_owned()), "t2"));
         let at = |object: &Value, field: &str| condition(object).unwrap().str(field).to_owned();
         assert_eq!(
             (at(&object, "reason").as_str(), at(&object, "lastTransitionTime").as_str()),
             ("FailedDiscoveryCheck", "t1")
         );
-        assert!(!tell(&mut object, &Verdict::failed("why".to_owned()), "t3"), "nothing new");
-        assert!(tell(&mut object, &Verdict::passed(), "t4") && is_available(&object));
+        assert!(!tell(&mut object, &AvailableCondition::failed("why".to_owned()), "t3"), "nothing new");
+        assert!(tell(&mut object, &AvailableCondition::passed(), "t4") && is_available(&object));
         assert_eq!(at(&object, "lastTransitionTime"), "t4");
         assert_eq!(object.at(&["status", "conditions"]).unwrap().items().len(), 2);
-        let unknown = Verdict::unknown(&service(), "ServiceAccessError", "x");
+        let unknown = AvailableCondition::unknown(&service(), "ServiceAccessError", "x");
         assert_eq!(unknown.message, "service/s in \"n\" cannot be checked due to: x");
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::Registration;
-use super::found::{FoundResource, STALE};
+use super::ApiService;
+use super::discovered::{DiscoveredResource, STALE};
 use crate::api::discovery::Other;
 use crate::api::version::{self, GroupVersion};
 
@@ -18,7 +18,7 @@ pub const LISTED: usize = 500;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deletable {
     /// The APIService that serves it.
-    pub registration: Arc<Registration>,
+    pub registration: Arc<ApiService>,
     /// Its plural name.
     pub resource: String,
     /// Whether it supports deletecollection.
@@ -76,13 +76,13 @@ pub fn deletable(
     (found.into_values().collect(), unknown)
 }
 
-fn has(resource: &FoundResource, verb: &str) -> bool {
+fn has(resource: &DiscoveredResource, verb: &str) -> bool {
     resource.verbs.iter().flatten().any(|known| known == verb)
 }
 
 /// The remaining objects of a resource in a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct RemainingObjects {
     /// The names of some of them.
     pub names: Vec<String>,
     /// How many there are.
@@ -119,15 +119,16 @@ struct ItemMetadata {
     finalizers: Option<Vec<String>>,
 }
 
-impl Left {
+impl RemainingObjects {
     /// Parses the response of a list. `None`: the text is not a list.
-    pub fn read(text: &[u8]) -> Option<Left> {
+    pub fn read(text: &[u8]) -> Option<RemainingObjects> {
         let list: List = serde_json::from_slice(text).ok()?;
         let items = list.items.unwrap_or_default();
         let more = list.metadata.rest.is_some_and(|rest| !rest.is_empty());
         // A server that omits `remainingItemCount` has at least one more object.
         let further = if more { list.metadata.remaining_item_count.unwrap_or(1) } else { 0 };
-        let mut left = Left { count: items.len().saturating_add(further), ..Left::default() };
+        let mut left =
+            RemainingObjects { count: items.len().saturating_add(further), ..RemainingObjects::default() };
         for Item { metadata } in items {
             for finalizer in metadata.finalizers.unwrap_or_default() {
                 *left.finalizers.entry(finalizer).or_default() += 1;
@@ -140,12 +141,12 @@ impl Left {
 
 #[cfg(test)]
 mod tests {
-    use super::super::found::read_one;
+    use super::super::discovered::read_one;
     use super::super::name_of;
     use super::*;
 
     fn other(group: &str, version: &str, priority: i64, resources: Option<&str>) -> Other {
-        let registration = Registration {
+        let registration = ApiService {
             name: name_of(group, version),
             gv: GroupVersion::new(group, version),
             group_priority: 1,
@@ -155,7 +156,7 @@ mod tests {
         };
         let found = match resources {
             Some(resources) => read_one(version, format!(r#"{{"resources":{resources}}}"#).as_bytes()),
-            None => Some(super::super::found::FoundVersion::bare(version, STALE)),
+            None => Some(super::super::discovered::DiscoveredVersion::bare(version, STALE)),
         };
         Other { registration: Arc::new(registration), found: found.map(Arc::new) }
     }
@@ -189,15 +190,15 @@ mod tests {
 
     #[test]
     fn what_is_left_is_counted() {
-        let left = Left::read(
+        let left = RemainingObjects::read(
             br#"{"metadata":{"continue":"c","remainingItemCount":3},"items":[{"metadata":{"name":"a","finalizers":["f","g"]}},
                 {"metadata":{"name":"b","finalizers":["f"]}},{"metadata":{"name":"c"}}]}"#,
         );
         let left = left.unwrap();
         assert_eq!((left.count, left.names.len()), (6, 3));
         assert_eq!(left.finalizers, BTreeMap::from([("f".to_owned(), 2), ("g".to_owned(), 1)]));
-        assert_eq!(Left::read(br#"{"items":null}"#), Some(Left::default()));
-        assert_eq!(Left::read(br#"{"metadata":{"continue":"c"},"items":[]}"#).unwrap().count, 1);
-        assert_eq!(Left::read(b"x"), None);
+        assert_eq!(RemainingObjects::read(br#"{"items":null}"#), Some(RemainingObjects::default()));
+        assert_eq!(RemainingObjects::read(br#"{"metadata":{"continue":"c"},"items":[]}"#).unwrap().count, 1);
+        assert_eq!(RemainingObjects::read(b"x"), None);
     }
 }

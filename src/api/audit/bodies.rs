@@ -48,7 +48,7 @@ pub fn compact(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// An object, list or table without managedFields; `None` if it cannot be parsed.
-pub fn without_owners(text: &[u8]) -> Option<Vec<u8>> {
+pub fn without_managed_fields(text: &[u8]) -> Option<Vec<u8>> {
     if memchr::memmem::find(text, OWNERS.as_bytes()).is_none() {
         return Some(text.to_vec());
     }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn owners_leave_objects_lists_and_tables() {
-        let out = |text: &str| String::from_utf8(without_owners(text.as_bytes()).unwrap()).unwrap();
+        let out = |text: &str| String::from_utf8(without_managed_fields(text.as_bytes()).unwrap()).unwrap();
         assert_eq!(
             out(
                 r#"{"kind":"A","metadata":{"name":"a","managedFields":[{"x":1}],"uid":"u"},"managedFields":1}"#
@@ -164,7 +164,7 @@ mod tests {
             ),
             r#"{"rows":[{"cells":[1],"object":{"metadata":{"name":"a"}}},{"object":null}]}"#
         );
-        assert_eq!(without_owners(b"[\"managedFields\"]"), None);
+        assert_eq!(without_managed_fields(b"[\"managedFields\"]"), None);
     }
 
     proptest! {

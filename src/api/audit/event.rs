@@ -22,7 +22,7 @@ pub const TRUNCATED: &str = "audit.k8s.io/truncated";
 
 /// The parts that all events of a request share.
 #[derive(Debug, Default)]
-pub struct Head {
+pub struct EventMetadata {
     /// The audit level.
     pub level: Level,
     /// The audit ID, which connects the events of a request.
@@ -64,54 +64,54 @@ pub struct ObjectRef {
 
 /// The response status of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answered {
+pub enum ResponseStatus {
     /// A code without a Status.
     Code(u16),
     /// A Status as JSON, and its code.
     Status(Vec<u8>, u16),
 }
 
-impl Answered {
+impl ResponseStatus {
     /// A Status as audit events contain it.
-    pub fn status(status: &Status) -> Answered {
+    pub fn status(status: &Status) -> ResponseStatus {
         let json = status.to_json();
-        Answered::Status(compact(&json).unwrap_or(json), status.code)
+        ResponseStatus::Status(compact(&json).unwrap_or(json), status.code)
     }
 
     /// The status of a request without any response.
-    pub fn early() -> Answered {
+    pub fn early() -> ResponseStatus {
         let text = r#"{"metadata":{},"status":"Success","message":"Connection closed early","code":200}"#;
-        Answered::Status(text.as_bytes().to_vec(), 200)
+        ResponseStatus::Status(text.as_bytes().to_vec(), 200)
     }
 
     /// The status of a request that panicked.
-    pub fn panicked() -> Answered {
+    pub fn panicked() -> ResponseStatus {
         let text = r#"{"metadata":{},"status":"Failure","message":"APIServer panic'd","reason":"InternalError","code":500}"#;
-        Answered::Status(text.as_bytes().to_vec(), 500)
+        ResponseStatus::Status(text.as_bytes().to_vec(), 500)
     }
 
     fn code(&self) -> u16 {
         match self {
-            Answered::Code(code) | Answered::Status(_, code) => *code,
+            ResponseStatus::Code(code) | ResponseStatus::Status(_, code) => *code,
         }
     }
 
     fn bytes(&self) -> usize {
         match self {
-            Answered::Code(_) => 0,
-            Answered::Status(text, _) => text.len(),
+            ResponseStatus::Code(_) => 0,
+            ResponseStatus::Status(text, _) => text.len(),
         }
     }
 
     fn write(&self, out: &mut Vec<u8>) {
         const KIND: &[u8] = br#""kind":"Status","apiVersion":"v1","#;
         match self {
-            Answered::Code(code) => {
+            ResponseStatus::Code(code) => {
                 out.extend_from_slice(br#"{"metadata":{},"code":"#);
                 out.extend_from_slice(itoa::Buffer::new().format(*code).as_bytes());
                 out.push(b'}');
             }
-            Answered::Status(text, code) => {
+            ResponseStatus::Status(text, code) => {
                 let rest = text.strip_prefix(b"{").unwrap_or(text);
                 let rest = rest.strip_prefix(KIND).unwrap_or(rest);
                 out.push(b'{');
@@ -132,7 +132,7 @@ impl Answered {
 #[derive(Clone, Debug)]
 pub struct Event {
     /// The shared parts.
-    pub head: Arc<Head>,
+    pub head: Arc<EventMetadata>,
     /// The stage.
     pub stage: Stage,
     /// The impersonated user, if any.
@@ -140,7 +140,7 @@ pub struct Event {
     /// The object of the request.
     pub object: Option<ObjectRef>,
     /// The response status.
-    pub answered: Option<Answered>,
+    pub answered: Option<ResponseStatus>,
     /// The request body, as JSON on one line.
     pub request: Option<Bytes>,
     /// The response body.
@@ -293,14 +293,14 @@ impl Event {
     /// Drops bodies and the message of the status for lack of memory, and annotates that.
     pub fn shrink(&mut self) {
         self.truncate();
-        self.answered = self.answered.take().map(|answered| Answered::Code(answered.code()));
+        self.answered = self.answered.take().map(|answered| ResponseStatus::Code(answered.code()));
     }
 
     /// The size of its bodies. The status is one of them: it may name a thousand fields.
     pub fn body_bytes(&self) -> usize {
         let request = self.request.as_ref().map_or(0, Bytes::len);
         let response = self.response.as_ref().map_or(0, |response| response.bytes());
-        request + response + self.answered.as_ref().map_or(0, Answered::bytes)
+        request + response + self.answered.as_ref().map_or(0, ResponseStatus::bytes)
     }
 
     /// The approximate size of everything else.
@@ -396,7 +396,7 @@ mod tests {
             groups: vec!["a".to_owned(), "b".to_owned()],
             extra: [("k".to_owned(), vec!["<v>".to_owned()])].into(),
         };
-        let head = Head {
+        let head = EventMetadata {
             level: Level::Request,
             id: "id".to_owned(),
             uri: "/api/v1/namespaces/n/pods?a=b&c".to_owned(),
@@ -417,7 +417,7 @@ mod tests {
                 version: "v1".to_owned(),
                 ..ObjectRef::default()
             }),
-            answered: Some(Answered::Code(201)),
+            answered: Some(ResponseStatus::Code(201)),
             request: Some(Bytes::from_static(b"{\"a\":1}")),
             response: None,
             at: Timestamp(2_000_000),
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn a_status_is_told_without_its_kind() {
         let mut event = event();
-        event.answered = Some(Answered::status(&Status::bad_request("<no>")));
+        event.answered = Some(ResponseStatus::status(&Status::bad_request("<no>")));
         assert!(
             json(&event, false).contains(
                 r#""responseStatus":{"metadata":{},"status":"Failure","message":"\u003cno\u003e","reason":"BadRequest","code":400}"#
@@ -452,12 +452,12 @@ mod tests {
             "{}",
             json(&event, false)
         );
-        event.answered = Some(Answered::status(&Status::success_of("Pod", "p")));
+        event.answered = Some(ResponseStatus::status(&Status::success_of("Pod", "p")));
         assert!(
             json(&event, false)
                 .contains(r#""status":"Success","details":{"name":"p","kind":"Pod"},"code":200}"#)
         );
-        for other in [Answered::early(), Answered::panicked()] {
+        for other in [ResponseStatus::early(), ResponseStatus::panicked()] {
             event.answered = Some(other);
             assert!(serde_json::from_str::<serde_json::Value>(&json(&event, true)).is_ok());
         }
@@ -502,21 +502,21 @@ mod tests {
     #[test]
     fn a_record_without_room_keeps_the_number_of_its_answer() {
         let mut event = event();
-        event.answered = Some(Answered::status(&Status::bad_request("x".repeat(1_000))));
+        event.answered = Some(ResponseStatus::status(&Status::bad_request("x".repeat(1_000))));
         assert!(event.body_bytes() > 1_000);
         event.shrink();
-        assert_eq!((event.body_bytes(), &event.answered), (0, &Some(Answered::Code(400))));
+        assert_eq!((event.body_bytes(), &event.answered), (0, &Some(ResponseStatus::Code(400))));
         assert!(json(&event, true).contains(r#""audit.k8s.io/truncated":"true""#));
     }
 
     #[test]
     fn all_that_a_client_can_make_long_counts() {
-        type Change = fn(&mut Identity, &mut Head);
+        type Change = fn(&mut Identity, &mut EventMetadata);
         fn long() -> String {
             "x".repeat(1_000)
         }
         let bytes = |change: Change| {
-            let (mut user, mut head) = (Identity::default(), Head::default());
+            let (mut user, mut head) = (Identity::default(), EventMetadata::default());
             change(&mut user, &mut head);
             head.user = Some(Arc::new(user));
             Event { head: Arc::new(head), ..event() }.head_bytes()

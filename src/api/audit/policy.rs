@@ -3,7 +3,7 @@
 use pilothouse_actors::identity::Identity;
 
 use super::{API_VERSION, Level, Stage, Stages};
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::names;
 use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::value::Value;
@@ -52,7 +52,7 @@ struct Resources {
 
 /// A parsed policy, and the findings of strict parsing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Read {
+pub struct ParsedPolicy {
     /// The policy.
     pub policy: Policy,
     /// Unknown fields, which have no effect.
@@ -65,7 +65,7 @@ fn has(list: &[String], word: &str) -> bool {
 
 impl Policy {
     /// Parses a policy. Errors are the reference's.
-    pub fn read(file: &Value) -> Result<Read, String> {
+    pub fn read(file: &Value) -> Result<ParsedPolicy, String> {
         let (kind, version) = (file.str("kind"), file.str("apiVersion"));
         // A missing kind is accepted; a missing version is not.
         if version.is_empty() && matches!(kind, "" | KIND) {
@@ -92,7 +92,7 @@ impl Policy {
         }
         match reader.errors.as_slice() {
             [] if policy.rules.is_empty() => Err("loaded illegal policy with 0 rules".to_owned()),
-            [] => Ok(Read { policy, unknown: reader.unknown }),
+            [] => Ok(ParsedPolicy { policy, unknown: reader.unknown }),
             [one] => Err(one.to_string()),
             several => {
                 let all: Vec<String> = several.iter().map(ToString::to_string).collect();
@@ -249,14 +249,14 @@ impl Reader {
         }
     }
 
-    fn only(&mut self, of: &Value, path: &Path, known: &[&str]) {
+    fn only(&mut self, of: &Value, path: &FieldPath, known: &[&str]) {
         let fields = of.fields().into_iter().flatten();
         for (name, _) in fields.filter(|(name, _)| !known.contains(&name.as_str())) {
             self.unknown.push(format!("unknown field {}", quoted(&path.child(name).to_string())));
         }
     }
 
-    fn stages(&mut self, of: &Value, at: At<'_>, path: &Path) -> Stages {
+    fn stages(&mut self, of: &Value, at: At<'_>, path: &FieldPath) -> Stages {
         let mut stages = Stages::default();
         for (index, text) in self.texts(of, at, "omitStages", "v1.Stage").iter().enumerate() {
             match Stage::ALL.into_iter().find(|stage| stage.word() == text) {
@@ -273,7 +273,7 @@ impl Reader {
     }
 
     fn policy(&mut self, file: &Value) -> Policy {
-        let (root, at) = (Path::root(), At { structure: "Policy", path: "" });
+        let (root, at) = (FieldPath::root(), At { structure: "Policy", path: "" });
         self.only(
             file,
             &root,
@@ -283,7 +283,7 @@ impl Reader {
         let drops_owners = self.truth(file, at, "omitManagedFields").unwrap_or_default();
         let otherwise = Decision { level: Level::None, omitted, drops_owners };
         let rules = self.list(file, at, "rules", "v1.PolicyRule");
-        let path = Path::new("rules");
+        let path = FieldPath::new("rules");
         let mut all = Vec::with_capacity(rules.len());
         for (index, rule) in rules.iter().enumerate() {
             if !matches!(rule, Value::Object(_) | Value::Null) {
@@ -294,7 +294,7 @@ impl Reader {
         Policy { rules: all, otherwise }
     }
 
-    fn rule(&mut self, rule: &Value, path: &Path, otherwise: Decision) -> Rule {
+    fn rule(&mut self, rule: &Value, path: &FieldPath, otherwise: Decision) -> Rule {
         let at = At { structure: "PolicyRule", path: "rules" };
         let known = [
             "level",
@@ -333,7 +333,7 @@ impl Reader {
         }
     }
 
-    fn level(&mut self, rule: &Value, at: At<'_>, path: &Path) -> Level {
+    fn level(&mut self, rule: &Value, at: At<'_>, path: &FieldPath) -> Level {
         let (text, path) = (self.text(rule, at, "level", "v1.Level"), path.child("level"));
         if text.is_empty() {
             self.errors.push(FieldError::required(&path, ""));
@@ -346,7 +346,7 @@ impl Reader {
         })
     }
 
-    fn paths(&mut self, rule: &Value, at: At<'_>, path: &Path) -> Vec<String> {
+    fn paths(&mut self, rule: &Value, at: At<'_>, path: &FieldPath) -> Vec<String> {
         let paths = self.texts(rule, at, "nonResourceURLs", "string");
         let path = path.child("nonResourceURLs");
         for (index, url) in paths.iter().enumerate().filter(|(_, url)| *url != "*") {
@@ -363,7 +363,7 @@ impl Reader {
         paths
     }
 
-    fn resources(&mut self, rule: &Value, at: At<'_>, path: &Path) -> Vec<Resources> {
+    fn resources(&mut self, rule: &Value, at: At<'_>, path: &FieldPath) -> Vec<Resources> {
         let items = self.list(rule, at, "resources", "v1.GroupResources");
         let inner = At { structure: "GroupResources", path: "rules.resources" };
         let path = path.child("resources");

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::bodies::without_owners;
+use super::bodies::without_managed_fields;
 use crate::api::codec::transcode::{self, transcode};
 use crate::api::media::Encoding;
 use crate::api::schema::Registry;
@@ -56,7 +56,7 @@ impl Response {
         };
         let json = json.slice(..json.trim_ascii_end().len());
         match self.drops_owners {
-            true => Some(without_owners(&json).map_or(json, Bytes::from)),
+            true => Some(without_managed_fields(&json).map_or(json, Bytes::from)),
             false => Some(json),
         }
     }

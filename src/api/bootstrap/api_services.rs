@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{Wanted, named};
+use super::{BootstrapObject, named};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words::API_REGISTRATION_GROUP;
+use crate::api::well_known::API_REGISTRATION_GROUP;
 
 /// A version and its `versionPriority`.
 type Ranked = (&'static str, i64);
@@ -46,13 +46,13 @@ pub const ON_START: &str = "onstart";
 pub const DEFINED_PRIORITY: i64 = 100;
 
 /// The APIServices for these versions. A version that is not in the table gets none.
-pub fn all<'a>(versions: impl Iterator<Item = &'a GroupVersion>) -> Vec<Wanted> {
+pub fn all<'a>(versions: impl Iterator<Item = &'a GroupVersion>) -> Vec<BootstrapObject> {
     let versions: BTreeSet<(&str, &str)> =
         versions.map(|gv| (gv.group.as_ref(), gv.version.as_ref())).collect();
     versions.into_iter().filter_map(|(group, version)| wanted(group, version)).collect()
 }
 
-fn wanted(group: &str, version: &str) -> Option<Wanted> {
+fn wanted(group: &str, version: &str) -> Option<BootstrapObject> {
     let (_, first, versions) = PRIORITIES.iter().find(|row| row.0 == group)?;
     let (_, priority) = versions.iter().find(|row| row.0 == version)?;
     Some(service(group, version, ON_START, (*first, *priority)))
@@ -65,11 +65,11 @@ pub fn version_priority(group: &str, version: &str) -> Option<i64> {
 }
 
 /// The APIService for a version of custom resources: lower in priority than all built-in groups.
-pub fn defined(version: &GroupVersion) -> Wanted {
+pub fn defined(version: &GroupVersion) -> BootstrapObject {
     service(&version.group, &version.version, DEFINED, (1_000, DEFINED_PRIORITY))
 }
 
-fn service(group: &str, version: &str, managed: &str, (first, priority): (i64, i64)) -> Wanted {
+fn service(group: &str, version: &str, managed: &str, (first, priority): (i64, i64)) -> BootstrapObject {
     let mut object = named("apiregistration.k8s.io/v1", "APIService", &format!("{version}.{group}"));
     object.entry("metadata").entry("labels").set(MANAGED, managed);
     let spec = object.entry("spec");
@@ -79,7 +79,7 @@ fn service(group: &str, version: &str, managed: &str, (first, priority): (i64, i
     spec.set("version", version);
     spec.set("groupPriorityMinimum", first);
     spec.set("versionPriority", priority);
-    Wanted { group: API_REGISTRATION_GROUP, resource: "apiservices", object }
+    BootstrapObject { group: API_REGISTRATION_GROUP, resource: "apiservices", object }
 }
 
 /// The status of an APIService that this server serves itself.

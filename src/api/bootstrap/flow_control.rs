@@ -3,11 +3,13 @@
 //! An annotation tells whether a server may update their spec: it does so as long as the value is `true`, and always for `exempt`
 //! and `catch-all`.
 
-use super::{Wanted, named};
+use super::{BootstrapObject, named};
 use crate::api::field::quoted;
 use crate::api::meta;
 use crate::api::value::Value;
-use crate::api::words::{ALL_ACCOUNTS, AUTHENTICATED, MASTERS, NODES, SYSTEM_NAMESPACE, UNAUTHENTICATED};
+use crate::api::well_known::{
+    ALL_ACCOUNTS, AUTHENTICATED, MASTERS, NODES, SYSTEM_NAMESPACE, UNAUTHENTICATED,
+};
 
 /// The group of both kinds.
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -146,20 +148,21 @@ const fn everything(
 }
 
 /// The PriorityLevelConfigurations.
-pub fn levels() -> Vec<Wanted> {
+pub fn levels() -> Vec<BootstrapObject> {
     let mut exempt = base("PriorityLevelConfiguration", EXEMPT);
     let spec = exempt.entry("spec");
     spec.set("type", "Exempt");
     spec.entry("exempt").set("nominalConcurrencyShares", 0);
     spec.entry("exempt").set("lendablePercent", 0);
     let all = std::iter::once(exempt).chain(LEVELS.iter().map(level));
-    all.map(|object| Wanted { group: GROUP, resource: "prioritylevelconfigurations", object }).collect()
+    all.map(|object| BootstrapObject { group: GROUP, resource: "prioritylevelconfigurations", object })
+        .collect()
 }
 
 /// The FlowSchemas.
-pub fn schemas() -> Vec<Wanted> {
+pub fn schemas() -> Vec<BootstrapObject> {
     let schemas = SCHEMAS.iter().map(schema);
-    schemas.map(|object| Wanted { group: GROUP, resource: "flowschemas", object }).collect()
+    schemas.map(|object| BootstrapObject { group: GROUP, resource: "flowschemas", object }).collect()
 }
 
 /// The name of the priority level that a FlowSchema refers to.
@@ -357,7 +360,7 @@ mod tests {
         let levels = levels();
         let names: Vec<&str> = levels.iter().map(|level| meta::name(&level.object)).collect();
         let mut before = 0;
-        for Wanted { object, .. } in schemas() {
+        for BootstrapObject { object, .. } in schemas() {
             let level = object.at(&["spec", "priorityLevelConfiguration", "name"]).and_then(Value::as_str);
             assert!(level.is_some_and(|level| names.contains(&level)), "{object:?}");
             let precedence = object.at(&["spec", "matchingPrecedence"]).and_then(Value::as_int).unwrap();

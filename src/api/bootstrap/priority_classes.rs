@@ -1,6 +1,6 @@
 //! The PriorityClasses of system pods.
 
-use super::{Wanted, named};
+use super::{BootstrapObject, named};
 
 /// Name, value and description of each class.
 const CLASSES: [(&str, i64, &str); 2] = [
@@ -17,12 +17,12 @@ const CLASSES: [(&str, i64, &str); 2] = [
 ];
 
 /// The system classes.
-pub fn all() -> Vec<Wanted> {
+pub fn all() -> Vec<BootstrapObject> {
     let class = |(name, value, description): (&str, i64, &str)| {
         let mut object = named("scheduling.k8s.io/v1", "PriorityClass", name);
         object.set("value", value);
         object.set("description", description);
-        Wanted { group: "scheduling.k8s.io", resource: "priorityclasses", object }
+        BootstrapObject { group: "scheduling.k8s.io", resource: "priorityclasses", object }
     };
     CLASSES.into_iter().map(class).collect()
 }

@@ -1,14 +1,14 @@
 //! The default roles and bindings, read from the table beside this file, and how existing ones are reconciled: missing rules are
 //! added, additional ones stay, and objects with the opt-out annotation are left alone.
 
-use super::{Wanted, named};
+use super::{BootstrapObject, named};
 use crate::api::kinds::same;
 use crate::api::meta;
 use crate::api::rbac::escalation::{Missing, missing};
 use crate::api::rbac::role::Role;
 use crate::api::rbac::rule::{Rule, rules_of};
 use crate::api::value::Value;
-use crate::api::words::{RBAC_GROUP, SYSTEM_NAMESPACE};
+use crate::api::well_known::{RBAC_GROUP, SYSTEM_NAMESPACE};
 
 const TABLE: &str = include_str!("roles.txt");
 const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
@@ -21,8 +21,8 @@ const READ: [&str; 3] = ["get", "list", "watch"];
 const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
 
 /// All default roles and bindings. `enabled` tells whether a feature gate is on.
-pub fn all(enabled: impl Fn(&str) -> bool) -> Vec<Wanted> {
-    let mut all: Vec<Wanted> = Vec::new();
+pub fn all(enabled: impl Fn(&str) -> bool) -> Vec<BootstrapObject> {
+    let mut all: Vec<BootstrapObject> = Vec::new();
     let mut wanted = true;
     for line in TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (gates, words) = gated(line.trim_start());
@@ -40,7 +40,8 @@ pub fn all(enabled: impl Fn(&str) -> bool) -> Vec<Wanted> {
             add(&mut last.object, &words);
         }
     }
-    let controllers: Vec<Wanted> = all.iter().filter_map(|role| controller_binding(&role.object)).collect();
+    let controllers: Vec<BootstrapObject> =
+        all.iter().filter_map(|role| controller_binding(&role.object)).collect();
     all.extend(controllers);
     all
 }
@@ -50,7 +51,7 @@ fn gated(line: &str) -> (&str, &str) {
 }
 
 /// An object from its heading, still without rules or subjects.
-fn heading(words: &[&str]) -> Option<Wanted> {
+fn heading(words: &[&str]) -> Option<BootstrapObject> {
     let (resource, kind, role_kind, words) = match words {
         ["cluster-role", rest @ ..] => ("clusterroles", "ClusterRole", "", rest),
         ["role", rest @ ..] => ("roles", "Role", "", rest),
@@ -79,7 +80,7 @@ fn heading(words: &[&str]) -> Option<Wanted> {
         role.set("kind", role_kind);
         role.set("name", if let ["of", role] = rest { *role } else { *name });
     }
-    Some(Wanted { group: RBAC_GROUP, resource, object })
+    Some(BootstrapObject { group: RBAC_GROUP, resource, object })
 }
 
 fn push(object: &mut Value, field: &str, item: Value) {
@@ -146,7 +147,7 @@ fn rule(verbs: &str, groups: &str, what: &[&str]) -> Rule {
 }
 
 /// The binding of a controller's role to its service account.
-fn controller_binding(role: &Value) -> Option<Wanted> {
+fn controller_binding(role: &Value) -> Option<BootstrapObject> {
     if role.str("kind") != "ClusterRole" {
         return None;
     }
@@ -158,7 +159,7 @@ fn controller_binding(role: &Value) -> Option<Wanted> {
 
 /// How to reconcile an existing object.
 #[derive(Debug, PartialEq)]
-pub enum Repair {
+pub enum Reconciliation {
     /// It is complete, or it has the opt-out annotation.
     Nothing,
     /// Update it to this.
@@ -168,14 +169,14 @@ pub enum Repair {
 }
 
 /// Compares an existing object with the wanted one.
-pub fn repair(found: &Value, wanted: &Value) -> Repair {
+pub fn repair(found: &Value, wanted: &Value) -> Reconciliation {
     let autoupdate = meta::of(found).get("annotations").map(|all| all.str(AUTO_UPDATE));
     if autoupdate == Some("false") {
-        return Repair::Nothing;
+        return Reconciliation::Nothing;
     }
     let is_binding = wanted.get("roleRef").is_some();
     if is_binding && !same(found.get("roleRef"), wanted.get("roleRef")) {
-        return Repair::Remake;
+        return Reconciliation::Remake;
     }
     let mut repaired = found.clone();
     for field in ["annotations", "labels"] {
@@ -191,7 +192,7 @@ pub fn repair(found: &Value, wanted: &Value) -> Repair {
     } else {
         repair_role(&mut repaired, wanted);
     }
-    if repaired == *found { Repair::Nothing } else { Repair::Replace(repaired) }
+    if repaired == *found { Reconciliation::Nothing } else { Reconciliation::Replace(repaired) }
 }
 
 fn repair_role(role: &mut Value, wanted: &Value) {
@@ -226,11 +227,11 @@ mod tests {
     const DEFAULT_ON: [&str; 3] =
         ["KubeletFineGrainedAuthz", "MultiCIDRServiceAllocator", "SELinuxChangePolicy"];
 
-    fn usual() -> Vec<Wanted> {
+    fn usual() -> Vec<BootstrapObject> {
         all(|gate| DEFAULT_ON.contains(&gate))
     }
 
-    fn find(all: &[Wanted], resource: &str, name: &str) -> Value {
+    fn find(all: &[BootstrapObject], resource: &str, name: &str) -> Value {
         let found = all.iter().find(|one| one.resource == resource && meta::name(&one.object) == name);
         found.unwrap_or_else(|| panic!("no {name}")).object.clone()
     }
@@ -241,9 +242,10 @@ mod tests {
 
     #[test]
     fn every_line_of_the_table_means_something() {
-        let count =
-            |all: &[Wanted], resource: &str| all.iter().filter(|one| one.resource == resource).count();
-        let counts = |all: &[Wanted]| {
+        let count = |all: &[BootstrapObject], resource: &str| {
+            all.iter().filter(|one| one.resource == resource).count()
+        };
+        let counts = |all: &[BootstrapObject]| {
             ["clusterroles", "clusterrolebindings", "roles", "rolebindings"]
                 .map(|resource| count(all, resource))
         };
@@ -251,7 +253,7 @@ mod tests {
         assert_eq!(counts(&all(|_| true)), [73, 54, 7, 7]);
         let gated = counts(&all(|gate| gate == "DynamicResourceAllocation"));
         assert_eq!(gated, [65, 46, 7, 7], "two usual ones less, one more; not the one of two gates");
-        for Wanted { object, .. } in all(|_| true) {
+        for BootstrapObject { object, .. } in all(|_| true) {
             for rule in rules_of(&object) {
                 assert!(
                     !rule.verbs.is_empty() && rule.paths.is_empty() != rule.resources.is_empty(),
@@ -305,19 +307,19 @@ mod tests {
     fn what_is_missing_comes_back_and_what_was_added_stays() {
         let all = usual();
         let wanted = find(&all, "clusterroles", "system:basic-user");
-        assert_eq!(repair(&wanted, &wanted), Repair::Nothing);
+        assert_eq!(repair(&wanted, &wanted), Reconciliation::Nothing);
         let mut found = wanted.clone();
         let own = rule("get", "core", &["pods"]).to_value();
         found.set("rules", vec![own.clone()]);
         found.entry("metadata").remove("labels");
         found.entry("metadata").entry("annotations").set(AUTO_UPDATE, "maybe");
-        let Repair::Replace(repaired) = repair(&found, &wanted) else { panic!("nothing repaired") };
+        let Reconciliation::Replace(repaired) = repair(&found, &wanted) else { panic!("nothing repaired") };
         let rules = repaired.get("rules").unwrap().items();
         assert_eq!((rules.len(), &rules[0]), (4, &own), "one of its own, three that were missing");
         assert_eq!(meta::of(&repaired).get("labels"), meta::of(&wanted).get("labels"));
         assert_eq!(meta::of(&repaired).get("annotations").unwrap().str(AUTO_UPDATE), "maybe");
         found.entry("metadata").entry("annotations").set(AUTO_UPDATE, "false");
-        assert_eq!(repair(&found, &wanted), Repair::Nothing);
+        assert_eq!(repair(&found, &wanted), Reconciliation::Nothing);
     }
 
     #[test]
@@ -325,17 +327,17 @@ mod tests {
         let wanted = find(&usual(), "clusterrolebindings", "system:public-info-viewer");
         let mut found = wanted.clone();
         found.remove("subjects");
-        assert_eq!(repair(&found, &wanted), Repair::Replace(wanted.clone()));
+        assert_eq!(repair(&found, &wanted), Reconciliation::Replace(wanted.clone()));
         found.entry("roleRef").set("name", "cluster-admin");
-        assert_eq!(repair(&found, &wanted), Repair::Remake);
+        assert_eq!(repair(&found, &wanted), Reconciliation::Remake);
         let mut gathers = find(&usual(), "clusterroles", "view");
         let view = gathers.clone();
         gathers.set("rules", vec![rule("get", "core", &["x"]).to_value()]);
-        assert_eq!(repair(&gathers, &view), Repair::Nothing, "what it gathered is its own");
+        assert_eq!(repair(&gathers, &view), Reconciliation::Nothing, "what it gathered is its own");
         gathers.remove("aggregationRule");
-        assert!(matches!(repair(&gathers, &view), Repair::Replace(_)));
+        assert!(matches!(repair(&gathers, &view), Reconciliation::Replace(_)));
         assert!(
-            matches!(repair(&view, &wanted_plain(&view)), Repair::Replace(role) if role.get("aggregationRule").is_none())
+            matches!(repair(&view, &wanted_plain(&view)), Reconciliation::Replace(role) if role.get("aggregationRule").is_none())
         );
     }
 

@@ -9,14 +9,14 @@ use openssl::sha::sha256;
 use pilothouse_actors::object::TypeName;
 
 use super::Catalog;
-use super::resource::{About, Column, RELEASE, Resource, Stored, Subresource};
+use super::resource::{Column, ColumnDescription, RELEASE, Resource, Stored, Subresource};
 use super::runtime_config::{RuntimeConfig, RuntimeConfigError};
 use crate::api::schema::OBJECT_META;
 use crate::api::schema::builtin;
 use crate::api::schema::table::{self, ColumnFact, Facts, ResourceFact, SubFact, TableError};
 use crate::api::verb::{Verb, Verbs};
 use crate::api::version::{self, GroupVersion, Level};
-use crate::api::words::{DISCOVERY_GROUP, META_GROUP};
+use crate::api::well_known::{DISCOVERY_GROUP, META_GROUP};
 
 /// Beta versions from before this release are enabled by default, later ones are not.
 const BETAS_OFF_SINCE: (u32, u32) = (1, 22);
@@ -205,10 +205,10 @@ fn resource(
 
 fn column(fact: &ColumnFact) -> Column {
     let about = match (&fact.field, fact.name.as_str()) {
-        (Some((of, field)), _) => About::Field(of.as_str().into(), field.as_str().into()),
-        (None, "Name") => About::Field(OBJECT_META.into(), "name".into()),
-        (None, "Age") => About::Field(OBJECT_META.into(), "creationTimestamp".into()),
-        (None, _) => About::Text(fact.text.as_str().into()),
+        (Some((of, field)), _) => ColumnDescription::Field(of.as_str().into(), field.as_str().into()),
+        (None, "Name") => ColumnDescription::Field(OBJECT_META.into(), "name".into()),
+        (None, "Age") => ColumnDescription::Field(OBJECT_META.into(), "creationTimestamp".into()),
+        (None, _) => ColumnDescription::Text(fact.text.as_str().into()),
     };
     Column {
         name: fact.name.as_str().into(),

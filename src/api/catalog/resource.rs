@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pilothouse_actors::object::TypeName;
 
-use crate::api::custom::Custom;
+use crate::api::custom::CustomResource;
 use crate::api::status::GroupResource;
 use crate::api::verb::Verbs;
 use crate::api::version::GroupVersion;
@@ -55,7 +55,7 @@ pub struct Resource {
     /// Its replacement, as `group/version.Kind`.
     pub replacement: Option<Arc<str>>,
     /// Its definition, if it is a custom resource.
-    pub custom: Option<Arc<Custom>>,
+    pub custom: Option<Arc<CustomResource>>,
 }
 
 /// Where the objects of a resource are stored.
@@ -94,12 +94,12 @@ pub struct Column {
     /// Zero for columns that are always shown.
     pub priority: u32,
     /// The source of its description.
-    pub about: About,
+    pub about: ColumnDescription,
 }
 
 /// The source of a column's description.
 #[derive(Clone, Debug, PartialEq)]
-pub enum About {
+pub enum ColumnDescription {
     /// The description of a field: its type as `package/version.Name`, and its JSON name.
     Field(Arc<str>, Arc<str>),
     /// A text of its own.

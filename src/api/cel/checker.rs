@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::ast::{Expr, Fold, Init, Kind, Literal};
+use super::constructed_types;
 use super::functions::{Functions, Overload, type_named};
-use super::made;
 use super::source::Issues;
 use super::types::Type;
-use super::unify::{Known, rebuilt};
+use super::unify::{Substitutions, rebuilt};
 
 /// What was found out of an expression.
 pub struct Checked {
@@ -36,7 +36,7 @@ pub fn check(root: &mut Expr, places: &[usize], names: Names<'_>, issues: &mut I
         places,
         names,
         issues,
-        known: Known::default(),
+        known: Substitutions::default(),
         scopes: Vec::new(),
         types: vec![None; places.len()],
         overloads: vec![Vec::new(); places.len()],
@@ -54,7 +54,7 @@ struct Checker<'c> {
     places: &'c [usize],
     names: Names<'c>,
     issues: &'c mut Issues,
-    known: Known,
+    known: Substitutions,
     /// Names that folds give, the innermost last.
     scopes: Vec<(String, Type)>,
     types: Vec<Option<Type>>,
@@ -103,7 +103,7 @@ impl Checker<'_> {
             self.uses.push(plain.to_owned());
             return Some(kind.clone());
         }
-        type_named(plain).or_else(|| made::type_named(plain).filter(|_| self.names.makes))
+        type_named(plain).or_else(|| constructed_types::type_named(plain).filter(|_| self.names.makes))
     }
 
     fn undeclared(&mut self, id: usize, name: &str) -> Type {
@@ -150,7 +150,7 @@ impl Checker<'_> {
                     Type::Error
                 }
             },
-            Type::Made(of) => made::field(of, field).unwrap_or(Type::Dyn),
+            Type::Made(of) => constructed_types::field(of, field).unwrap_or(Type::Dyn),
             Type::Var(_) => {
                 self.known.fits(&Type::Dyn, &target);
                 Type::Dyn
@@ -364,7 +364,7 @@ impl Checker<'_> {
     }
 
     fn fits_field(&mut self, of: &str, field: &Init, found: &Type) {
-        let wanted = made::field(of, &field.name);
+        let wanted = constructed_types::field(of, &field.name);
         let fits = match &wanted {
             Some(wanted) => self.known.fits(wanted, found),
             // What is not known before is found out when the object is made.

@@ -1,6 +1,6 @@
 //! Names of fields as expressions write them: `a-b` is `a__dash__b`.
 
-use super::words;
+use super::reserved_words;
 
 /// The name of a field in expressions; `None` if no expression can name it.
 pub fn escape(name: &str) -> Option<String> {
@@ -8,7 +8,7 @@ pub fn escape(name: &str) -> Option<String> {
     if first.is_ascii_digit() {
         return None;
     }
-    if words::is_taken(name) {
+    if reserved_words::is_reserved(name) {
         return Some(format!("__{name}__"));
     }
     let mut out = String::with_capacity(name.len());

@@ -56,7 +56,7 @@ impl Range {
 
 /// How large the parts of a list or a map are.
 #[derive(Clone, Copy, Debug)]
-struct Parts {
+struct ElementSizes {
     is_list: bool,
     key: Range,
     value: Range,
@@ -67,7 +67,7 @@ struct Local {
     name: String,
     path: Vec<String>,
     size: Option<Range>,
-    parts: Option<Parts>,
+    parts: Option<ElementSizes>,
 }
 
 /// How large the value at the end of a path can be: the first step is a variable.
@@ -92,7 +92,7 @@ struct Estimator<'e> {
     locals: Vec<Local>,
     paths: BTreeMap<usize, Vec<String>>,
     known: BTreeMap<usize, Range>,
-    parts: BTreeMap<usize, Parts>,
+    parts: BTreeMap<usize, ElementSizes>,
 }
 
 impl Estimator<'_> {
@@ -127,7 +127,7 @@ impl Estimator<'_> {
                     sum = sum.plus(self.cost(item));
                     size = size.or(self.size_or_unknown(item));
                 }
-                self.parts.insert(expr.id, Parts { is_list: true, key: Range::fixed(1), value: size });
+                self.parts.insert(expr.id, ElementSizes { is_list: true, key: Range::fixed(1), value: size });
                 sum
             }
             Kind::Map { entries } => {
@@ -139,7 +139,7 @@ impl Estimator<'_> {
                     key = key.or(self.size_or_unknown(&entry.key));
                     value = value.or(self.size_or_unknown(&entry.value));
                 }
-                self.parts.insert(expr.id, Parts { is_list: false, key, value });
+                self.parts.insert(expr.id, ElementSizes { is_list: false, key, value });
                 sum
             }
             Kind::Object { fields, .. } => {
@@ -197,7 +197,7 @@ impl Estimator<'_> {
         self.size(expr).unwrap_or(Range::UNKNOWN)
     }
 
-    fn parts(&self, expr: &Expr) -> Option<Parts> {
+    fn parts(&self, expr: &Expr) -> Option<ElementSizes> {
         if let Some(parts) = self.parts.get(&expr.id) {
             return Some(*parts);
         }
@@ -385,8 +385,8 @@ enum Part {
     Single,
 }
 
-fn joined(one: Parts, other: Parts) -> Parts {
-    Parts { is_list: one.is_list, key: one.key.or(other.key), value: one.value.or(other.value) }
+fn joined(one: ElementSizes, other: ElementSizes) -> ElementSizes {
+    ElementSizes { is_list: one.is_list, key: one.key.or(other.key), value: one.value.or(other.value) }
 }
 
 /// Whether a fold only gives something a name.

@@ -7,12 +7,12 @@ use regex::Regex;
 use super::cost;
 use super::library;
 use super::plan::{Call, FoldNode, Node, Unwrap};
-use super::value::{Fault, List, Made, Map, Outcome, Val};
+use super::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
 use crate::api::custom::pattern::Patterns;
 use crate::api::limits::CEL_EFFORT;
 
 /// One evaluation: what it has cost, and what it has seen.
-pub struct Run<'v, 'r> {
+pub struct Evaluator<'v, 'r> {
     /// Where variables come from.
     resolve: &'r dyn Fn(&str) -> Option<Outcome<'v>>,
     names: &'v [String],
@@ -22,19 +22,19 @@ pub struct Run<'v, 'r> {
     pub cost: u64,
     limit: u64,
     /// What functions need beside their arguments.
-    work: Work,
+    work: CallContext,
 }
 
 /// What functions use that lasts as long as an evaluation.
 #[derive(Debug, Default)]
-pub struct Work {
+pub struct CallContext {
     patterns: Patterns,
     effort: u64,
     /// The pattern of the call that runs, if it was known before.
     known: Option<Regex>,
 }
 
-impl Work {
+impl CallContext {
     /// Counts steps that the price of a function does not say. Nobody is charged for them, but there is an end.
     pub fn effort(&mut self, steps: usize) -> Result<(), Fault> {
         self.effort = self.effort.saturating_add(steps as u64);
@@ -51,15 +51,23 @@ impl Work {
     }
 }
 
-impl<'v, 'r> Run<'v, 'r> {
+impl<'v, 'r> Evaluator<'v, 'r> {
     /// Begins an evaluation.
     pub fn new(
         names: &'v [String],
         resolve: &'r dyn Fn(&str) -> Option<Outcome<'v>>,
         limit: u64,
-    ) -> Run<'v, 'r> {
+    ) -> Evaluator<'v, 'r> {
         let variables = names.iter().map(|_| None).collect();
-        Run { resolve, names, variables, locals: Vec::new(), cost: 0, limit, work: Work::default() }
+        Evaluator {
+            resolve,
+            names,
+            variables,
+            locals: Vec::new(),
+            cost: 0,
+            limit,
+            work: CallContext::default(),
+        }
     }
 
     /// The value of a node.
@@ -281,7 +289,7 @@ impl<'v, 'r> Run<'v, 'r> {
             made.insert(&**field, value);
         }
         self.charge(cost::OBJECT)?;
-        Made::new(name, made).map(|made| Val::Made(Arc::new(made)))
+        ConstructedObject::new(name, made).map(|made| Val::Made(Arc::new(made)))
     }
 
     /// What has been gathered. Taken out of its place, it has no other owner and grows where it is.

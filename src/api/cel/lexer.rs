@@ -4,7 +4,7 @@ use super::source::{Issues, Source};
 
 /// What a word is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum TokenKind {
     /// A sign or a word that the language keeps for itself: `+`, `in`, `true`.
     Sign(&'static str),
     /// A name.
@@ -29,7 +29,7 @@ pub enum Word {
 #[derive(Clone, Debug)]
 pub struct Token {
     /// The word.
-    pub word: Word,
+    pub word: TokenKind,
     /// Where it begins.
     pub start: usize,
     /// Where it ends.
@@ -45,7 +45,7 @@ const SIGNS: [&str; 24] = [
 const KEPT: [&str; 4] = ["in", "true", "false", "null"];
 
 /// Reads all words. What is none is told and passed over.
-pub fn words(source: &Source, issues: &mut Issues) -> Vec<Token> {
+pub fn tokenize(source: &Source, issues: &mut Issues) -> Vec<Token> {
     let mut words = Vec::new();
     let mut at = 0;
     while at < source.len() {
@@ -67,7 +67,7 @@ pub fn words(source: &Source, issues: &mut Issues) -> Vec<Token> {
             }
         }
     }
-    words.push(Token { word: Word::End, start: source.len(), end: source.len() });
+    words.push(Token { word: TokenKind::End, start: source.len(), end: source.len() });
     words
 }
 
@@ -91,14 +91,14 @@ fn blank(source: &Source, mut at: usize) -> usize {
 }
 
 /// The word at a place and where it ends, or the place where it stopped to be one.
-fn word(source: &Source, at: usize) -> Result<(Word, usize), usize> {
+fn word(source: &Source, at: usize) -> Result<(TokenKind, usize), usize> {
     let Some(first) = source.at(at) else { return Err(at) };
     let second = source.at(at + 1);
     match first {
         '0'..='9' => return Ok(number(source, at)),
         '.' if second.is_some_and(|c| c.is_ascii_digit()) => return Ok(number(source, at)),
         '"' | '\'' => {
-            return quoted(source, at, at, false).map(|end| (Word::String(source.text(at, end)), end));
+            return quoted(source, at, at, false).map(|end| (TokenKind::String(source.text(at, end)), end));
         }
         '`' => return escaped(source, at),
         _ => {}
@@ -114,13 +114,13 @@ fn word(source: &Source, at: usize) -> Result<(Word, usize), usize> {
         }
         let name = source.text(at, end);
         return Ok(match KEPT.iter().find(|kept| **kept == name) {
-            Some(kept) => (Word::Sign(kept), end),
-            None => (Word::Name(name), end),
+            Some(kept) => (TokenKind::Sign(kept), end),
+            None => (TokenKind::Name(name), end),
         });
     }
     let fits = |sign: &&&str| sign.chars().enumerate().all(|(index, c)| source.at(at + index) == Some(c));
     match SIGNS.iter().find(fits) {
-        Some(sign) => Ok((Word::Sign(sign), at + sign.len())),
+        Some(sign) => Ok((TokenKind::Sign(sign), at + sign.len())),
         // Half a sign fails at its second letter.
         None if matches!(first, '=' | '&' | '|') => Err(at + 1),
         None => Err(at),
@@ -128,7 +128,7 @@ fn word(source: &Source, at: usize) -> Result<(Word, usize), usize> {
 }
 
 /// Text or bytes with letters before the quote.
-fn prefixed(source: &Source, at: usize) -> Option<(Word, usize)> {
+fn prefixed(source: &Source, at: usize) -> Option<(TokenKind, usize)> {
     let letter = |index: usize| source.at(at + index).map(|c| c.to_ascii_lowercase());
     let is_quote = |index: usize| matches!(source.at(at + index), Some('"' | '\''));
     let (is_bytes, is_raw, skip) = match (letter(0), letter(1)) {
@@ -139,9 +139,9 @@ fn prefixed(source: &Source, at: usize) -> Option<(Word, usize)> {
     };
     let end = quoted(source, at, at + skip, is_raw).ok()?;
     Some(if is_bytes {
-        (Word::Bytes(source.text(at + 1, end)), end)
+        (TokenKind::Bytes(source.text(at + 1, end)), end)
     } else {
-        (Word::String(source.text(at, end)), end)
+        (TokenKind::String(source.text(at, end)), end)
     })
 }
 
@@ -187,7 +187,7 @@ fn escape(source: &Source, at: usize) -> Result<usize, usize> {
     }
 }
 
-fn escaped(source: &Source, at: usize) -> Result<(Word, usize), usize> {
+fn escaped(source: &Source, at: usize) -> Result<(TokenKind, usize), usize> {
     let mut end = at + 1;
     while source
         .at(end)
@@ -195,10 +195,10 @@ fn escaped(source: &Source, at: usize) -> Result<(Word, usize), usize> {
     {
         end += 1;
     }
-    if end > at + 1 && source.at(end) == Some('`') { Ok((Word::EscapedName, end + 1)) } else { Err(end) }
+    if end > at + 1 && source.at(end) == Some('`') { Ok((TokenKind::EscapedName, end + 1)) } else { Err(end) }
 }
 
-fn number(source: &Source, at: usize) -> (Word, usize) {
+fn number(source: &Source, at: usize) -> (TokenKind, usize) {
     let digit = |at: usize| source.at(at).is_some_and(|c| c.is_ascii_digit());
     let skip = |mut at: usize| {
         while digit(at) {
@@ -214,7 +214,7 @@ fn number(source: &Source, at: usize) -> (Word, usize) {
             end += 1;
         }
         let text = source.text(at, end);
-        return if unsigned(end) { (Word::Uint(text), end + 1) } else { (Word::Int(text), end) };
+        return if unsigned(end) { (TokenKind::Uint(text), end + 1) } else { (TokenKind::Int(text), end) };
     }
     let whole = skip(at);
     let mut end = whole;
@@ -229,11 +229,11 @@ fn number(source: &Source, at: usize) -> (Word, usize) {
     }
     let text = source.text(at, end);
     if end > whole {
-        (Word::Float(text), end)
+        (TokenKind::Float(text), end)
     } else if unsigned(end) {
-        (Word::Uint(text), end + 1)
+        (TokenKind::Uint(text), end + 1)
     } else {
-        (Word::Int(text), end)
+        (TokenKind::Int(text), end)
     }
 }
 
@@ -241,7 +241,7 @@ impl Token {
     /// The word as messages show it.
     pub fn shown(&self, source: &Source) -> String {
         match self.word {
-            Word::End => "<EOF>".to_owned(),
+            TokenKind::End => "<EOF>".to_owned(),
             _ => shown(&source.text(self.start, self.end)),
         }
     }
@@ -249,16 +249,16 @@ impl Token {
     /// Whether an expression may begin with it.
     pub fn begins(&self) -> bool {
         match self.word {
-            Word::Sign(sign) => {
+            TokenKind::Sign(sign) => {
                 matches!(sign, "[" | "{" | "(" | "." | "-" | "!" | "true" | "false" | "null")
             }
-            Word::EscapedName | Word::End => false,
+            TokenKind::EscapedName | TokenKind::End => false,
             _ => true,
         }
     }
 
     /// Whether it is this sign.
     pub fn is(&self, sign: &str) -> bool {
-        matches!(self.word, Word::Sign(own) if own == sign)
+        matches!(self.word, TokenKind::Sign(own) if own == sign)
     }
 }

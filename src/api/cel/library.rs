@@ -19,14 +19,14 @@ pub use declared::{declared, generated};
 pub use formatting::check as check_format;
 pub use operators::insert;
 
-use super::eval::Work;
+use super::eval::CallContext;
 use super::value::{Outcome, Val};
 
 /// What a function does: it is told its name, because some differ in little else.
-pub type Run = for<'v> fn(&str, &[Val<'v>], &mut Work) -> Outcome<'v>;
+pub type FunctionImpl = for<'v> fn(&str, &[Val<'v>], &mut CallContext) -> Outcome<'v>;
 
 /// What the function of a name does. All overloads are one function, which looks at what it is given.
-pub fn run(name: &str) -> Option<Run> {
+pub fn run(name: &str) -> Option<FunctionImpl> {
     Some(match name.strip_prefix('.').unwrap_or(name) {
         "!_" | "-_" => operators::unary,
         "_==_" | "_!=_" => operators::equality,
@@ -85,7 +85,7 @@ pub fn run(name: &str) -> Option<Run> {
     })
 }
 
-fn no_overload<'v>(_: &str, _: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+fn no_overload<'v>(_: &str, _: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     Err(super::value::Fault::no_overload())
 }
 

@@ -1,9 +1,9 @@
 //! The macros: calls that stand for larger expressions.
 
 use super::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
-use super::parser::{Parser, Stopped};
+use super::parser::{ParseAborted, Parser};
 
-type Read<T> = Result<T, Stopped>;
+type Read<T> = Result<T, ParseAborted>;
 
 /// The function that puts an entry into a map that a fold gathers.
 pub const MAP_INSERT: &str = "cel.@mapInsert";
@@ -11,7 +11,7 @@ pub const MAP_INSERT: &str = "cel.@mapInsert";
 /// A call without a target.
 pub fn global(parser: &mut Parser<'_>, place: usize, function: &str, mut args: Vec<Expr>) -> Read<Expr> {
     if function == "has" && args.len() == 1 {
-        let Some(arg) = args.pop() else { return Err(Stopped) };
+        let Some(arg) = args.pop() else { return Err(ParseAborted) };
         return match arg.kind {
             Kind::Select { operand, field, test: false } => {
                 parser.made(place, Kind::Select { operand, field, test: true })
@@ -115,7 +115,7 @@ impl Make<'_, '_> {
             Ok(names) => names,
             Err(broken) => return Ok(broken),
         };
-        let Some(predicate) = args.pop() else { return Err(Stopped) };
+        let Some(predicate) = args.pop() else { return Err(ParseAborted) };
         let accu = self.ident(ACCUMULATOR)?;
         let result = self.ident(ACCUMULATOR)?;
         let parts = match function {
@@ -158,7 +158,7 @@ impl Make<'_, '_> {
             Ok(names) => names,
             Err(broken) => return Ok(broken),
         };
-        let Some(item) = args.pop() else { return Err(Stopped) };
+        let Some(item) = args.pop() else { return Err(ParseAborted) };
         let condition = if args.len() > vars { args.pop() } else { None };
         self.gathered(target, names, item, condition)
     }
@@ -169,7 +169,7 @@ impl Make<'_, '_> {
             Err(broken) => return Ok(broken),
         };
         let condition = args.pop();
-        let Some(item) = args.pop() else { return Err(Stopped) };
+        let Some(item) = args.pop() else { return Err(ParseAborted) };
         self.gathered(target, names, item, condition)
     }
 
@@ -189,7 +189,7 @@ impl Make<'_, '_> {
             Ok(names) => names,
             Err(broken) => return Ok(broken),
         };
-        let Some(value) = args.pop() else { return Err(Stopped) };
+        let Some(value) = args.pop() else { return Err(ParseAborted) };
         let condition = if args.len() > 2 { args.pop() } else { None };
         let init = self.made(Kind::Map { entries: Vec::new() })?;
         let go_on = self.literal(Literal::Bool(true))?;
@@ -207,7 +207,7 @@ impl Make<'_, '_> {
     /// An expression that knows the value of another by a name.
     fn bound(&mut self, mut args: Vec<Expr>) -> Read<Expr> {
         let (Some(result), Some(value), Some(name)) = (args.pop(), args.pop(), args.pop()) else {
-            return Err(Stopped);
+            return Err(ParseAborted);
         };
         match name.kind {
             Kind::Ident(name) => self.with_name(name, value, result),
@@ -226,8 +226,8 @@ impl Make<'_, '_> {
 
     /// What an optional value becomes if there is one.
     fn optional(&mut self, function: &str, target: Expr, mut args: Vec<Expr>) -> Read<Expr> {
-        let Some(value) = args.pop() else { return Err(Stopped) };
-        let Some(name) = args.pop() else { return Err(Stopped) };
+        let Some(value) = args.pop() else { return Err(ParseAborted) };
+        let Some(name) = args.pop() else { return Err(ParseAborted) };
         let Kind::Ident(accu) = name.kind else {
             let why = format!("{function}() variable name must be a simple identifier");
             return Ok(self.issue(&name, &why));

@@ -4,11 +4,11 @@ mod aggregates;
 mod copy;
 
 use super::ast::{Expr, Kind, Literal};
-use super::lexer::{self, Token, Word};
-use super::literal;
+use super::lexer::{self, Token, TokenKind};
+use super::literal_values;
 use super::macros;
+use super::reserved_words;
 use super::source::{Issues, Source};
-use super::words;
 use crate::api::limits::{CEL_CHARS, CEL_DEPTH, CEL_HEIGHT};
 
 /// An expression that was read.
@@ -27,7 +27,7 @@ pub fn parse(source: &Source, binds: bool, issues: &mut Issues) -> Option<Parsed
             .add(None, format!("expression code point size exceeds limit: size: {size}, limit {CEL_CHARS}"));
         return None;
     }
-    let tokens = lexer::words(source, issues);
+    let tokens = lexer::tokenize(source, issues);
     let mut parser =
         Parser { source, tokens, at: 0, binds, issues, places: Vec::new(), heights: Vec::new(), depth: 0 };
     let root = parser.whole().ok()?;
@@ -36,9 +36,9 @@ pub fn parse(source: &Source, binds: bool, issues: &mut Issues) -> Option<Parsed
 }
 
 /// Reading has stopped, and why has been told.
-pub struct Stopped;
+pub struct ParseAborted;
 
-type Read<T> = Result<T, Stopped>;
+type Read<T> = Result<T, ParseAborted>;
 
 pub struct Parser<'s> {
     source: &'s Source,
@@ -84,7 +84,7 @@ fn beginnings(others: &str) -> String {
 }
 
 fn is_among(token: &Token, signs: &str) -> bool {
-    matches!(token.word, Word::Sign(sign) if signs.contains(sign))
+    matches!(token.word, TokenKind::Sign(sign) if signs.contains(sign))
 }
 
 impl<'s> Parser<'s> {
@@ -95,10 +95,10 @@ impl<'s> Parser<'s> {
 
     fn whole(&mut self) -> Read<Expr> {
         let root = self.expr("")?;
-        if self.token().word == Word::End {
+        if self.token().word == TokenKind::End {
             return Ok(root);
         }
-        let what = if self.tokens.get(self.at + 1).is_some_and(|next| next.word == Word::End) {
+        let what = if self.tokens.get(self.at + 1).is_some_and(|next| next.word == TokenKind::End) {
             "extraneous"
         } else {
             "mismatched"
@@ -126,7 +126,7 @@ impl<'s> Parser<'s> {
     fn wrong<T>(&mut self, message: &str) -> Read<T> {
         let place = self.token().start;
         self.issues.add(place, format!("Syntax error: {message}"));
-        Err(Stopped)
+        Err(ParseAborted)
     }
 
     /// A word that cannot begin an expression. `others` are the signs that could stand here as well. Where it is one too many
@@ -134,7 +134,7 @@ impl<'s> Parser<'s> {
     fn unexpected(&mut self, others: &str) -> Read<Option<Expr>> {
         let names = beginnings(others);
         let (place, shown) = (self.token().start, self.token().shown(self.source));
-        let next = self.tokens.get(self.at + 1).filter(|_| self.token().word != Word::End);
+        let next = self.tokens.get(self.at + 1).filter(|_| self.token().word != TokenKind::End);
         if !next.is_some_and(|next| next.begins() || is_among(next, others)) {
             let message = format!("mismatched input '{shown}' expecting {{{names}}}");
             return match self.operator() {
@@ -157,7 +157,7 @@ impl<'s> Parser<'s> {
         if sign == ":" && !next_fits && self.token().begins() {
             return Ok(self.missing(sign, &shown));
         }
-        if ends && !next_fits && self.token().word == Word::End {
+        if ends && !next_fits && self.token().word == TokenKind::End {
             return Ok(self.missing(sign, "<EOF>"));
         }
         self.wrong(&if next_fits {
@@ -189,7 +189,7 @@ impl<'s> Parser<'s> {
         self.heights.push(height);
         if height > CEL_HEIGHT {
             self.issues.add(None, "max recursion depth exceeded".to_owned());
-            return Err(Stopped);
+            return Err(ParseAborted);
         }
         Ok(expr)
     }
@@ -208,7 +208,7 @@ impl<'s> Parser<'s> {
         self.depth += 1;
         if self.depth > CEL_DEPTH {
             self.issues.add(None, format!("expression recursion limit exceeded: {CEL_DEPTH}"));
-            return Err(Stopped);
+            return Err(ParseAborted);
         }
         let mut result = self.binary(0, others)?;
         if let Some(place) = self.sign("?") {
@@ -222,7 +222,7 @@ impl<'s> Parser<'s> {
     }
 
     fn operator(&self) -> Option<(usize, &'static str, &'static str)> {
-        let Word::Sign(sign) = self.token().word else { return None };
+        let TokenKind::Sign(sign) = self.token().word else { return None };
         Some(match sign {
             "||" => (0, sign, "_||_"),
             "&&" => (1, sign, "_&&_"),
@@ -287,7 +287,7 @@ impl<'s> Parser<'s> {
     }
 
     fn term(&mut self, terms: &mut [Option<Expr>], at: usize) -> Read<Expr> {
-        terms.get_mut(at).and_then(Option::take).ok_or(Stopped)
+        terms.get_mut(at).and_then(Option::take).ok_or(ParseAborted)
     }
 
     /// Something with signs before it, and fields, calls and subscripts behind it.
@@ -296,7 +296,7 @@ impl<'s> Parser<'s> {
         for (sign, function) in [("!", "!_"), ("-", "-_")] {
             // The sign of a number belongs to it.
             let is_number = |token: Option<&Token>| {
-                matches!(token.map(|token| &token.word), Some(Word::Int(_) | Word::Float(_)))
+                matches!(token.map(|token| &token.word), Some(TokenKind::Int(_) | TokenKind::Float(_)))
             };
             if !self.token().is(sign) || (sign == "-" && is_number(self.tokens.get(self.at + 1))) {
                 continue;
@@ -308,7 +308,7 @@ impl<'s> Parser<'s> {
             if sign == "-" && count == 1 && !self.token().begins() {
                 self.no_alternative(place);
             }
-            if sign == "!" && self.token().word == Word::End {
+            if sign == "!" && self.token().word == TokenKind::End {
                 return self.wrong(&format!("extraneous input '<EOF>' expecting {{{}}}", beginnings("")));
             }
             let inner = self.tail("")?;
@@ -319,7 +319,7 @@ impl<'s> Parser<'s> {
 
     /// Tells of a word behind a sign that could be that of a number or of anything else.
     fn no_alternative(&mut self, from: usize) {
-        let (at, is_end) = (self.token().start, self.token().word == Word::End);
+        let (at, is_end) = (self.token().start, self.token().word == TokenKind::End);
         let word = if is_end { String::new() } else { self.token().shown(self.source) };
         let before = self.source.text(from, at);
         let read = if is_end { before.trim_end() } else { before.as_str() };
@@ -346,18 +346,19 @@ impl<'s> Parser<'s> {
         let optional = self.sign("?").is_some();
         let token = self.take();
         let field = match token.word {
-            Word::Name(name) => name,
-            Word::EscapedName => {
+            TokenKind::Name(name) => name,
+            TokenKind::EscapedName => {
                 return Ok(self.issue(token.start, "unsupported syntax: '`'".to_owned()));
             }
-            Word::Sign(word) if word.chars().all(char::is_alphabetic) => {
+            TokenKind::Sign(word) if word.chars().all(char::is_alphabetic) => {
                 self.at -= 1;
                 return self.wrong(&format!("mismatched input '{word}' expecting IDENTIFIER"));
             }
             _ => {
                 self.at -= 1;
                 let mark = if optional { ".?" } else { "." };
-                let shown = if token.word == Word::End { String::new() } else { token.shown(self.source) };
+                let shown =
+                    if token.word == TokenKind::End { String::new() } else { token.shown(self.source) };
                 return self.wrong(&format!("no viable alternative at input '{mark}{shown}'"));
             }
         };
@@ -400,25 +401,25 @@ impl<'s> Parser<'s> {
     fn begun(&mut self, others: &str) -> Read<Option<Expr>> {
         let token = self.token().clone();
         let literal = match &token.word {
-            Word::Sign("(") => {
+            TokenKind::Sign("(") => {
                 self.take();
                 let inner = self.expr("")?;
                 self.expect(")", true)?;
                 return Ok(Some(inner));
             }
-            Word::Sign("[") => return self.list().map(Some),
-            Word::Sign("{") => return self.map().map(Some),
-            Word::Sign("-") => return self.negative(others),
-            Word::Sign(".") | Word::Name(_) => return self.named().map(Some),
-            Word::Sign("true") => Ok(Literal::Bool(true)),
-            Word::Sign("false") => Ok(Literal::Bool(false)),
-            Word::Sign("null") => Ok(Literal::Null),
-            Word::Int(text) => literal::int(text, false),
-            Word::Uint(text) => literal::uint(text),
-            Word::Float(text) => literal::double(text, false),
-            Word::String(text) => literal::text(text),
-            Word::Bytes(text) => literal::bytes(text),
-            Word::Sign(_) | Word::EscapedName | Word::End => {
+            TokenKind::Sign("[") => return self.list().map(Some),
+            TokenKind::Sign("{") => return self.map().map(Some),
+            TokenKind::Sign("-") => return self.negative(others),
+            TokenKind::Sign(".") | TokenKind::Name(_) => return self.named().map(Some),
+            TokenKind::Sign("true") => Ok(Literal::Bool(true)),
+            TokenKind::Sign("false") => Ok(Literal::Bool(false)),
+            TokenKind::Sign("null") => Ok(Literal::Null),
+            TokenKind::Int(text) => literal_values::int(text, false),
+            TokenKind::Uint(text) => literal_values::uint(text),
+            TokenKind::Float(text) => literal_values::double(text, false),
+            TokenKind::String(text) => literal_values::text(text),
+            TokenKind::Bytes(text) => literal_values::bytes(text),
+            TokenKind::Sign(_) | TokenKind::EscapedName | TokenKind::End => {
                 return match self.unexpected(others)? {
                     Some(broken) => Ok(Some(broken)),
                     None if is_among(self.token(), others) => self.made(token.start, Kind::Broken).map(Some),
@@ -434,8 +435,8 @@ impl<'s> Parser<'s> {
     fn negative(&mut self, others: &str) -> Read<Option<Expr>> {
         let start = self.token().start;
         let literal = match self.tokens.get(self.at + 1).map(|number| &number.word) {
-            Some(Word::Int(text)) => literal::int(text, true),
-            Some(Word::Float(text)) => literal::double(text, true),
+            Some(TokenKind::Int(text)) => literal_values::int(text, true),
+            Some(TokenKind::Float(text)) => literal_values::double(text, true),
             _ => return self.unexpected(others),
         };
         self.at += 2;
@@ -454,12 +455,13 @@ impl<'s> Parser<'s> {
         let start = self.token().start;
         let dot = if self.sign(".").is_some() { "." } else { "" };
         let token = self.take();
-        let Word::Name(name) = token.word else {
+        let TokenKind::Name(name) = token.word else {
             self.at -= 1;
             let shown = self.token().shown(self.source);
-            let is_word = matches!(token.word, Word::Sign(word) if word.chars().all(char::is_alphabetic));
+            let is_word =
+                matches!(token.word, TokenKind::Sign(word) if word.chars().all(char::is_alphabetic));
             return self.wrong(&match token.word {
-                Word::End => format!("no viable alternative at input '{dot}'"),
+                TokenKind::End => format!("no viable alternative at input '{dot}'"),
                 _ if is_word => format!("mismatched input '{shown}' expecting IDENTIFIER"),
                 _ => format!("no viable alternative at input '{dot}{shown}'"),
             });
@@ -467,7 +469,7 @@ impl<'s> Parser<'s> {
         if let Some(end) = self.object_ahead() {
             return self.object(dot, &name, end);
         }
-        let is_reserved = words::RESERVED.contains(&name.as_str());
+        let is_reserved = reserved_words::RESERVED.contains(&name.as_str());
         if let Some(open) = self.sign("(") {
             let args = self.arguments()?;
             if is_reserved {

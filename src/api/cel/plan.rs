@@ -7,11 +7,11 @@ use regex::Regex;
 
 use super::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
 use super::checker::Checked;
-use super::eval::Work;
+use super::constructed_types;
+use super::eval::CallContext;
 use super::functions::type_named;
-use super::library::{self, Run};
+use super::library::{self, FunctionImpl};
 use super::macros::MAP_INSERT;
-use super::made;
 use super::types::Type;
 use super::value::{Map, Text, Val};
 use crate::api::custom::pattern::Patterns;
@@ -71,7 +71,7 @@ pub struct Call {
     /// Its name.
     pub name: Arc<str>,
     /// What it does.
-    pub run: Run,
+    pub run: FunctionImpl,
     /// What it is given.
     pub args: Vec<Node>,
     /// The pattern that it is given, if that is known.
@@ -171,7 +171,7 @@ impl Planner<'_> {
         if let Some(place) = self.variables.get(plain) {
             return Some(Node::Variable(*place));
         }
-        match type_named(plain).or_else(|| made::type_named(plain))? {
+        match type_named(plain).or_else(|| constructed_types::type_named(plain))? {
             Type::Type(Some(kind)) => Some(Node::Const(Val::Type(kind.name().into()))),
             _ => None,
         }
@@ -209,7 +209,7 @@ impl Planner<'_> {
         if let [Node::Const(value)] = nodes.as_slice()
             && CONVERSIONS.contains(&function)
             && let Some(Ok(converted)) = library::run(function)
-                .map(|run| run(function, std::slice::from_ref(value), &mut Work::default()))
+                .map(|run| run(function, std::slice::from_ref(value), &mut CallContext::default()))
         {
             return Some(Node::Const(converted));
         }

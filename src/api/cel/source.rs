@@ -82,7 +82,8 @@ impl Issues {
     /// How they are told: each with the line that it is about and a mark below it.
     pub fn told(mut self, source: &Source) -> String {
         self.all.sort_by_key(|issue| issue.place);
-        let mut told: Vec<String> = self.all.iter().map(|issue| Told { issue, source }.to_string()).collect();
+        let mut told: Vec<String> =
+            self.all.iter().map(|issue| RenderedIssue { issue, source }.to_string()).collect();
         if self.count > self.all.len() {
             told.push(format!("{} more errors were truncated", self.count - self.all.len()));
         }
@@ -90,12 +91,12 @@ impl Issues {
     }
 }
 
-struct Told<'i> {
+struct RenderedIssue<'i> {
     issue: &'i Issue,
     source: &'i Source,
 }
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for RenderedIssue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(place) = self.issue.place else {
             return write!(f, "ERROR: <input>:-1:0: {}", self.issue.message);

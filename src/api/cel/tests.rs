@@ -4,50 +4,57 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::types::{Form, ListKind, ObjectType, Property, Shape, Type};
+use super::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
 use super::*;
 use crate::api::codec::json;
 use crate::api::value::Value;
 
 const LIMIT: u64 = 1_000_000;
 
-fn shape(form: Form, most: u64) -> Arc<Shape> {
-    Arc::new(Shape { form, most, least: 2 })
+fn shape(form: DeclKind, most: u64) -> Arc<DeclType> {
+    Arc::new(DeclType { form, most, least: 2 })
 }
 
 /// An object with one field of each kind.
-fn thing() -> Shape {
-    let text = || shape(Form::String, 40);
+fn thing() -> DeclType {
+    let text = || shape(DeclKind::String, 40);
     let inner = ObjectType {
         name: "Thing.inner".to_owned(),
-        fields: [("a__dash__b".to_owned(), Property { name: "a-b".to_owned(), shape: shape(Form::Int, 0) })]
-            .into(),
+        fields: [(
+            "a__dash__b".to_owned(),
+            Property { name: "a-b".to_owned(), shape: shape(DeclKind::Int, 0) },
+        )]
+        .into(),
     };
-    let fields: Vec<(&str, Arc<Shape>)> = vec![
+    let fields: Vec<(&str, Arc<DeclType>)> = vec![
         ("name", text()),
-        ("size", shape(Form::Int, 0)),
-        ("ratio", shape(Form::Double, 0)),
-        ("on", shape(Form::Bool, 0)),
-        ("tags", shape(Form::List(text(), ListKind::Set), 10)),
-        ("words", shape(Form::List(text(), ListKind::Ordered), 1_000)),
-        ("labels", shape(Form::Map(text()), 20)),
-        ("when", shape(Form::Timestamp, 32)),
-        ("wait", shape(Form::Duration, 32)),
-        ("data", shape(Form::Bytes, 100)),
-        ("any", shape(Form::Dyn, 100)),
-        ("inner", shape(Form::Object(Arc::new(inner)), 0)),
+        ("size", shape(DeclKind::Int, 0)),
+        ("ratio", shape(DeclKind::Double, 0)),
+        ("on", shape(DeclKind::Bool, 0)),
+        ("tags", shape(DeclKind::List(text(), ListKind::Set), 10)),
+        ("words", shape(DeclKind::List(text(), ListKind::Ordered), 1_000)),
+        ("labels", shape(DeclKind::Map(text()), 20)),
+        ("when", shape(DeclKind::Timestamp, 32)),
+        ("wait", shape(DeclKind::Duration, 32)),
+        ("data", shape(DeclKind::Bytes, 100)),
+        ("any", shape(DeclKind::Dyn, 100)),
+        ("inner", shape(DeclKind::Object(Arc::new(inner)), 0)),
     ];
     let fields = fields
         .into_iter()
         .map(|(name, shape)| (name.to_owned(), Property { name: name.to_owned(), shape }))
         .collect();
-    Shape { form: Form::Object(Arc::new(ObjectType { name: "Thing".to_owned(), fields })), most: 0, least: 2 }
+    DeclType {
+        form: DeclKind::Object(Arc::new(ObjectType { name: "Thing".to_owned(), fields })),
+        most: 0,
+        least: 2,
+    }
 }
 
 const OBJECT: &str = r#"{"name":"kite","size":3,"ratio":1,"on":true,"tags":["a","b"],"words":["x","y","z"],
     "labels":{"k":"v","app":"web"},"when":"2024-02-29T12:30:45.5Z","wait":"90s","data":"aGk=","any":"5","inner":{"a-b":7}}"#;
 
-fn environment(thing: &Shape) -> Environment {
+fn environment(thing: &DeclType) -> Environment {
     let all = [&Library::NEW[..], &[Library::Semver]].concat();
     Environment::with_libraries(&all).variable("self", thing.kind()).variable("free", Type::Dyn)
 }
@@ -75,7 +82,7 @@ fn shown(value: &Val<'_>) -> String {
             format!("{{{}}}", map.keys().into_iter().map(entry).collect::<Vec<_>>().join(", "))
         }
         Val::Timestamp(instant) => instant.text(),
-        Val::Duration(nanos) => clock::duration_text(*nanos),
+        Val::Duration(nanos) => timestamps::duration_text(*nanos),
         Val::Type(name) => format!("type {name}"),
         Val::Optional(None) => "none".to_owned(),
         Val::Optional(Some(inner)) => format!("some {}", shown(inner)),

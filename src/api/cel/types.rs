@@ -165,7 +165,8 @@ pub struct ObjectType {
 impl ObjectType {
     /// The field that an expression calls so. Words of the language may be said plainly where only a field can stand.
     pub fn field(&self, name: &str) -> Option<&Property> {
-        let escaped = || super::words::is_taken(name).then(|| self.fields.get(&format!("__{name}__")))?;
+        let escaped =
+            || super::reserved_words::is_reserved(name).then(|| self.fields.get(&format!("__{name}__")))?;
         self.fields.get(name).or_else(escaped)
     }
 }
@@ -182,14 +183,14 @@ pub struct Property {
     /// Its name in the object.
     pub name: String,
     /// What its values are.
-    pub shape: Arc<Shape>,
+    pub shape: Arc<DeclType>,
 }
 
 /// What is known of a value: its type, how it is read, and how large it can be.
 #[derive(Debug)]
-pub struct Shape {
+pub struct DeclType {
     /// What it is.
-    pub form: Form,
+    pub form: DeclKind,
     /// The most items, entries or bytes that it has; 0 for what has none.
     pub most: u64,
     /// The fewest bytes that it takes when it is written.
@@ -198,7 +199,7 @@ pub struct Shape {
 
 /// How a value is read.
 #[derive(Debug)]
-pub enum Form {
+pub enum DeclKind {
     /// As it is.
     Dyn,
     /// A truth value.
@@ -220,9 +221,9 @@ pub enum Form {
     /// An amount that is written as text.
     Quantity,
     /// A list.
-    List(Arc<Shape>, ListKind),
+    List(Arc<DeclType>, ListKind),
     /// A map with keys of text.
-    Map(Arc<Shape>),
+    Map(Arc<DeclType>),
     /// An object with fields of its own.
     Object(Arc<ObjectType>),
 }
@@ -238,27 +239,27 @@ pub enum ListKind {
     Keyed(Vec<String>),
 }
 
-impl Shape {
+impl DeclType {
     /// Of anything.
-    pub fn any() -> Shape {
-        Shape { form: Form::Dyn, most: u64::MAX, least: 1 }
+    pub fn any() -> DeclType {
+        DeclType { form: DeclKind::Dyn, most: u64::MAX, least: 1 }
     }
 
     /// The type of the values.
     pub fn kind(&self) -> Type {
         match &self.form {
-            Form::Dyn => Type::Dyn,
-            Form::Bool => Type::Bool,
-            Form::Int => Type::Int,
-            Form::Double => Type::Double,
-            Form::String => Type::String,
-            Form::Bytes => Type::Bytes,
-            Form::Timestamp | Form::Date => Type::Timestamp,
-            Form::Duration => Type::Duration,
-            Form::Quantity => Type::named("kubernetes.Quantity"),
-            Form::List(items, _) => Type::list(items.kind()),
-            Form::Map(values) => Type::map(Type::String, values.kind()),
-            Form::Object(object) => Type::Object(object.clone()),
+            DeclKind::Dyn => Type::Dyn,
+            DeclKind::Bool => Type::Bool,
+            DeclKind::Int => Type::Int,
+            DeclKind::Double => Type::Double,
+            DeclKind::String => Type::String,
+            DeclKind::Bytes => Type::Bytes,
+            DeclKind::Timestamp | DeclKind::Date => Type::Timestamp,
+            DeclKind::Duration => Type::Duration,
+            DeclKind::Quantity => Type::named("kubernetes.Quantity"),
+            DeclKind::List(items, _) => Type::list(items.kind()),
+            DeclKind::Map(values) => Type::map(Type::String, values.kind()),
+            DeclKind::Object(object) => Type::Object(object.clone()),
         }
     }
 
@@ -267,10 +268,10 @@ impl Shape {
         let mut place = self;
         for step in path {
             place = match (step, &place.form) {
-                ("@items" | "@values", Form::List(items, _) | Form::Map(items)) => items,
+                ("@items" | "@values", DeclKind::List(items, _) | DeclKind::Map(items)) => items,
                 // Keys of maps are texts of which nothing is known.
-                ("@keys", Form::Map(_)) => return Some(0),
-                (name, Form::Object(object)) => &object.field(name)?.shape,
+                ("@keys", DeclKind::Map(_)) => return Some(0),
+                (name, DeclKind::Object(object)) => &object.field(name)?.shape,
                 _ => return None,
             };
         }

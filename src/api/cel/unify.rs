@@ -4,14 +4,14 @@ use super::types::{OPTIONAL, Type};
 
 /// What has been found out of types that were open.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct Substitutions {
     /// By the number of the type.
     found: Vec<Option<Type>>,
     /// What was known before each change since somebody began to try.
     changed: Vec<(usize, Option<Type>)>,
 }
 
-impl Known {
+impl Substitutions {
     /// A type of which nothing is known yet.
     pub fn fresh(&mut self) -> Type {
         self.found.push(None);
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn open_types_become_what_is_seen_of_them() {
-        let mut known = Known::default();
+        let mut known = Substitutions::default();
         let (a, b) = (known.fresh(), known.fresh());
         assert!(known.fits(&Type::list(a.clone()), &Type::list(Type::Int)));
         assert_eq!(known.resolved(&Type::map(a.clone(), b.clone()), true), Type::map(Type::Int, Type::Dyn));

@@ -1,22 +1,22 @@
 //! The values that expressions work with. Objects stay where they are: what is read of them is borrowed.
 
 mod collections;
-mod made;
-mod plain;
+mod constructed;
+mod native;
 
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use collections::{Key, List, Map};
-pub use made::Made;
-pub use plain::{Room, Unplain};
+pub use constructed::ConstructedObject;
+pub use native::{NativeError, SizeBudget};
 
-use super::clock::{self, Instant};
 use super::library::named_format::NamedFormat;
 use super::library::semver::Semver;
 use super::library::url::Url;
-use super::types::{Form, ListKind, Shape};
+use super::timestamps::{self, Instant};
+use super::types::{DeclKind, DeclType, ListKind};
 use crate::api::schema::quantity::Quantity;
 use crate::api::value::Value;
 
@@ -95,7 +95,7 @@ pub enum Val<'v> {
     /// A version of software.
     Semver(Arc<Semver>),
     /// An object that the expression has made.
-    Made(Arc<Made<'v>>),
+    Made(Arc<ConstructedObject<'v>>),
     /// Something of the caller's.
     Foreign(Arc<dyn Foreign + 'v>),
 }
@@ -148,25 +148,27 @@ impl<'v> From<Vec<Val<'v>>> for Val<'v> {
 
 impl<'v> Val<'v> {
     /// A value of an object, read as its shape says.
-    pub fn given(value: &'v Value, shape: &'v Shape) -> Outcome<'v> {
+    pub fn given(value: &'v Value, shape: &'v DeclType) -> Outcome<'v> {
         let text = || {
             value.as_str().ok_or_else(|| {
                 Fault::error(format!("invalid data, expected string, got {}", value.go_type()))
             })
         };
         Ok(match (&shape.form, value) {
-            (Form::Dyn, _) => Val::free(value),
+            (DeclKind::Dyn, _) => Val::free(value),
             (_, Value::Null) => Val::Null,
-            (Form::Object(object), Value::Object(fields)) => Val::Map(Map::Object(fields, object)),
-            (Form::Map(values), Value::Object(fields)) => Val::Map(Map::Given(fields, values)),
-            (Form::List(items, kind), Value::Array(values)) => Val::List(List::Given(values, items, kind)),
-            (Form::Bool, Value::Bool(truth)) => Val::Bool(*truth),
-            (Form::Int, Value::Int(number)) => Val::Int(*number),
-            (Form::Double, Value::Int(number)) => Val::Double(*number as f64),
-            (Form::Double, Value::Float(number)) => Val::Double(*number),
-            (Form::String, _) => Val::from(text()?),
-            (Form::Bytes, _) => Val::Bytes(
-                clock::base64(text()?)
+            (DeclKind::Object(object), Value::Object(fields)) => Val::Map(Map::Object(fields, object)),
+            (DeclKind::Map(values), Value::Object(fields)) => Val::Map(Map::Given(fields, values)),
+            (DeclKind::List(items, kind), Value::Array(values)) => {
+                Val::List(List::Given(values, items, kind))
+            }
+            (DeclKind::Bool, Value::Bool(truth)) => Val::Bool(*truth),
+            (DeclKind::Int, Value::Int(number)) => Val::Int(*number),
+            (DeclKind::Double, Value::Int(number)) => Val::Double(*number as f64),
+            (DeclKind::Double, Value::Float(number)) => Val::Double(*number),
+            (DeclKind::String, _) => Val::from(text()?),
+            (DeclKind::Bytes, _) => Val::Bytes(
+                timestamps::base64(text()?)
                     .map_err(|why| {
                         Fault::error(format!(
                             "Invalid byte formatted string {}: {why}",
@@ -175,13 +177,13 @@ impl<'v> Val<'v> {
                     })?
                     .into(),
             ),
-            (Form::Timestamp, _) => Val::Timestamp(Instant::parse(text()?).map_err(|why| {
+            (DeclKind::Timestamp, _) => Val::Timestamp(Instant::parse(text()?).map_err(|why| {
                 Fault::error(format!(
                     "Invalid date-time formatted string {}: {why}",
                     value.as_str().unwrap_or_default()
                 ))
             })?),
-            (Form::Date, _) => {
+            (DeclKind::Date, _) => {
                 Val::Timestamp(Instant::parse(&format!("{}T00:00:00Z", text()?)).map_err(|why| {
                     Fault::error(format!(
                         "Invalid date formatted string {}: {why}",
@@ -189,16 +191,22 @@ impl<'v> Val<'v> {
                     ))
                 })?)
             }
-            (Form::Duration, _) => Val::Duration(clock::lenient_duration(text()?).map_err(|why| {
-                Fault::error(format!("Invalid duration {}: {why}", value.as_str().unwrap_or_default()))
-            })?),
-            (Form::Quantity, _) => Val::Quantity(Arc::new(Quantity::parse(text()?).map_err(Fault::error)?)),
+            (DeclKind::Duration, _) => {
+                Val::Duration(timestamps::lenient_duration(text()?).map_err(|why| {
+                    Fault::error(format!("Invalid duration {}: {why}", value.as_str().unwrap_or_default()))
+                })?)
+            }
+            (DeclKind::Quantity, _) => {
+                Val::Quantity(Arc::new(Quantity::parse(text()?).map_err(Fault::error)?))
+            }
             (form, _) => {
                 let wanted = match form {
-                    Form::Object(_) | Form::Map(_) => "a map for the provided schema with type=object",
-                    Form::List(..) => "an array for the provided schema with type=array",
-                    Form::Bool => "bool",
-                    Form::Int => "int",
+                    DeclKind::Object(_) | DeclKind::Map(_) => {
+                        "a map for the provided schema with type=object"
+                    }
+                    DeclKind::List(..) => "an array for the provided schema with type=array",
+                    DeclKind::Bool => "bool",
+                    DeclKind::Int => "int",
                     _ => "float",
                 };
                 return Err(Fault::error(format!("invalid data, expected {wanted}")));
@@ -315,7 +323,7 @@ impl<'v> Val<'v> {
     }
 }
 
-static FREE: Shape = Shape { form: Form::Dyn, most: u64::MAX, least: 1 };
+static FREE: DeclType = DeclType { form: DeclKind::Dyn, most: u64::MAX, least: 1 };
 
 impl fmt::Display for Val<'_> {
     /// The value as messages show it.

@@ -3,16 +3,16 @@
 //! Text and names are byte strings, binary data has the base64 tag, and a whole response has the self-described tag. Bodies are
 //! checked against bounds before they are parsed: see [`crate::api::limits`].
 
-mod form;
 mod half;
 mod read;
 mod typed;
+mod wellformed;
 mod write;
 
 use std::fmt::Write as _;
 
 use super::{Body, DecodeError, Decoded, json, named, or_any_version};
-use crate::api::schema::encode::Form;
+use crate::api::schema::encode::EmptyLists;
 use crate::api::schema::{GroupVersionKind, Registry, TypeId};
 use crate::api::value::Value;
 
@@ -56,13 +56,13 @@ pub fn decode_any_version(
 
 /// Decodes a body as a type, whatever kind it states. The error is the message.
 pub fn decode_as(body: &[u8], ty: TypeId, registry: &Registry) -> Result<Decoded, String> {
-    form::check(body)?;
+    wellformed::check(body)?;
     typed::decode(registry, ty, body).map_err(|fault| fault.to_string())
 }
 
 /// Decodes any item without a schema. Tagged bytes become base64. The error is the message.
 pub fn read(body: &[u8]) -> Result<Value, String> {
-    form::check(body)?;
+    wellformed::check(body)?;
     Walk::new(body).any().map_err(|fault| fault.to_string())
 }
 
@@ -93,7 +93,7 @@ pub fn from_json(text: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
 }
 
 /// Encodes a typed object as a response.
-pub fn encode_object(registry: &Registry, ty: TypeId, value: &Value, form: Form) -> Vec<u8> {
+pub fn encode_object(registry: &Registry, ty: TypeId, value: &Value, form: EmptyLists) -> Vec<u8> {
     let mut writer = Writer::new();
     writer.append(&PREFIX);
     writer.typed(registry, ty, value, form);
@@ -105,9 +105,9 @@ pub fn encode_item(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
     let mut writer = Writer::new();
     match registry.structure(ty) {
         Some(structure) if structure.object => {
-            writer.fields(registry, structure, value.fields(), Form::Kept, 2);
+            writer.fields(registry, structure, value.fields(), EmptyLists::Kept, 2);
         }
-        _ => writer.typed(registry, ty, value, Form::Kept),
+        _ => writer.typed(registry, ty, value, EmptyLists::Kept),
     }
     writer.into_bytes()
 }

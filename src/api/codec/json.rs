@@ -10,14 +10,14 @@ use crate::api::value::{Fields, Value};
 /// Parses a whole text. The last of duplicate keys counts.
 pub fn read(text: &[u8]) -> Result<Value, serde_json::Error> {
     let mut tokens = serde_json::Deserializer::from_slice(text);
-    let value = Any(&mut Silent).deserialize(&mut tokens)?;
+    let value = Any(&mut NoObserver).deserialize(&mut tokens)?;
     tokens.end()?;
     Ok(value)
 }
 
 /// Observes every step of [`Any`], to report errors with their position. For duplicate fields the last one counts, whatever is
 /// observed.
-pub trait Listen {
+pub trait ParseObserver {
     /// The state to restore after a step down.
     type Mark;
 
@@ -35,9 +35,9 @@ pub trait Listen {
 }
 
 /// Observes nothing, at no cost.
-pub struct Silent;
+pub struct NoObserver;
 
-impl Listen for Silent {
+impl ParseObserver for NoObserver {
     type Mark = ();
 
     fn enter_field(&mut self, _: &str, _: impl FnOnce() -> bool) {}
@@ -52,7 +52,7 @@ impl Listen for Silent {
 /// Parses any value. The tokenizer limits the depth.
 pub struct Any<'l, L>(pub &'l mut L);
 
-impl<'de, L: Listen> DeserializeSeed<'de> for Any<'_, L> {
+impl<'de, L: ParseObserver> DeserializeSeed<'de> for Any<'_, L> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, tokens: D) -> Result<Value, D::Error> {
@@ -60,7 +60,7 @@ impl<'de, L: Listen> DeserializeSeed<'de> for Any<'_, L> {
     }
 }
 
-impl<'de, L: Listen> Visitor<'de> for Any<'_, L> {
+impl<'de, L: ParseObserver> Visitor<'de> for Any<'_, L> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -325,7 +325,7 @@ mod tests {
     #[derive(Default)]
     struct Diary(Vec<String>);
 
-    impl Listen for Diary {
+    impl ParseObserver for Diary {
         type Mark = usize;
 
         fn enter_field(&mut self, name: &str, again: impl FnOnce() -> bool) -> usize {

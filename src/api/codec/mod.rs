@@ -18,7 +18,7 @@ use super::media::Encoding;
 use super::schema::decode::{self, Refused};
 use super::schema::{GroupVersionKind, Registry, TypeId};
 use super::value::Value;
-use super::words;
+use super::well_known;
 
 pub use super::schema::decode::Decoded;
 pub use super::schema::encode::{Encoded, encode, encode_draft};
@@ -187,7 +187,7 @@ fn name(value: &mut Value, kind: &GroupVersionKind) {
 
 /// Request options are the same in every group version, also in an unknown one: clients use that of the request's object.
 fn is_unversioned(expected: &GroupVersionKind) -> bool {
-    expected.group == words::META_GROUP
+    expected.group == well_known::META_GROUP
 }
 
 /// A body that could not be decoded at once: examined step by step, in the reference's order of errors.

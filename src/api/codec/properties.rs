@@ -10,7 +10,7 @@ use proptest::sample::Index;
 use super::transcode::{Encoding, transcode};
 use super::*;
 use crate::api::schema::arbitrary;
-use crate::api::schema::encode::{Form, encode_as};
+use crate::api::schema::encode::{EmptyLists, encode_as};
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
 
@@ -22,7 +22,7 @@ fn config(cases: u32) -> ProptestConfig {
 }
 
 fn written(encoding: Encoding, ty: TypeId, value: &Value) -> Vec<u8> {
-    let json = encode_as(&REGISTRY, ty, value, Form::Exact);
+    let json = encode_as(&REGISTRY, ty, value, EmptyLists::Exact);
     transcode(&REGISTRY, Encoding::Json, encoding, &json).unwrap()
 }
 

@@ -4,7 +4,7 @@
 //! from an absent one only where the field shows both, and the text is canonical.
 
 use super::{Decoded, cbor, decode_object, json, protobuf, syntax, yaml};
-use crate::api::schema::encode::{Form, encode_as};
+use crate::api::schema::encode::{EmptyLists, encode_as};
 use crate::api::schema::{GroupVersionKind, Registry};
 use crate::api::value::Value;
 
@@ -41,7 +41,7 @@ pub fn transcode(registry: &Registry, from: Encoding, to: Encoding, input: &[u8]
     }
     match to {
         Encoding::Json | Encoding::Yaml => {
-            let mut text = encode_as(registry, ty, &value, Form::Exact);
+            let mut text = encode_as(registry, ty, &value, EmptyLists::Exact);
             if to == Encoding::Yaml {
                 return Ok(yaml::to_yaml(&json::read(&text).map_err(|error| error.to_string())?));
             }
@@ -49,7 +49,7 @@ pub fn transcode(registry: &Registry, from: Encoding, to: Encoding, input: &[u8]
             Ok(text)
         }
         Encoding::Protobuf => Ok(protobuf::encode_object(registry, ty, &value)),
-        Encoding::Cbor => Ok(cbor::encode_object(registry, ty, &value, Form::Exact)),
+        Encoding::Cbor => Ok(cbor::encode_object(registry, ty, &value, EmptyLists::Exact)),
     }
 }
 

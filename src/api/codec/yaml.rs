@@ -93,7 +93,7 @@ fn read_json(text: &str) -> Option<Value> {
 /// Notes whether there is a duplicate key.
 struct Repeats(bool);
 
-impl json::Listen for Repeats {
+impl json::ParseObserver for Repeats {
     type Mark = ();
 
     fn enter_field(&mut self, _: &str, again: impl FnOnce() -> bool) {

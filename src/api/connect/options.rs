@@ -1,6 +1,6 @@
 //! What a client says about a way: the option kinds, read from the parameters of the request.
 
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::query::Query;
 use crate::api::schema::time;
 use crate::api::status::{Result, Status};
@@ -58,7 +58,7 @@ impl LogOptions {
     pub fn validate(&self, name: &str, splits: bool) -> Result<()> {
         let mut errors = Vec::new();
         let mut invalid = |field: &str, value: i64, why: &str| {
-            errors.push(FieldError::invalid(&Path::new(field), &value.to_string(), why));
+            errors.push(FieldError::invalid(&FieldPath::new(field), &value.to_string(), why));
         };
         if let Some(lines) = self.tail_lines.filter(|lines| *lines < 0) {
             invalid("tailLines", lines, "must be greater than or equal to 0");
@@ -68,7 +68,7 @@ impl LogOptions {
         }
         match (self.since_seconds, self.since_time) {
             (Some(_), Some(_)) => errors.push(FieldError::forbidden(
-                &Path::nameless(),
+                &FieldPath::nameless(),
                 "at most one of `sinceTime` or `sinceSeconds` may be specified",
             )),
             (Some(seconds), None) if seconds < 1 => {
@@ -78,7 +78,7 @@ impl LogOptions {
         }
         match self.stream.as_deref() {
             Some(stream) if splits => self.check_stream(stream, &mut errors),
-            Some(_) => errors.push(FieldError::forbidden(&Path::new("stream"), "may not be specified")),
+            Some(_) => errors.push(FieldError::forbidden(&FieldPath::new("stream"), "may not be specified")),
             None => {}
         }
         if errors.is_empty() { Ok(()) } else { Err(Status::invalid("", "PodLogOptions", name, &errors)) }
@@ -86,11 +86,11 @@ impl LogOptions {
 
     fn check_stream(&self, stream: &str, errors: &mut Vec<FieldError>) {
         if !STREAMS.contains(&stream) {
-            errors.push(FieldError::not_supported(&Path::new("stream"), &quoted(stream), &STREAMS));
+            errors.push(FieldError::not_supported(&FieldPath::new("stream"), &quoted(stream), &STREAMS));
         }
         if stream != ALL_STREAMS && self.tail_lines.is_some() {
             let why = "`tailLines` and specific `stream` are mutually exclusive for now";
-            errors.push(FieldError::forbidden(&Path::nameless(), why));
+            errors.push(FieldError::forbidden(&FieldPath::nameless(), why));
         }
     }
 

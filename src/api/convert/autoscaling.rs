@@ -1,7 +1,7 @@
 //! HorizontalPodAutoscaler: v1 has one percentage where v2 has metrics, behavior and conditions. v1 carries those in annotations,
 //! as text in an older spelling.
 
-use super::{ordered, rename};
+use super::{annotation_json, rename};
 use crate::api::value::{Object, Value};
 
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
@@ -103,7 +103,7 @@ impl Half {
 /// From v1 to v2.
 pub(super) fn v1_to_v2(scaler: &mut Value) {
     let carried = take_carriers(scaler);
-    let read = |name: &str| carried.get(name).and_then(Value::as_str).and_then(ordered::read);
+    let read = |name: &str| carried.get(name).and_then(Value::as_str).and_then(annotation_json::read);
     let read_list = |name: &str| match read(name) {
         Some(Value::Array(items)) => Some(items),
         _ => None,
@@ -143,7 +143,7 @@ pub(super) fn v2_to_v1(scaler: &mut Value) {
     take_carriers(scaler);
     let mut carried = Object::new();
     let mut carry = |name: &str, value: &Value| {
-        carried.insert(name.to_owned(), ordered::write(value).into());
+        carried.insert(name.to_owned(), annotation_json::write(value).into());
     };
     if let Some(spec) = scaler.get_mut("spec") {
         let metrics = list(spec.remove("metrics"));
@@ -345,7 +345,7 @@ fn behavior_to_v2(text: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::convert::ordered::read;
+    use crate::api::convert::annotation_json::read;
 
     const V2: &str = r#"{"metadata":{"name":"x","annotations":{"mine":"1"}},"spec":{"scaleTargetRef":{"kind":"Deployment","name":"d"},
         "maxReplicas":3,"metrics":[
@@ -411,7 +411,7 @@ mod tests {
         let mut metric = read(text).unwrap();
         metric_to_v1(&mut metric, Half::Target);
         assert_eq!(
-            ordered::write(&metric),
+            annotation_json::write(&metric),
             r#"{"type":"Object","object":{"target":{"kind":"K","name":"n","apiVersion":"v1"},"metricName":"m","targetValue":"3"}}"#
         );
         metric_to_v2(&mut metric, Half::Target);

@@ -128,8 +128,8 @@ pub(super) fn template_from_v1beta2(template: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::convert::annotation_json::read;
     use crate::api::convert::convert;
-    use crate::api::convert::ordered::read;
     use crate::api::version::GroupVersion;
 
     fn there(text: &str, from: &str, to: &str, kind: &str) -> Value {

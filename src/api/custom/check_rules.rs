@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use super::decl_types;
 use super::pattern::Patterns;
-use super::rule::{Compiled, most_often};
-use super::shapes;
-use crate::api::cel::types::Shape;
-use crate::api::field::{FieldError, Path, quoted};
-use crate::api::findings::Errors;
+use super::rule::{CompiledRule, most_often};
+use crate::api::cel::types::DeclType;
+use crate::api::error_list::ErrorList;
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::limits::{RULE_ESTIMATE, RULES_ESTIMATE};
 use crate::api::value::Value;
 
@@ -16,11 +16,11 @@ const DEAREST: usize = 4;
 
 /// Checks the rules of a schema that has passed all other checks. `errors` has the problems so far; rules at those fields are
 /// skipped.
-pub fn check(schema: &Value, path: &Path, errors: &mut Errors) {
+pub fn check(schema: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let wrong: Vec<String> = errors.iter().map(|error| error.path.to_string()).collect();
     let mut check =
         Check { wrong, found: Vec::new(), total: 0, dearest: Vec::new(), patterns: Patterns::default() };
-    let place = Place {
+    let place = SchemaPosition {
         path: path.clone(),
         shape: None,
         count: Some(1),
@@ -46,52 +46,47 @@ struct Check {
     wrong: Vec<String>,
     found: Vec<FieldError>,
     total: u64,
-    dearest: Vec<(Path, u64)>,
+    dearest: Vec<(FieldPath, u64)>,
     patterns: Patterns,
 }
 
 /// The position of a schema.
-struct Place {
-    path: Path,
+struct SchemaPosition {
+    path: FieldPath,
     /// The shape of its values, if known already.
-    shape: Option<Arc<Shape>>,
+    shape: Option<Arc<DeclType>>,
     /// The maximum number of its values in one object, if everything around it is bounded.
     count: Option<u64>,
     is_root: bool,
     /// The enclosing list in which old values cannot be correlated.
-    unknown: Option<Path>,
+    unknown: Option<FieldPath>,
     /// Whether rules around it can refer to it.
     in_rules: bool,
 }
 
 impl Check {
-    fn walk(&mut self, schema: &Value, place: &Place) {
+    fn walk(&mut self, schema: &Value, place: &SchemaPosition) {
         let rules = schema.get("x-kubernetes-validations").map(Value::items).unwrap_or_default();
         let in_rules = place.in_rules || !rules.is_empty();
-        let own = || shapes::shape(schema, place.is_root || shapes::is_embedded(schema), "selfType");
+        let own = || decl_types::shape(schema, place.is_root || decl_types::is_embedded(schema), "selfType");
         let shape = if in_rules { place.shape.clone().or_else(own) } else { None };
         let count = place.count.and_then(|count| Some(count.saturating_mul(most_inside(schema)?)));
-        let inner = |path: Path, shape: Option<&Arc<Shape>>, unknown: Option<Path>| Place {
-            path,
-            shape: shape.cloned(),
-            count,
-            is_root: false,
-            unknown,
-            in_rules,
+        let inner = |path: FieldPath, shape: Option<&Arc<DeclType>>, unknown: Option<FieldPath>| {
+            SchemaPosition { path, shape: shape.cloned(), count, is_root: false, unknown, in_rules }
         };
         if let Some(values) = schema.get("additionalProperties").filter(|values| values.fields().is_some()) {
-            let below = shape.as_deref().and_then(|shape| shapes::below(shape, None));
+            let below = shape.as_deref().and_then(|shape| decl_types::below(shape, None));
             self.walk(values, &inner(place.path.child("additionalProperties"), below, place.unknown.clone()));
         }
         for (name, property) in schema.get("properties").and_then(Value::fields).into_iter().flatten() {
-            let below = shape.as_deref().and_then(|shape| shapes::below(shape, Some(name)));
+            let below = shape.as_deref().and_then(|shape| decl_types::below(shape, Some(name)));
             let path = place.path.child("properties").key(name);
             self.walk(property, &inner(path, below, place.unknown.clone()));
         }
         if let Some(items) = schema.get("items").filter(|items| items.fields().is_some()) {
             let is_map = schema.str("x-kubernetes-list-type") == "map";
             let unknown = if is_map { place.unknown.clone() } else { Some(place.path.clone()) };
-            let below = shape.as_deref().and_then(|shape| shapes::below(shape, None));
+            let below = shape.as_deref().and_then(|shape| decl_types::below(shape, None));
             self.walk(items, &inner(place.path.child("items"), below, unknown));
         }
         if rules.is_empty() || self.is_wrong(&place.path) {
@@ -101,18 +96,18 @@ impl Check {
         let Some(shape) = shape else {
             let why = "Internal error: internal error: failed to construct type information for \
                        x-kubernetes-validations rules: unable to convert structural schema to CEL declarations";
-            self.found.push(FieldError::worded(&all, crate::api::field::Problem::Internal, why.to_owned()));
+            self.found.push(FieldError::worded(&all, crate::api::field::ErrorType::Internal, why.to_owned()));
             return;
         };
         for (index, rule) in rules.iter().enumerate() {
-            let compiled = Compiled::of(rule, schema, &shape, &mut self.patterns);
+            let compiled = CompiledRule::of(rule, schema, &shape, &mut self.patterns);
             let often = place.count.unwrap_or_else(|| most_often(&shape));
             self.rule(rule, &compiled, often, &all.index(index), place.unknown.as_ref());
         }
     }
 
     /// Whether a field, or one inside of it, has another error.
-    fn is_wrong(&self, path: &Path) -> bool {
+    fn is_wrong(&self, path: &FieldPath) -> bool {
         let path = path.to_string();
         let within = |wrong: &String| {
             wrong
@@ -122,7 +117,14 @@ impl Check {
         self.wrong.iter().any(within)
     }
 
-    fn rule(&mut self, said: &Value, rule: &Compiled, often: u64, path: &Path, unknown: Option<&Path>) {
+    fn rule(
+        &mut self,
+        said: &Value,
+        rule: &CompiledRule,
+        often: u64,
+        path: &FieldPath,
+        unknown: Option<&FieldPath>,
+    ) {
         let place = path.child("rule");
         self.price("estimated rule cost", &place, rule.most_cost.saturating_mul(often));
         if let Some(why) = &rule.wrong {
@@ -153,7 +155,7 @@ impl Check {
         }
     }
 
-    fn price(&mut self, what: &str, path: &Path, cost: u64) {
+    fn price(&mut self, what: &str, path: &FieldPath, cost: u64) {
         if cost > RULE_ESTIMATE {
             self.found.push(FieldError::forbidden(path, &too_dear(what, cost, RULE_ESTIMATE)));
         }

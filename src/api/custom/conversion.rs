@@ -4,11 +4,11 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::api::admission_webhooks::webhook::client_config;
+use crate::api::admission_webhooks::{ClientConfig, ReviewVersion};
 use crate::api::codec::json;
-use crate::api::field::Path;
-use crate::api::findings::Errors;
-use crate::api::hooks::hook::way;
-use crate::api::hooks::{ReviewVersion, Way};
+use crate::api::error_list::ErrorList;
+use crate::api::field::FieldPath;
 use crate::api::meta;
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
@@ -22,7 +22,7 @@ pub struct Conversion {
     /// The name of the definition.
     pub definition: String,
     /// The address of the webhook.
-    pub way: Way,
+    pub way: ClientConfig,
     /// The CA bundle as PEM; empty for the CAs of the system.
     pub authority_pem: Vec<u8>,
     /// The version of ConversionReview; `None` if it supports none of ours.
@@ -31,7 +31,7 @@ pub struct Conversion {
 
 /// The type of failure, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum FailureKind {
     /// The call failed.
     Call,
     /// The response is malformed, or reports a failure.
@@ -42,25 +42,25 @@ pub enum Failure {
     Invalid,
 }
 
-impl Failure {
+impl FailureKind {
     /// The label in metrics.
     pub fn word(self) -> &'static str {
         match self {
-            Failure::Call => "conversion_webhook_call_failure",
-            Failure::Malformed => "conversion_webhook_malformed_response_failure",
-            Failure::Partial => "conversion_webhook_partial_response_failure",
-            Failure::Invalid => "conversion_webhook_invalid_converted_object_failure",
+            FailureKind::Call => "conversion_webhook_call_failure",
+            FailureKind::Malformed => "conversion_webhook_malformed_response_failure",
+            FailureKind::Partial => "conversion_webhook_partial_response_failure",
+            FailureKind::Invalid => "conversion_webhook_invalid_converted_object_failure",
         }
     }
 }
 
 /// Why objects could not be converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct ConversionError {
     /// The message for clients.
     pub why: String,
     /// The type of failure.
-    pub failure: Failure,
+    pub failure: FailureKind,
 }
 
 impl Conversion {
@@ -77,7 +77,7 @@ impl Conversion {
         });
         Some(Conversion {
             definition: meta::name(definition).to_owned(),
-            way: way(client),
+            way: client_config(client),
             authority_pem: STANDARD.decode(client.str("caBundle")).unwrap_or_default(),
             version,
         })
@@ -109,16 +109,18 @@ pub fn converted(
     (version, uid): (ReviewVersion, &str),
     wanted: &GroupVersion,
     sent: &[Value],
-) -> Result<Vec<Value>, Wrong> {
+) -> Result<Vec<Value>, ConversionError> {
     let of = sent.first().map(called).unwrap_or_default();
-    let wrong =
-        |failure: Failure, why: String| Wrong { why: format!("conversion webhook for {of} {why}"), failure };
-    let failed = |failure: Failure, why: String| wrong(failure, format!("failed: {why}"));
-    let review = json::read(body).map_err(|error| failed(Failure::Call, error.to_string()))?;
-    let objects = answered(&review, version, uid).map_err(|why| failed(Failure::Malformed, why))?;
+    let wrong = |failure: FailureKind, why: String| ConversionError {
+        why: format!("conversion webhook for {of} {why}"),
+        failure,
+    };
+    let failed = |failure: FailureKind, why: String| wrong(failure, format!("failed: {why}"));
+    let review = json::read(body).map_err(|error| failed(FailureKind::Call, error.to_string()))?;
+    let objects = answered(&review, version, uid).map_err(|why| failed(FailureKind::Malformed, why))?;
     if objects.len() != sent.len() {
         let why = format!("returned {} objects, expected {}", objects.len(), sent.len());
-        return Err(wrong(Failure::Partial, why));
+        return Err(wrong(FailureKind::Partial, why));
     }
     let place = |index: usize| match sent.len() {
         1 => "invalid object".to_owned(),
@@ -135,7 +137,7 @@ pub fn converted(
                     format!("returned invalid metadata in object at index {index}: {why}")
                 }
             };
-            wrong(Failure::Invalid, why)
+            wrong(FailureKind::Invalid, why)
         })?;
         all.push(made);
     }
@@ -211,8 +213,8 @@ fn checked(original: &Value, object: &Value, wanted: &GroupVersion) -> Result<Va
             return Err(Unfit::Metadata(why));
         }
         if metadata.get(field) != Some(pairs) {
-            let mut errors = Errors::new();
-            let path = Path::new("metadata").child(field);
+            let mut errors = ErrorList::new();
+            let path = FieldPath::new("metadata").child(field);
             match field {
                 "labels" => meta::validate_labels(Some(pairs), &path, &mut errors),
                 _ => meta::validate_annotations(Some(pairs), &path, &mut errors),
@@ -242,7 +244,7 @@ mod tests {
         )]
     }
 
-    fn said(response: &str) -> Result<Vec<Value>, Wrong> {
+    fn said(response: &str) -> Result<Vec<Value>, ConversionError> {
         let body = format!(
             r#"{{"kind":"ConversionReview","apiVersion":"apiextensions.k8s.io/v1","response":{response}}}"#
         );
@@ -270,39 +272,39 @@ mod tests {
     fn what_is_wrong_is_said_in_the_words_that_clients_know() {
         let of = "conversion webhook for g.io/v1, Kind=W";
         for (response, wanted, failure) in [
-            ("null".to_owned(), format!("{of} failed: no response provided"), Failure::Malformed),
+            ("null".to_owned(), format!("{of} failed: no response provided"), FailureKind::Malformed),
             (
                 r#"{"uid":"x"}"#.to_owned(),
                 format!("{of} failed: expected response.uid=\"u\", got \"x\""),
-                Failure::Malformed,
+                FailureKind::Malformed,
             ),
             (
                 r#"{"uid":"u","result":{"status":"Failed"}}"#.to_owned(),
                 format!("{of} failed: response.result.status was 'Failed', not 'Success'"),
-                Failure::Malformed,
+                FailureKind::Malformed,
             ),
             (
                 r#"{"uid":"u","result":{"status":"Failed","message":"no"}}"#.to_owned(),
                 format!("{of} failed: no"),
-                Failure::Malformed,
+                FailureKind::Malformed,
             ),
-            (object(""), format!("{of} returned 0 objects, expected 1"), Failure::Partial),
+            (object(""), format!("{of} returned 0 objects, expected 1"), FailureKind::Partial),
             (
                 object(r#"{"apiVersion":"g.io/v3","kind":"W","metadata":{}}"#),
                 format!(
                     "{of} returned invalid object at index 0: invalid groupVersion (expected g.io/v2, received g.io/v3)"
                 ),
-                Failure::Invalid,
+                FailureKind::Invalid,
             ),
             (
                 object(r#"{"apiVersion":"g.io/v2","kind":"X","metadata":{}}"#),
                 format!("{of} returned invalid object at index 0: invalid kind (expected W, received X)"),
-                Failure::Invalid,
+                FailureKind::Invalid,
             ),
             (
                 object(r#"{"apiVersion":"g.io/v2","kind":"W","metadata":{"name":"b","uid":"1"}}"#),
                 format!("{of} returned invalid object: must have the same name: a != b"),
-                Failure::Invalid,
+                FailureKind::Invalid,
             ),
             (
                 object(
@@ -311,7 +313,7 @@ mod tests {
                 format!(
                     "{of} returned invalid metadata: metadata.labels[l] must be a string in converted object"
                 ),
-                Failure::Invalid,
+                FailureKind::Invalid,
             ),
         ] {
             let wrong = said(&response).unwrap_err();
@@ -329,7 +331,7 @@ mod tests {
             converted(body, (ReviewVersion::V1beta1, "u"), &GroupVersion::new("g.io", "v2"), &sent())
                 .unwrap_err()
                 .failure,
-            Failure::Partial,
+            FailureKind::Partial,
             "the older version is believed more"
         );
     }
@@ -348,6 +350,9 @@ mod tests {
         )
         .unwrap();
         assert_eq!((found.definition.as_str(), found.version), ("d", Some(ReviewVersion::V1beta1)));
-        assert_eq!((found.way, found.authority_pem), (Way::Url("https://h/x".into()), b"abc".to_vec()));
+        assert_eq!(
+            (found.way, found.authority_pem),
+            (ClientConfig::Url("https://h/x".into()), b"abc".to_vec())
+        );
     }
 }

@@ -5,11 +5,11 @@
 use std::cell::OnceCell;
 use std::sync::LazyLock;
 
-use super::rules::{self, Allowance};
+use super::rules::{self, CostBudget};
 use super::schema::Schema;
 use super::{embedded, prune, validate, values};
-use crate::api::field::{FieldError, Path};
-use crate::api::findings::Errors;
+use crate::api::error_list::ErrorList;
+use crate::api::field::{FieldError, FieldPath};
 use crate::api::schema::Registry;
 use crate::api::value::{Object, Value};
 
@@ -17,10 +17,10 @@ use crate::api::value::{Object, Value};
 static METADATA: LazyLock<Option<Registry>> = LazyLock::new(|| Registry::metadata().ok());
 
 /// Checks the defaults of the schema of whole objects.
-pub fn check(said: &Value, path: &Path, errors: &mut Errors) {
+pub fn check(said: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let root = Root { said, schema: OnceCell::new() };
     let around = Around { root: &root, steps: Vec::new(), in_meta: false };
-    let mut walk = Walk { left: Allowance::default(), errors };
+    let mut walk = Walk { left: CostBudget::default(), errors };
     walk.schema(said, path, true, around);
 }
 
@@ -78,12 +78,12 @@ impl Around<'_> {
 }
 
 struct Walk<'e> {
-    left: Allowance,
-    errors: &'e mut Errors,
+    left: CostBudget,
+    errors: &'e mut ErrorList,
 }
 
 impl Walk<'_> {
-    fn schema(&mut self, said: &Value, path: &Path, is_root: bool, around: Around<'_>) {
+    fn schema(&mut self, said: &Value, path: &FieldPath, is_root: bool, around: Around<'_>) {
         let is_embedded = said.get("x-kubernetes-embedded-resource").and_then(Value::as_bool) == Some(true);
         let own = Root { said, schema: OnceCell::new() };
         let around = match is_embedded {
@@ -110,7 +110,7 @@ impl Walk<'_> {
     }
 
     /// Checks the default of a schema.
-    fn default(&mut self, said: &Value, is_root: bool, path: &Path, around: &Around<'_>) {
+    fn default(&mut self, said: &Value, is_root: bool, path: &FieldPath, around: &Around<'_>) {
         let mut schema = Schema::read(said);
         schema.embedded |= is_root;
         let Some(default) = &schema.default else { return };
@@ -142,11 +142,11 @@ impl Walk<'_> {
         }
     }
 
-    fn in_metadata(&mut self, default: &Value, path: &Path, around: &Around<'_>) {
+    fn in_metadata(&mut self, default: &Value, path: &FieldPath, around: &Around<'_>) {
         let Some(registry) = &*METADATA else { return };
         let mut object = around.object_with(default);
-        let (schema, nowhere) = (around.root.schema(), Path::root());
-        let mut found = Errors::new();
+        let (schema, nowhere) = (around.root.schema(), FieldPath::root());
+        let mut found = ErrorList::new();
         match embedded::coerce_default(schema, &mut object, &nowhere, registry) {
             Ok(()) => embedded::inside(schema, &object, &nowhere, registry, &mut found),
             Err(error) => found.push(error),
@@ -169,8 +169,8 @@ mod tests {
     use crate::api::codec::json;
 
     fn said_of(schema: &str) -> Vec<String> {
-        let mut errors = Errors::new();
-        check(&json::read(schema.as_bytes()).unwrap(), &Path::new("s"), &mut errors);
+        let mut errors = ErrorList::new();
+        check(&json::read(schema.as_bytes()).unwrap(), &FieldPath::new("s"), &mut errors);
         errors.iter().map(ToString::to_string).collect()
     }
 

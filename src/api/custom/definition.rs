@@ -8,19 +8,19 @@ use openssl::sha::sha256;
 use pilothouse_actors::object::TypeName;
 
 use super::conversion::Conversion;
-use super::kind::{Cell, Custom, Schemas};
-use super::path::JsonPath;
+use super::json_path::JsonPath;
+use super::kind::{Cell, CustomResource, Schemas};
 use super::pattern::Patterns;
 use super::rules::Rules;
 use super::schema::Schema;
 use super::types::Types;
 use super::{prune, status};
 use crate::api::catalog::build::storage_hash;
-use crate::api::catalog::resource::{About, Column, Resource, Stored, Subresource};
+use crate::api::catalog::resource::{Column, ColumnDescription, Resource, Stored, Subresource};
 use crate::api::codec::json;
-use crate::api::parts::{Part, ReplicaPaths};
 use crate::api::schema::OBJECT_META;
 use crate::api::schema::{GroupVersionKind, Registry};
+use crate::api::subresources::{ReplicaPaths, SubresourceStrategy};
 use crate::api::value::Value;
 use crate::api::verb::{Verb, Verbs};
 use crate::api::version::{self, GroupVersion};
@@ -30,7 +30,7 @@ const AGE_PATH: &str = ".metadata.creationTimestamp";
 
 /// The resources of a definition.
 #[derive(Default)]
-pub struct Made {
+pub struct DefinedResources {
     /// One resource per served version.
     pub served: Vec<Arc<Resource>>,
     /// The resource of the storage version, served or not, because it has the objects.
@@ -42,10 +42,12 @@ pub fn resources(
     definition: &Value,
     base: &Arc<Registry>,
     ordinals: impl FnOnce(u32) -> RangeInclusive<u32>,
-) -> Made {
-    let said = Said::of(definition);
+) -> DefinedResources {
+    let said = DefinitionParts::of(definition);
     let versions = said.versions();
-    let Some(storage) = versions.iter().find(|version| version.is("storage")) else { return Made::default() };
+    let Some(storage) = versions.iter().find(|version| version.is("storage")) else {
+        return DefinedResources::default();
+    };
     let mut types = Types::on(base);
     let described: Vec<_> = versions.iter().map(|version| types.object(&version.schema)).collect();
     let mut added = types.added();
@@ -75,7 +77,7 @@ pub fn resources(
         })
         .collect();
     let stored = versions.iter().zip(&made).find(|(version, _)| version.is("storage"));
-    Made {
+    DefinedResources {
         stored: stored.map(|(_, (_, resource))| resource.clone()),
         served: made
             .iter()
@@ -115,7 +117,7 @@ pub fn store_named(definition: &str) -> TypeName {
 }
 
 /// The parts of a definition.
-struct Said<'a> {
+struct DefinitionParts<'a> {
     definition: &'a Value,
     group: &'a str,
     plural: &'a str,
@@ -139,10 +141,10 @@ impl Version<'_> {
     }
 }
 
-impl<'a> Said<'a> {
-    fn of(definition: &'a Value) -> Said<'a> {
+impl<'a> DefinitionParts<'a> {
+    fn of(definition: &'a Value) -> DefinitionParts<'a> {
         let names = definition.at(&["status", "acceptedNames"]).unwrap_or(&Value::Null);
-        Said {
+        DefinitionParts {
             definition,
             group: definition.get("spec").map_or("", |spec| spec.str("group")),
             plural: names.str("plural"),
@@ -189,7 +191,7 @@ impl<'a> Said<'a> {
     ) -> Resource {
         let gv = GroupVersion::new(self.group, version.name());
         let api_version: Arc<str> = gv.to_string().into();
-        let is_going = status::is_true(self.definition, status::TERMINATING);
+        let is_terminating = status::is_true(self.definition, status::TERMINATING);
         let (columns, cells) = columns(version.said);
         let hash = if storage.is("served") {
             storage_hash(self.group, storage.name(), self.kind)
@@ -197,7 +199,7 @@ impl<'a> Said<'a> {
             String::new()
         };
         let selectable = version.said.get("selectableFields").map(Value::items).unwrap_or_default();
-        let custom = Custom {
+        let custom = CustomResource {
             kind: self.kind.into(),
             api_version: api_version.clone(),
             stored_as: GroupVersion::new(self.group, storage.name()).to_string().into(),
@@ -213,9 +215,9 @@ impl<'a> Said<'a> {
             scale: version
                 .said
                 .at(&["subresources", "scale"])
-                .map(|said| Part::scale(ReplicaPaths::read(said))),
+                .map(|said| SubresourceStrategy::scale(ReplicaPaths::read(said))),
             deprecation: self.deprecation(version, versions).map(Into::into),
-            is_going,
+            is_terminating,
             conversion: common.conversion.clone(),
         };
         let plain = [Verb::Get, Verb::Patch, Verb::Update];
@@ -292,7 +294,7 @@ fn prune_defaults(schema: &mut Schema) {
     }
     schema.properties.values_mut().for_each(prune_defaults);
     schema.items.as_deref_mut().into_iter().for_each(prune_defaults);
-    if let Some(super::schema::Others::Of(inner)) = &mut schema.others {
+    if let Some(super::schema::AdditionalProperties::Of(inner)) = &mut schema.others {
         prune_defaults(inner);
     }
 }
@@ -305,7 +307,7 @@ fn selectable_field(said: &Value) -> Option<(String, JsonPath)> {
 /// The table columns of a version, and the paths of their cells. Columns after an invalid one are dropped.
 fn columns(version: &Value) -> (Vec<Column>, Vec<Cell>) {
     let text = |text: &str| -> Arc<str> { text.into() };
-    let name = About::Field(OBJECT_META.into(), "name".into());
+    let name = ColumnDescription::Field(OBJECT_META.into(), "name".into());
     let mut columns = vec![Column {
         name: text("Name"),
         kind: text("string"),
@@ -316,7 +318,7 @@ fn columns(version: &Value) -> (Vec<Column>, Vec<Cell>) {
     let mut cells = Vec::new();
     let said = version.get("additionalPrinterColumns").map(Value::items).unwrap_or_default();
     if said.is_empty() {
-        let about = About::Field(OBJECT_META.into(), "creationTimestamp".into());
+        let about = ColumnDescription::Field(OBJECT_META.into(), "creationTimestamp".into());
         columns.push(Column { name: text("Age"), kind: text("date"), format: text(""), priority: 0, about });
         cells.extend(JsonPath::parse(AGE_PATH).ok().map(|path| Cell { path, kind: text("date") }));
     }
@@ -334,7 +336,7 @@ fn columns(version: &Value) -> (Vec<Column>, Vec<Cell>) {
             kind: text(column.str("type")),
             format: text(column.str("format")),
             priority: u32::try_from(priority).unwrap_or(0),
-            about: About::Text(about.into()),
+            about: ColumnDescription::Text(about.into()),
         });
         cells.push(Cell { path, kind: text(column.str("type")) });
     }
@@ -365,7 +367,8 @@ mod tests {
                  "additionalPrinterColumns":[{"name":"N","type":"integer","jsonPath":".spec.n"}],
                  "schema":{"openAPIV3Schema":{"type":"object"}}}]"#,
         );
-        let Made { served: all, stored } = resources(&definition, &base, |count| 101..=100 + count);
+        let DefinedResources { served: all, stored } =
+            resources(&definition, &base, |count| 101..=100 + count);
         assert_eq!(&*stored.unwrap().api_version, "g.example/v1");
         assert_eq!(
             store_named("kites.g.example").as_str(),

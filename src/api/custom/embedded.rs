@@ -1,10 +1,10 @@
 //! Embedded resources: objects within custom resources that have kind and metadata.
 
-use super::schema::{Others, Schema};
+use super::schema::{AdditionalProperties, Schema};
 use super::values::shown;
 use crate::api::codec::json;
-use crate::api::field::{FieldError, Path, quoted};
-use crate::api::findings::Errors;
+use crate::api::error_list::ErrorList;
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::meta::{self, MetaRules};
 use crate::api::names;
 use crate::api::schema::decode::{self, Refused};
@@ -20,7 +20,7 @@ pub fn coerce(
     lenient: bool,
 ) -> Result<Vec<String>, String> {
     let mut walk = Walk { registry, lenient, unknown: Vec::new() };
-    walk.below(schema, object, &Path::root()).map_err(|error| error.to_string())?;
+    walk.below(schema, object, &FieldPath::root()).map_err(|error| error.to_string())?;
     Ok(walk.unknown)
 }
 
@@ -28,7 +28,7 @@ pub fn coerce(
 pub fn coerce_default(
     schema: &Schema,
     default: &mut Value,
-    path: &Path,
+    path: &FieldPath,
     registry: &Registry,
 ) -> Result<(), FieldError> {
     Walk { registry, lenient: false, unknown: Vec::new() }.value(schema, default, path)
@@ -41,7 +41,7 @@ struct Walk<'r> {
 }
 
 impl Walk<'_> {
-    fn value(&mut self, schema: &Schema, value: &mut Value, path: &Path) -> Result<(), FieldError> {
+    fn value(&mut self, schema: &Schema, value: &mut Value, path: &FieldPath) -> Result<(), FieldError> {
         if schema.embedded
             && let Value::Object(fields) = value
         {
@@ -53,7 +53,7 @@ impl Walk<'_> {
         self.below(schema, value, path)
     }
 
-    fn below(&mut self, schema: &Schema, value: &mut Value, path: &Path) -> Result<(), FieldError> {
+    fn below(&mut self, schema: &Schema, value: &mut Value, path: &FieldPath) -> Result<(), FieldError> {
         match value {
             Value::Object(fields) => {
                 for (name, value) in fields {
@@ -74,7 +74,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn metadata(&mut self, fields: &mut Object, path: &Path) -> Result<(), FieldError> {
+    fn metadata(&mut self, fields: &mut Object, path: &FieldPath) -> Result<(), FieldError> {
         let (Some(said), Some(ty)) = (fields.get("metadata"), self.registry.meta("ObjectMeta")) else {
             return Ok(());
         };
@@ -110,7 +110,7 @@ impl Walk<'_> {
 }
 
 /// Refuses an embedded resource whose kind or apiVersion is no string.
-fn named_by_texts(fields: &Object, path: &Path) -> Result<(), FieldError> {
+fn named_by_texts(fields: &Object, path: &FieldPath) -> Result<(), FieldError> {
     for field in ["apiVersion", "kind"] {
         if let Some(said) = fields.get(field).filter(|said| said.as_str().is_none()) {
             return Err(FieldError::invalid(&path.child(field), &shown(said), "must be a string"));
@@ -120,12 +120,12 @@ fn named_by_texts(fields: &Object, path: &Path) -> Result<(), FieldError> {
 }
 
 /// Validates the kinds and metadata of embedded resources.
-pub fn check(schema: &Schema, object: &Value, registry: &Registry, errors: &mut Errors) {
-    inside(schema, object, &Path::root(), registry, errors);
+pub fn check(schema: &Schema, object: &Value, registry: &Registry, errors: &mut ErrorList) {
+    inside(schema, object, &FieldPath::root(), registry, errors);
 }
 
 /// Validates embedded resources inside of a value, and the value itself if it is one.
-pub fn inside(schema: &Schema, value: &Value, path: &Path, registry: &Registry, errors: &mut Errors) {
+pub fn inside(schema: &Schema, value: &Value, path: &FieldPath, registry: &Registry, errors: &mut ErrorList) {
     match value {
         Value::Object(fields) => {
             if schema.embedded {
@@ -134,7 +134,7 @@ pub fn inside(schema: &Schema, value: &Value, path: &Path, registry: &Registry, 
             for (name, value) in fields {
                 match (schema.properties.get(name), &schema.others) {
                     (Some(inner), _) => inside(inner, value, &path.child(name), registry, errors),
-                    (None, Some(Others::Of(inner))) => {
+                    (None, Some(AdditionalProperties::Of(inner))) => {
                         inside(inner, value, &path.key(name), registry, errors);
                     }
                     _ => {}
@@ -152,7 +152,7 @@ pub fn inside(schema: &Schema, value: &Value, path: &Path, registry: &Registry, 
     }
 }
 
-fn check_one(fields: &Object, path: &Path, registry: &Registry, errors: &mut Errors) {
+fn check_one(fields: &Object, path: &FieldPath, registry: &Registry, errors: &mut ErrorList) {
     for field in ["apiVersion", "kind"] {
         let place = path.child(field);
         match fields.get(field) {
@@ -184,7 +184,7 @@ fn check_one(fields: &Object, path: &Path, registry: &Registry, errors: &mut Err
         object.entry("metadata").set("name", "fakename");
     }
     let namespaced = !meta::of(&object).str("namespace").is_empty();
-    let mut found = Errors::new();
+    let mut found = ErrorList::new();
     let rules = MetaRules {
         name: names::path_segment,
         own_name: meta::any_name,

@@ -8,17 +8,17 @@ use pilothouse_actors::filter::MARK_FIELD;
 use pilothouse_actors::object::Pairs;
 
 use super::conversion::Conversion;
-use super::path::JsonPath;
+use super::json_path::JsonPath;
 use super::rules::Rules;
 use super::schema::Schema;
 use super::{embedded, lists, prune, validate};
 use crate::api::codec::{self, json};
-use crate::api::field::{FieldError, Path, quoted};
-use crate::api::findings::{Errors, Warned};
+use crate::api::error_list::{ErrorList, WarningList};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::limits::FILLED_BYTES;
-use crate::api::parts::Part;
 use crate::api::print;
 use crate::api::schema::{Registry, time};
+use crate::api::subresources::SubresourceStrategy;
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -27,7 +27,7 @@ pub type Schemas = Arc<BTreeMap<String, Arc<Schema>>>;
 
 /// One version of a custom resource.
 #[derive(Debug)]
-pub struct Custom {
+pub struct CustomResource {
     /// The kind of the objects.
     pub kind: Arc<str>,
     /// The apiVersion of this version.
@@ -53,11 +53,11 @@ pub struct Custom {
     /// Tells fields that were extracted under the current definition from older ones.
     pub mark: Arc<str>,
     /// Its scale subresource, if it has one.
-    pub scale: Option<Part>,
+    pub scale: Option<SubresourceStrategy>,
     /// The deprecation warning.
     pub deprecation: Option<Arc<str>>,
     /// Whether its definition is terminating: then nothing can be created.
-    pub is_going: bool,
+    pub is_terminating: bool,
     /// The conversion webhook; without one, versions differ only in `apiVersion`.
     pub conversion: Option<Arc<Conversion>>,
 }
@@ -71,13 +71,13 @@ pub struct Cell {
     pub kind: Arc<str>,
 }
 
-impl PartialEq for Custom {
-    fn eq(&self, other: &Custom) -> bool {
+impl PartialEq for CustomResource {
+    fn eq(&self, other: &CustomResource) -> bool {
         std::ptr::eq(self, other)
     }
 }
 
-impl Custom {
+impl CustomResource {
     /// Prunes unknown fields of a body and answers them. Fails if known fields have wrong types.
     pub fn coerce(&self, object: &mut Value) -> Result<Vec<String>, String> {
         if self.keeps_all {
@@ -172,9 +172,9 @@ impl Custom {
     }
 
     /// Validates a new object, except for its metadata.
-    pub fn check_new(&self, object: &Value, errors: &mut Errors, warned: &mut Warned) {
+    pub fn check_new(&self, object: &Value, errors: &mut ErrorList, warned: &mut WarningList) {
         if self.check_kind(object, errors) {
-            validate::check(&self.schema, object, None, &Path::root(), errors);
+            validate::check(&self.schema, object, None, &FieldPath::root(), errors);
             self.check_scale(object, true, errors);
             embedded::check(&self.schema, object, &self.registry, errors);
             lists::check(&self.schema, object, errors);
@@ -182,18 +182,24 @@ impl Custom {
         }
     }
 
-    fn check_rules(&self, new: &Value, old: Option<&Value>, errors: &mut Errors, warned: &mut Warned) {
+    fn check_rules(
+        &self,
+        new: &Value,
+        old: Option<&Value>,
+        errors: &mut ErrorList,
+        warned: &mut WarningList,
+    ) {
         if let Some(rules) = &self.rules {
             rules.check(new, old, errors, warned);
         }
     }
 
     /// Validates a changed object, except for its metadata.
-    pub fn check_change(&self, new: &Value, old: &Value, errors: &mut Errors, warned: &mut Warned) {
+    pub fn check_change(&self, new: &Value, old: &Value, errors: &mut ErrorList, warned: &mut WarningList) {
         if !self.check_kind(new, errors) {
             return;
         }
-        validate::check(&self.schema, new, Some(old), &Path::root(), errors);
+        validate::check(&self.schema, new, Some(old), &FieldPath::root(), errors);
         self.check_scale(new, true, errors);
         embedded::check(&self.schema, new, &self.registry, errors);
         self.check_lists(new, old, errors);
@@ -201,21 +207,21 @@ impl Custom {
     }
 
     /// Validates a changed status.
-    pub fn check_status(&self, new: &Value, old: &Value, errors: &mut Errors, warned: &mut Warned) {
+    pub fn check_status(&self, new: &Value, old: &Value, errors: &mut ErrorList, warned: &mut WarningList) {
         if !self.check_kind(new, errors) {
             return;
         }
         let status = |object: &'_ Value| object.fields().and_then(|fields| fields.get("status")).cloned();
         if let (Some(schema), Some(value)) = (self.schema.properties.get("status"), status(new)) {
-            validate::check(schema, &value, status(old).as_ref(), &Path::new("status"), errors);
+            validate::check(schema, &value, status(old).as_ref(), &FieldPath::new("status"), errors);
         }
         self.check_scale(new, false, errors);
         self.check_lists(new, old, errors);
         self.check_rules(new, Some(old), errors, warned);
     }
 
-    fn check_lists(&self, new: &Value, old: &Value, errors: &mut Errors) {
-        let mut before = Errors::new();
+    fn check_lists(&self, new: &Value, old: &Value, errors: &mut ErrorList) {
+        let mut before = ErrorList::new();
         lists::check(&self.schema, old, &mut before);
         if before.is_empty() {
             lists::check(&self.schema, new, errors);
@@ -223,7 +229,7 @@ impl Custom {
     }
 
     /// Whether an object has this kind. If not, no further checks are made.
-    fn check_kind(&self, object: &Value, errors: &mut Errors) -> bool {
+    fn check_kind(&self, object: &Value, errors: &mut ErrorList) -> bool {
         let said = [("kind", &self.kind), ("apiVersion", &self.api_version)];
         let mut wrong = said.into_iter().filter(|(field, wanted)| object.str(field) != &***wanted).peekable();
         if wrong.peek().is_none() {
@@ -232,13 +238,13 @@ impl Custom {
         errors.clear();
         for (field, wanted) in wrong {
             let why = format!("must be {wanted}");
-            errors.push(FieldError::invalid(&Path::new(field), &quoted(object.str(field)), &why));
+            errors.push(FieldError::invalid(&FieldPath::new(field), &quoted(object.str(field)), &why));
         }
         false
     }
 
-    fn check_scale(&self, object: &Value, with_spec: bool, errors: &mut Errors) {
-        if let Some(paths) = self.scale.as_ref().and_then(Part::replica_paths) {
+    fn check_scale(&self, object: &Value, with_spec: bool, errors: &mut ErrorList) {
+        if let Some(paths) = self.scale.as_ref().and_then(SubresourceStrategy::replica_paths) {
             paths.check(object, with_spec, errors);
         }
     }
@@ -252,7 +258,7 @@ impl Custom {
 }
 
 /// Warnings about new finalizers.
-pub fn warn_of_finalizers(new: &Value, old: Option<&Value>, warned: &mut Warned) {
+pub fn warn_of_finalizers(new: &Value, old: Option<&Value>, warned: &mut WarningList) {
     const KNOWN: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
     let all = |object: &Value| -> Vec<String> {
         let items = meta::of(object).get("finalizers").map(Value::items).unwrap_or_default();
@@ -323,7 +329,7 @@ impl Cell {
 }
 
 /// The stored bytes of an object of this kind.
-pub fn stored(custom: &Custom, object: &Value) -> codec::Encoded {
+pub fn stored(custom: &CustomResource, object: &Value) -> codec::Encoded {
     let mut object = object.clone();
     object.set("apiVersion", &*custom.stored_as);
     if let Some(schema) =

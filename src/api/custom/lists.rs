@@ -2,26 +2,28 @@
 
 use std::collections::BTreeMap;
 
-use super::schema::{Others, Schema};
+use super::schema::{AdditionalProperties, Schema};
 use super::values::shown;
 use crate::api::codec::json;
-use crate::api::field::{FieldError, Path};
-use crate::api::findings::Errors;
+use crate::api::error_list::ErrorList;
+use crate::api::field::{FieldError, FieldPath};
 use crate::api::schema::ListFact;
 use crate::api::value::{Object, Value};
 
 /// Finds duplicate items.
-pub fn check(schema: &Schema, value: &Value, errors: &mut Errors) {
-    walk(schema, value, &Path::root(), errors);
+pub fn check(schema: &Schema, value: &Value, errors: &mut ErrorList) {
+    walk(schema, value, &FieldPath::root(), errors);
 }
 
-fn walk(schema: &Schema, value: &Value, path: &Path, errors: &mut Errors) {
+fn walk(schema: &Schema, value: &Value, path: &FieldPath, errors: &mut ErrorList) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
                 match (schema.properties.get(name), &schema.others) {
                     (Some(inner), _) => walk(inner, value, &path.child(name), errors),
-                    (None, Some(Others::Of(inner))) => walk(inner, value, &path.key(name), errors),
+                    (None, Some(AdditionalProperties::Of(inner))) => {
+                        walk(inner, value, &path.key(name), errors);
+                    }
                     _ => {}
                 }
             }
@@ -56,7 +58,7 @@ fn told_apart(item: &Value) -> Vec<u8> {
     text
 }
 
-fn keyed(keys: &[String], items: &[Value], path: &Path, errors: &mut Errors) {
+fn keyed(keys: &[String], items: &[Value], path: &FieldPath, errors: &mut ErrorList) {
     let odd = items.iter().position(|item| !matches!(item, Value::Null | Value::Object(_)));
     if let Some(index) = odd {
         let item = items.get(index).unwrap_or(&Value::Null);
@@ -97,7 +99,7 @@ mod tests {
             json::read(br#"{"type":"array","x-kubernetes-list-type":"set","items":{"type":"number"}}"#)
                 .unwrap();
         let found = |items: &[Value]| {
-            let mut errors = Errors::new();
+            let mut errors = ErrorList::new();
             check(&Schema::read(&said), &Value::Array(items.to_vec()), &mut errors);
             errors.len()
         };

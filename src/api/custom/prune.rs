@@ -1,7 +1,7 @@
 //! Prunes unknown fields, and sets defaults.
 
-use super::schema::{Others, Schema};
-use crate::api::field::Path;
+use super::schema::{AdditionalProperties, Schema};
+use crate::api::field::FieldPath;
 use crate::api::limits::STRICT_FINDINGS;
 use crate::api::value::{Object, Value};
 
@@ -13,7 +13,7 @@ pub fn prune(schema: &Schema, object: &mut Value) -> Vec<String> {
     let mut walk = Walk { unknown: Vec::new() };
     if let Value::Object(fields) = object {
         let known = fields_of(schema, true);
-        walk.fields(known, fields, &Path::root());
+        walk.fields(known, fields, &FieldPath::root());
     }
     walk.unknown.sort();
     walk.unknown
@@ -21,7 +21,7 @@ pub fn prune(schema: &Schema, object: &mut Value) -> Vec<String> {
 
 /// Prunes a default by the schema of its place.
 pub fn prune_default(schema: &Schema, value: &mut Value) {
-    Walk { unknown: Vec::new() }.value(Some(schema), value, &Path::root());
+    Walk { unknown: Vec::new() }.value(Some(schema), value, &FieldPath::root());
 }
 
 /// The known fields of an object.
@@ -40,7 +40,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn value(&mut self, schema: Option<&Schema>, value: &mut Value, path: &Path) {
+    fn value(&mut self, schema: Option<&Schema>, value: &mut Value, path: &FieldPath) {
         match value {
             Value::Object(fields) => {
                 let known =
@@ -64,7 +64,7 @@ impl Walk {
     }
 
     /// An item of a list that preserves unknown fields.
-    fn kept(&mut self, schema: &Schema, value: &mut Value, path: &Path) {
+    fn kept(&mut self, schema: &Schema, value: &mut Value, path: &FieldPath) {
         match value {
             Value::Object(fields) => self.known_fields(fields_of(schema, false), fields, path),
             Value::Array(items) => {
@@ -78,7 +78,7 @@ impl Walk {
         }
     }
 
-    fn fields(&mut self, known: Known<'_>, fields: &mut Object, path: &Path) {
+    fn fields(&mut self, known: Known<'_>, fields: &mut Object, path: &FieldPath) {
         let Some(schema) = known.schema else {
             fields.keys().for_each(|name| self.found(path, name));
             fields.clear();
@@ -99,7 +99,7 @@ impl Walk {
     }
 
     /// Descends into the fields that have a schema.
-    fn known_fields(&mut self, known: Known<'_>, fields: &mut Object, path: &Path) {
+    fn known_fields(&mut self, known: Known<'_>, fields: &mut Object, path: &FieldPath) {
         let Some(schema) = known.schema else { return };
         for (name, value) in fields {
             if known.has_own && OWN.contains(&name.as_str()) {
@@ -107,15 +107,15 @@ impl Walk {
             }
             let inner = match (schema.properties.get(name), &schema.others) {
                 (Some(inner), _) => Some(inner),
-                (None, Some(Others::Of(inner))) => Some(&**inner),
-                (None, Some(Others::Any)) => None,
+                (None, Some(AdditionalProperties::Of(inner))) => Some(&**inner),
+                (None, Some(AdditionalProperties::Any)) => None,
                 (None, None) => continue,
             };
             self.value(inner, value, &path.child(name));
         }
     }
 
-    fn found(&mut self, path: &Path, name: &str) {
+    fn found(&mut self, path: &FieldPath, name: &str) {
         if self.unknown.len() < STRICT_FINDINGS {
             self.unknown.push(path.child(name).to_string());
         }
@@ -160,7 +160,7 @@ pub fn fill(schema: &Schema, value: &mut Value, room: &mut usize) -> bool {
             }
             fields.iter_mut().all(|(name, value)| match (schema.properties.get(name), &schema.others) {
                 (Some(inner), _) => fill(inner, value, room),
-                (None, Some(Others::Of(inner))) => fill_null(inner, value, room),
+                (None, Some(AdditionalProperties::Of(inner))) => fill_null(inner, value, room),
                 _ => true,
             })
         }

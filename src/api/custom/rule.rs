@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::pattern::Patterns;
 use super::rule_path;
-use crate::api::cel::types::{Shape, Type};
+use crate::api::cel::types::{DeclType, Type};
 use crate::api::cel::{Environment, Evaluated, Fault, Outcome, Program, Val};
-use crate::api::field::Problem;
+use crate::api::field::ErrorType;
 use crate::api::limits::{REQUEST_BYTES_PRICED, RULE_COST, RULE_MESSAGE_BYTES};
 use crate::api::value::Value;
 
@@ -17,7 +17,7 @@ const OLD_SELF: &str = "oldSelf";
 
 /// A compiled rule, with its errors.
 #[derive(Debug)]
-pub struct Compiled {
+pub struct CompiledRule {
     /// The program; `None` if there is nothing to evaluate.
     program: Option<Program>,
     /// The compilation error.
@@ -33,7 +33,7 @@ pub struct Compiled {
     /// Whether it also applies without an old value.
     old_is_optional: bool,
     /// The type of its field errors.
-    pub reason: Problem,
+    pub reason: ErrorType,
     /// The path of its field errors.
     pub field_path: Option<String>,
     /// The rule as messages print it.
@@ -43,7 +43,7 @@ pub struct Compiled {
 }
 
 /// The result of a rule.
-pub enum Verdict {
+pub enum RuleOutcome {
     /// The value is valid.
     Holds,
     /// The value is invalid.
@@ -54,13 +54,13 @@ pub enum Verdict {
     TooDear(String),
 }
 
-impl Compiled {
+impl CompiledRule {
     /// Compiles a rule of a schema. `shape` is that of its values.
-    pub fn of(rule: &Value, schema: &Value, shape: &Arc<Shape>, patterns: &mut Patterns) -> Compiled {
+    pub fn of(rule: &Value, schema: &Value, shape: &Arc<DeclType>, patterns: &mut Patterns) -> CompiledRule {
         let (text, message) = (rule.str("rule"), rule.str("message"));
         let old_is_optional = rule.get("optionalOldSelf").and_then(Value::as_bool) == Some(true);
         let shown = if message.is_empty() { text.trim() } else { message.trim() };
-        let mut compiled = Compiled {
+        let mut compiled = CompiledRule {
             program: None,
             wrong: None,
             most_cost: 0,
@@ -69,10 +69,10 @@ impl Compiled {
             uses_old: false,
             old_is_optional,
             reason: match rule.str("reason") {
-                "FieldValueForbidden" => Problem::Forbidden,
-                "FieldValueRequired" => Problem::Required,
-                "FieldValueDuplicate" => Problem::Duplicate,
-                _ => Problem::Invalid,
+                "FieldValueForbidden" => ErrorType::Forbidden,
+                "FieldValueRequired" => ErrorType::Required,
+                "FieldValueDuplicate" => ErrorType::Duplicate,
+                _ => ErrorType::Invalid,
             },
             field_path: rule_path::read(rule.str("fieldPath"), schema),
             shown: shown.to_owned(),
@@ -123,11 +123,11 @@ impl Compiled {
         &'v self,
         new: &'v Value,
         old: Option<&'v Value>,
-        shape: &'v Shape,
-    ) -> Option<(Verdict, u64)> {
+        shape: &'v DeclType,
+    ) -> Option<(RuleOutcome, u64)> {
         let shown = &self.shown;
         if let Some(why) = &self.wrong {
-            return Some((Verdict::Wrong(format!("rule compile error: {why}")), 0));
+            return Some((RuleOutcome::Wrong(format!("rule compile error: {why}")), 0));
         }
         let program = self.program.as_ref()?;
         if self.uses_old && old.is_none() && !self.old_is_optional {
@@ -135,15 +135,15 @@ impl Compiled {
         }
         let Evaluated { outcome, cost } = self.run(program, new, old, shape);
         let verdict = match outcome {
-            Ok(Val::Bool(true)) => Verdict::Holds,
-            Ok(_) => Verdict::Fails,
-            Err(fault @ Fault::Budget) => Verdict::TooDear(format!(
+            Ok(Val::Bool(true)) => RuleOutcome::Holds,
+            Ok(_) => RuleOutcome::Fails,
+            Err(fault @ Fault::Budget) => RuleOutcome::TooDear(format!(
                 "'{fault}': no further validation rules will be run due to call cost exceeds limit for rule: {shown}"
             )),
-            Err(Fault::Error(why)) if why.starts_with("no such overload") => Verdict::Wrong(format!(
+            Err(Fault::Error(why)) if why.starts_with("no such overload") => RuleOutcome::Wrong(format!(
                 "'{why}': call arguments did not match a supported operator, function or macro signature for rule: {shown}"
             )),
-            Err(Fault::Error(why)) => Verdict::Wrong(format!("{why} evaluating rule: {shown}")),
+            Err(Fault::Error(why)) => RuleOutcome::Wrong(format!("{why} evaluating rule: {shown}")),
         };
         Some((verdict, cost))
     }
@@ -153,7 +153,7 @@ impl Compiled {
         program: &'v Program,
         new: &'v Value,
         old: Option<&'v Value>,
-        shape: &'v Shape,
+        shape: &'v DeclType,
     ) -> Evaluated<'v> {
         let resolve = |name: &str| -> Option<Outcome<'v>> {
             match (name, old) {
@@ -172,7 +172,7 @@ impl Compiled {
         &'v self,
         new: &'v Value,
         old: Option<&'v Value>,
-        shape: &'v Shape,
+        shape: &'v DeclType,
         budget: &mut u64,
     ) -> Result<String, String> {
         let Some((program, _)) = &self.message else { return Ok(self.said.clone()) };
@@ -201,6 +201,6 @@ impl Compiled {
 }
 
 /// The maximum number of values of a shape in one object.
-pub fn most_often(shape: &Shape) -> u64 {
+pub fn most_often(shape: &DeclType) -> u64 {
     REQUEST_BYTES_PRICED / (shape.least + 1)
 }

@@ -1,6 +1,6 @@
 //! The fieldPath of validation rules: `.spec.size`, `.data['a.b']`.
 
-use crate::api::field::Path;
+use crate::api::field::FieldPath;
 use crate::api::value::Value;
 
 /// The path as messages print it; `None` if it is invalid, or not in the schema.
@@ -8,7 +8,7 @@ pub fn read(text: &str, schema: &Value) -> Option<String> {
     if text.is_empty() {
         return None;
     }
-    let (mut path, mut place, mut rest) = (Path::root(), schema, text);
+    let (mut path, mut place, mut rest) = (FieldPath::root(), schema, text);
     while !rest.is_empty() {
         let name;
         (name, rest) = step(rest)?;

@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::decl_types;
 use super::pattern::Patterns;
-use super::rule::{Compiled, Verdict};
-use super::shapes;
-use crate::api::cel::types::Shape;
+use super::rule::{CompiledRule, RuleOutcome};
+use crate::api::cel::types::DeclType;
 use crate::api::codec::json;
-use crate::api::field::{FieldError, Path, Problem, quoted};
-use crate::api::findings::{Errors, Warned};
+use crate::api::error_list::{ErrorList, WarningList};
+use crate::api::field::{ErrorType, FieldError, FieldPath, quoted};
 use crate::api::limits::{DEFAULT_RULES, RULES_COST};
 use crate::api::value::Value;
 
 /// The rules of a schema and its subschemas.
 #[derive(Debug)]
 pub struct Rules {
-    shape: Arc<Shape>,
+    shape: Arc<DeclType>,
     /// The type of its values, as messages print it.
     kind: String,
-    own: Vec<Compiled>,
+    own: Vec<CompiledRule>,
     properties: BTreeMap<String, Rules>,
     others: Option<Box<Rules>>,
     items: Option<Box<Rules>>,
@@ -33,19 +33,20 @@ impl Rules {
         if !has_rules(said) {
             return None;
         }
-        let shape = shapes::shape(said, true, "selfType")?;
+        let shape = decl_types::shape(said, true, "selfType")?;
         Rules::read(said, shape, patterns)
     }
 
-    fn read(said: &Value, shape: Arc<Shape>, patterns: &mut Patterns) -> Option<Rules> {
+    fn read(said: &Value, shape: Arc<DeclType>, patterns: &mut Patterns) -> Option<Rules> {
         let own = said.get("x-kubernetes-validations").map(Value::items).unwrap_or_default();
-        let own: Vec<Compiled> = own.iter().map(|rule| Compiled::of(rule, said, &shape, patterns)).collect();
+        let own: Vec<CompiledRule> =
+            own.iter().map(|rule| CompiledRule::of(rule, said, &shape, patterns)).collect();
         let mut properties = BTreeMap::new();
         for (name, inner) in said.get("properties").and_then(Value::fields).into_iter().flatten() {
-            let found = shapes::below(&shape, Some(name)).cloned();
+            let found = decl_types::below(&shape, Some(name)).cloned();
             // A field that CEL cannot name may still have rules of its own.
             let unnamed = || match crate::api::cel::escape::escape(name) {
-                None => shapes::shape(inner, shapes::is_embedded(inner), "selfType"),
+                None => decl_types::shape(inner, decl_types::is_embedded(inner), "selfType"),
                 Some(_) => None,
             };
             let Some(inner_shape) = found.or_else(unnamed) else { continue };
@@ -55,58 +56,64 @@ impl Rules {
         }
         let mut part = |field: &str| {
             let inner = said.get(field).filter(|inner| inner.fields().is_some())?;
-            Rules::read(inner, shapes::below(&shape, None)?.clone(), patterns).map(Box::new)
+            Rules::read(inner, decl_types::below(&shape, None)?.clone(), patterns).map(Box::new)
         };
         let (others, items) = (part("additionalProperties"), part("items"));
         if own.is_empty() && properties.is_empty() && others.is_none() && items.is_none() {
             return None;
         }
-        let keys = (said.str("x-kubernetes-list-type") == "map").then(|| shapes::keys(said));
+        let keys = (said.str("x-kubernetes-list-type") == "map").then(|| decl_types::keys(said));
         Some(Rules { kind: said.str("type").to_owned(), shape, own, properties, others, items, keys })
     }
 
     /// Evaluates the rules for an object. An error that existed before becomes a warning.
-    pub fn check(&self, new: &Value, old: Option<&Value>, errors: &mut Errors, warned: &mut Warned) {
+    pub fn check(&self, new: &Value, old: Option<&Value>, errors: &mut ErrorList, warned: &mut WarningList) {
         if errors.iter().any(|error| blocks(error.problem)) {
             let why = "some validation rules were not checked because the object was invalid; correct the existing \
                        errors to complete validation";
-            errors.push(FieldError::invalid(&Path::new("<nil>"), "\"null\"", why));
+            errors.push(FieldError::invalid(&FieldPath::new("<nil>"), "\"null\"", why));
             return;
         }
         let mut walk = Walk { budget: RULES_COST, errors, warned };
         let before = Before { current: old.map(|old| (new, old)), above: None };
         // An exceeded budget is reported already.
-        let _done = walk.value(self, new, old, before, &Path::root());
+        let _done = walk.value(self, new, old, before, &FieldPath::root());
     }
 }
 
 /// The remaining budget for checking the defaults of one schema. Each may need all rules within it.
 #[derive(Debug)]
-pub struct Allowance {
+pub struct CostBudget {
     cost: u64,
     rules: usize,
 }
 
-impl Default for Allowance {
-    fn default() -> Allowance {
-        Allowance { cost: RULES_COST, rules: DEFAULT_RULES }
+impl Default for CostBudget {
+    fn default() -> CostBudget {
+        CostBudget { cost: RULES_COST, rules: DEFAULT_RULES }
     }
 }
 
 /// Evaluates the rules of a schema for its default: as an old value and as a new one. Beyond the budget nothing is checked: the
 /// same rules will refuse defaulted objects.
-pub fn check_default(said: &Value, default: &Value, path: &Path, left: &mut Allowance, errors: &mut Errors) {
+pub fn check_default(
+    said: &Value,
+    default: &Value,
+    path: &FieldPath,
+    left: &mut CostBudget,
+    errors: &mut ErrorList,
+) {
     let Some(rest) = left.rules.checked_sub(count(said)) else { return };
     if rest == left.rules {
         return;
     }
     left.rules = rest;
-    let Some(shape) = shapes::shape(said, shapes::is_embedded(said), "selfType") else { return };
+    let Some(shape) = decl_types::shape(said, decl_types::is_embedded(said), "selfType") else { return };
     let Some(rules) = Rules::read(said, shape, &mut Patterns::default()) else { return };
     let unknown = Before { current: None, above: None };
     for old in [Some(default), None] {
-        let mut found = Errors::new();
-        let mut walk = Walk { budget: left.cost, errors: &mut found, warned: &mut Warned::new() };
+        let mut found = ErrorList::new();
+        let mut walk = Walk { budget: left.cost, errors: &mut found, warned: &mut WarningList::new() };
         let done = walk.value(&rules, default, old, unknown, path);
         left.cost = if done.is_ok() { walk.budget } else { 0 };
         if !found.is_empty() {
@@ -136,14 +143,14 @@ fn has_rules(said: &Value) -> bool {
 }
 
 /// Whether an error of this type prevents the rules from running.
-fn blocks(problem: Problem) -> bool {
+fn blocks(problem: ErrorType) -> bool {
     matches!(
         problem,
-        Problem::NotSupported
-            | Problem::Required
-            | Problem::TooLong
-            | Problem::TooMany
-            | Problem::TypeInvalid
+        ErrorType::NotSupported
+            | ErrorType::Required
+            | ErrorType::TooLong
+            | ErrorType::TooMany
+            | ErrorType::TypeInvalid
     )
 }
 
@@ -183,8 +190,8 @@ struct UsedUp;
 
 struct Walk<'w> {
     budget: u64,
-    errors: &'w mut Errors,
-    warned: &'w mut Warned,
+    errors: &'w mut ErrorList,
+    warned: &'w mut WarningList,
 }
 
 impl Walk<'_> {
@@ -194,7 +201,7 @@ impl Walk<'_> {
         new: &'v Value,
         old: Option<&'v Value>,
         before: Before<'v>,
-        path: &Path,
+        path: &FieldPath,
     ) -> Result<(), UsedUp> {
         // Only enclosing rules can refer to null.
         if new.is_null() || self.errors.is_full() {
@@ -230,7 +237,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn invalid(&mut self, rules: &Rules, path: &Path, why: &str) {
+    fn invalid(&mut self, rules: &Rules, path: &FieldPath, why: &str) {
         self.errors.push(FieldError::invalid(&shown(path), &quoted(&rules.kind), why));
     }
 
@@ -240,7 +247,7 @@ impl Walk<'_> {
         new: &'v Value,
         old: Option<&'v Value>,
         before: Before<'v>,
-        path: &Path,
+        path: &FieldPath,
     ) -> Result<(), UsedUp> {
         const EMPTY: &str =
             "validation failed due to running out of cost budget, no further validation rules will be run";
@@ -256,13 +263,13 @@ impl Walk<'_> {
             };
             self.budget = left;
             match verdict {
-                Verdict::Holds => {}
-                Verdict::Wrong(why) => self.invalid(rules, path, &why),
-                Verdict::TooDear(why) => {
+                RuleOutcome::Holds => {}
+                RuleOutcome::Wrong(why) => self.invalid(rules, path, &why),
+                RuleOutcome::TooDear(why) => {
                     self.invalid(rules, path, &why);
                     return Err(UsedUp);
                 }
-                Verdict::Fails => self.failed(rules, rule, (new, old), before, path)?,
+                RuleOutcome::Fails => self.failed(rules, rule, (new, old), before, path)?,
             }
         }
         Ok(())
@@ -271,10 +278,10 @@ impl Walk<'_> {
     fn failed<'v>(
         &mut self,
         rules: &'v Rules,
-        rule: &'v Compiled,
+        rule: &'v CompiledRule,
         (new, old): (&'v Value, Option<&'v Value>),
         before: Before<'v>,
-        path: &Path,
+        path: &FieldPath,
     ) -> Result<(), UsedUp> {
         let place = rule.field_path.as_deref().map_or_else(|| path.clone(), |field| path.child(field));
         let place = shown(&place);
@@ -286,9 +293,9 @@ impl Walk<'_> {
         let kind = quoted(&rules.kind);
         let error = match rule.reason {
             _ if used_up => FieldError::invalid(&place, &kind, &message),
-            Problem::Forbidden => FieldError::forbidden(&place, &message),
-            Problem::Required => FieldError::required(&place, &message),
-            Problem::Duplicate => FieldError::duplicate(&place, &kind),
+            ErrorType::Forbidden => FieldError::forbidden(&place, &message),
+            ErrorType::Required => FieldError::required(&place, &message),
+            ErrorType::Duplicate => FieldError::duplicate(&place, &kind),
             _ => FieldError::invalid(&place, &kind, &message),
         };
         if forgiven {
@@ -301,8 +308,8 @@ impl Walk<'_> {
 }
 
 /// The path in messages about the whole object.
-fn shown(path: &Path) -> Path {
-    if path.is_empty() { Path::new("<nil>") } else { path.clone() }
+fn shown(path: &FieldPath) -> FieldPath {
+    if path.is_empty() { FieldPath::new("<nil>") } else { path.clone() }
 }
 
 /// The old items of a list by their keys.

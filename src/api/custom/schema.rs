@@ -28,7 +28,7 @@ pub struct Schema {
     /// The named fields.
     pub properties: BTreeMap<String, Schema>,
     /// The schema of other fields.
-    pub others: Option<Others>,
+    pub others: Option<AdditionalProperties>,
     /// The schema of items.
     pub items: Option<Box<Schema>>,
     /// How lists are merged.
@@ -45,7 +45,7 @@ pub struct Schema {
 
 /// The schema of fields that are not named.
 #[derive(Clone, Debug)]
-pub enum Others {
+pub enum AdditionalProperties {
     /// Anything.
     Any,
     /// Values of one schema.
@@ -110,9 +110,9 @@ impl Schema {
             .collect();
         let others = match said.get("additionalProperties") {
             Some(schema @ Value::Object(_)) => {
-                Some(Others::Of(Box::new(Schema::read_with(schema, patterns))))
+                Some(AdditionalProperties::Of(Box::new(Schema::read_with(schema, patterns))))
             }
-            Some(Value::Bool(true)) => Some(Others::Any),
+            Some(Value::Bool(true)) => Some(AdditionalProperties::Any),
             _ => None,
         };
         let items = match said.get("items") {
@@ -153,7 +153,7 @@ impl Schema {
     /// The direct subschemas of fields and items.
     fn below(&self) -> impl Iterator<Item = &Schema> {
         let others = match &self.others {
-            Some(Others::Of(schema)) => Some(&**schema),
+            Some(AdditionalProperties::Of(schema)) => Some(&**schema),
             _ => None,
         };
         self.properties.values().chain(others).chain(self.items.as_deref())
@@ -163,7 +163,7 @@ impl Schema {
     pub fn field(&self, name: &str) -> Option<&Schema> {
         match (self.properties.get(name), &self.others) {
             (Some(schema), _) => Some(schema),
-            (None, Some(Others::Of(schema))) => Some(schema),
+            (None, Some(AdditionalProperties::Of(schema))) => Some(schema),
             _ => None,
         }
     }

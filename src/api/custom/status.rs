@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::api::field::quoted;
 use crate::api::kinds;
 use crate::api::value::Value;
-use crate::api::words::annotations::APPROVED;
+use crate::api::well_known::annotations::APPROVED;
 
 /// The condition that all its names are accepted.
 pub const NAMES_ACCEPTED: &str = "NamesAccepted";
@@ -18,12 +18,12 @@ pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io"
 
 /// The accepted names of a group's definitions, and how many use each: a definition may use one twice.
 #[derive(Clone, Debug, Default)]
-pub struct Taken {
+pub struct AcceptedNames {
     resources: BTreeMap<String, usize>,
     kinds: BTreeMap<String, usize>,
 }
 
-impl Taken {
+impl AcceptedNames {
     /// Adds the names of a definition.
     pub fn add(&mut self, definition: &Value) {
         let (resources, kinds) = had(definition);
@@ -106,7 +106,7 @@ fn set(definition: &mut Value, new: &Condition<'_>, now: &str) {
 
 /// Writes accepted names and conditions into a definition. `taken`: the accepted names of its group, including its own. Answers
 /// whether anything changed.
-pub fn settle(definition: &mut Value, taken: &Taken, now: &str) -> bool {
+pub fn settle(definition: &mut Value, taken: &AcceptedNames, now: &str) -> bool {
     let before = definition.get("status").cloned();
     name(definition, taken, now);
     if is_true(definition, NAMES_ACCEPTED) && !is_true(definition, ESTABLISHED) {
@@ -122,7 +122,7 @@ pub fn settle(definition: &mut Value, taken: &Taken, now: &str) -> bool {
     definition.get("status") != before.as_ref()
 }
 
-fn name(definition: &mut Value, taken: &Taken, now: &str) {
+fn name(definition: &mut Value, taken: &AcceptedNames, now: &str) {
     let empty = Value::object();
     let asked = definition.at(&["spec", "names"]).unwrap_or(&empty).clone();
     let has = definition.at(&["status", "acceptedNames"]).unwrap_or(&empty).clone();
@@ -243,7 +243,7 @@ fn approve(definition: &mut Value, now: &str) {
 
 /// The progress of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum DeletionProgress {
     /// It was requested.
     Pending,
     /// Its objects are being deleted.
@@ -259,22 +259,24 @@ pub enum Ending {
 }
 
 /// Writes the progress of a deletion into a definition.
-pub fn ending(definition: &mut Value, how: &Ending, now: &str) {
+pub fn ending(definition: &mut Value, how: &DeletionProgress, now: &str) {
     let (status, reason, message) = match how {
-        Ending::Pending => (
+        DeletionProgress::Pending => (
             "True",
             "InstanceDeletionPending",
             "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
         ),
-        Ending::Deleting => ("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress"),
-        Ending::Failed(why) => ("True", "InstanceDeletionFailed", why.as_str()),
-        Ending::Waiting => (
+        DeletionProgress::Deleting => {
+            ("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress")
+        }
+        DeletionProgress::Failed(why) => ("True", "InstanceDeletionFailed", why.as_str()),
+        DeletionProgress::Waiting => (
             "True",
             "InstanceDeletionCheck",
             "could not confirm zero CustomResources remaining: timed out waiting for the condition",
         ),
-        Ending::Done => ("False", "InstanceDeletionCompleted", "removed all instances"),
-        Ending::NeverServed => ("False", "NeverEstablished", "resource was never established"),
+        DeletionProgress::Done => ("False", "InstanceDeletionCompleted", "removed all instances"),
+        DeletionProgress::NeverServed => ("False", "NeverEstablished", "resource was never established"),
     };
     set(definition, &Condition { kind: TERMINATING, status, reason, message }, now);
 }
@@ -318,7 +320,7 @@ mod tests {
     #[test]
     fn names_are_given_once_in_a_group() {
         let mut first = definition("kites", "Kite", "k");
-        assert!(settle(&mut first, &Taken::default(), "now"));
+        assert!(settle(&mut first, &AcceptedNames::default(), "now"));
         assert_eq!(
             said(&first),
             [
@@ -326,7 +328,7 @@ mod tests {
                 "Established True InitialNamesAccepted the initial names have been accepted"
             ]
         );
-        let mut taken = Taken::default();
+        let mut taken = AcceptedNames::default();
         taken.add(&first);
         assert!(!settle(&mut first.clone(), &taken, "later"), "what is settled stays so");
         let mut second = definition("birds", "Kite", "k");
@@ -355,7 +357,7 @@ mod tests {
         assert!(!is_kept(&one));
         one.entry("metadata").set("finalizers", vec!["x", CLEANUP_FINALIZER]);
         assert!(is_kept(&one));
-        ending(&mut one, &Ending::Done, "now");
+        ending(&mut one, &DeletionProgress::Done, "now");
         release(&mut one);
         assert!(!is_kept(&one) && !is_true(&one, TERMINATING));
         assert_eq!(one.at(&["metadata", "finalizers"]).unwrap().items().len(), 1);

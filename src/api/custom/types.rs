@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::schema::{Others, Schema};
+use super::schema::{AdditionalProperties, Schema};
 use crate::api::schema::registry::{Addition, plain_field, structure};
 use crate::api::schema::{Field, List, Map, Registry, Scalar, Type, TypeId};
 
@@ -16,7 +16,7 @@ pub struct Types<'a> {
 
 /// The fields that a struct has besides its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Whole {
+enum ImplicitFields {
     /// None.
     Part,
     /// Kind and metadata, as in every object.
@@ -33,7 +33,7 @@ impl<'a> Types<'a> {
 
     /// The type of a kind with this schema.
     pub fn object(&mut self, schema: &Schema) -> TypeId {
-        self.structure(schema, Whole::Object)
+        self.structure(schema, ImplicitFields::Object)
     }
 
     /// All types that were made.
@@ -61,13 +61,13 @@ impl<'a> Types<'a> {
         self.inner_metadata
     }
 
-    fn structure(&mut self, schema: &Schema, sort: Whole) -> TypeId {
+    fn structure(&mut self, schema: &Schema, sort: ImplicitFields) -> TypeId {
         let mut fields = Vec::new();
-        let whole = sort != Whole::Part;
+        let whole = sort != ImplicitFields::Part;
         if whole {
             let text = self.scalar(Scalar::String);
             fields.extend(["kind", "apiVersion"].map(|name| plain_field(name.into(), text)));
-            let embedded = sort == Whole::Embedded;
+            let embedded = sort == ImplicitFields::Embedded;
             let metadata = if embedded { self.inner_metadata() } else { self.base.meta("ObjectMeta") };
             if let Some(metadata) = metadata {
                 fields.push(Field { pointer: embedded, ..plain_field("metadata".into(), metadata) });
@@ -98,17 +98,17 @@ impl<'a> Types<'a> {
                 }
                 None => self.base.free(),
             },
-            ["object"] if schema.embedded => self.structure(schema, Whole::Embedded),
+            ["object"] if schema.embedded => self.structure(schema, ImplicitFields::Embedded),
             ["object"] => match &schema.others {
-                Some(Others::Of(inner)) => {
+                Some(AdditionalProperties::Of(inner)) => {
                     let value = self.value(inner);
                     self.added.add(Type::Map(Map { value }))
                 }
-                Some(Others::Any) => self.base.free(),
+                Some(AdditionalProperties::Any) => self.base.free(),
                 None if schema.properties.is_empty() && schema.preserves => self.base.free(),
-                None => self.structure(schema, Whole::Part),
+                None => self.structure(schema, ImplicitFields::Part),
             },
-            _ if !schema.properties.is_empty() => self.structure(schema, Whole::Part),
+            _ if !schema.properties.is_empty() => self.structure(schema, ImplicitFields::Part),
             _ => self.base.free(),
         }
     }
@@ -122,7 +122,7 @@ impl<'a> Types<'a> {
 mod tests {
     use super::*;
     use crate::api::codec::json;
-    use crate::api::ownership::{self, Versions, Write};
+    use crate::api::managed_fields::{self, Versions, Write};
     use crate::api::schema::GroupVersionKind;
     use crate::api::value::Value;
     use crate::api::version::GroupVersion;
@@ -143,7 +143,7 @@ mod tests {
         let versions = Versions { registry: &registry, kind: "K", stored: &version, elsewhere: None };
         let write = Write { manager: "m", version: &version, subresource: "", now: "now", reset: &[] };
         let mut object = value(object);
-        ownership::record(&versions, &write, None, &mut object);
+        managed_fields::record(&versions, &write, None, &mut object);
         object.at(&["metadata", "managedFields"]).unwrap().items()[0].get("fieldsV1").unwrap().clone()
     }
 

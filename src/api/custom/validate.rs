@@ -4,20 +4,20 @@
 
 use std::collections::BTreeMap;
 
-use super::found::{Found, Place, Problem, What, nowhere, other};
-use super::schema::{Checks, Others, Schema};
+use super::schema::{AdditionalProperties, Checks, Schema};
+use super::value_errors::{ErrorKind, ValueError, ValueErrors, ValuePath, nowhere, other};
 use super::values::{of_number, of_text, of_type, of_values};
 use crate::api::codec::json;
-use crate::api::field::{FieldError, Path, quoted};
-use crate::api::findings::Errors;
+use crate::api::error_list::ErrorList;
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::limits::CUSTOM_STEPS;
 use crate::api::schema::ListFact;
 use crate::api::value::{Object, Value};
 
 /// Validates a value. `base` is its path in the object, and `old` the previous value, if any.
-pub fn check(schema: &Schema, value: &Value, old: Option<&Value>, base: &Path, errors: &mut Errors) {
+pub fn check(schema: &Schema, value: &Value, old: Option<&Value>, base: &FieldPath, errors: &mut ErrorList) {
     let mut walk = Walk { steps: CUSTOM_STEPS };
-    let found = walk.value(schema, value, old, &Place::ROOT);
+    let found = walk.value(schema, value, old, &ValuePath::ROOT);
     if walk.steps == 0 {
         errors.push(FieldError::forbidden(&nowhere(base), "the object takes too long to check"));
     }
@@ -46,7 +46,13 @@ struct Walk {
 
 impl Walk {
     /// Validates a value, and forgives errors that existed before.
-    fn value(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, path: &Place<'_>) -> Found {
+    fn value(
+        &mut self,
+        schema: &Schema,
+        value: &Value,
+        old: Option<&Value>,
+        path: &ValuePath<'_>,
+    ) -> ValueErrors {
         let mut found = self.looked_at(schema, value, old, path);
         if !found.is_good() && old == Some(value) {
             found.forgive();
@@ -54,8 +60,14 @@ impl Walk {
         found
     }
 
-    fn looked_at(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, path: &Place<'_>) -> Found {
-        let mut found = Found::default();
+    fn looked_at(
+        &mut self,
+        schema: &Schema,
+        value: &Value,
+        old: Option<&Value>,
+        path: &ValuePath<'_>,
+    ) -> ValueErrors {
+        let mut found = ValueErrors::default();
         // Long texts take longer to match against patterns.
         let length = value.as_str().map_or(0, |text| text.len() / 64);
         let checks = schema.checks.as_deref();
@@ -101,8 +113,8 @@ impl Walk {
         schema: &Schema,
         fields: &Object,
         old: Option<&Value>,
-        path: &Place<'_>,
-        found: &mut Found,
+        path: &ValuePath<'_>,
+        found: &mut ValueErrors,
     ) {
         let checks = schema.checks.as_deref();
         let size = fields.len();
@@ -114,14 +126,14 @@ impl Walk {
         }
         if let Some(most) = checks.and_then(|checks| checks.max_fields).filter(|most| size as i64 > *most) {
             let text = format!("{path} in body should have at most {most} properties");
-            found.add(Problem {
+            found.add(ValueError {
                 place: Some(path.to_string()),
-                what: What::TooMany { found: size, most },
+                what: ErrorKind::TooMany { found: size, most },
                 text,
             });
         }
         let was = |name: &str| old.and_then(Value::fields).and_then(|fields| fields.get(name));
-        if let Some(Others::Of(inner)) = &schema.others {
+        if let Some(AdditionalProperties::Of(inner)) = &schema.others {
             for (name, value) in fields.iter().filter(|(name, _)| !schema.properties.contains_key(*name)) {
                 found.merge(self.value(inner, value, was(name), &path.other(name)));
             }
@@ -133,7 +145,7 @@ impl Walk {
             if !fields.contains_key(name) {
                 let place = path.other(name).to_string();
                 let text = format!("{place} in body is required");
-                found.add(Problem { place: Some(place), what: What::Required, text });
+                found.add(ValueError { place: Some(place), what: ErrorKind::Required, text });
             }
         }
     }
@@ -143,8 +155,8 @@ impl Walk {
         schema: &Schema,
         items: &[Value],
         old: Option<&Value>,
-        path: &Place<'_>,
-        found: &mut Found,
+        path: &ValuePath<'_>,
+        found: &mut ValueErrors,
     ) {
         if let Some(inner) = &schema.items {
             let before = Before::of(&schema.list, old);
@@ -160,19 +172,19 @@ impl Walk {
         }
         if let Some(most) = checks.max_items.filter(|most| size as i64 > *most) {
             let text = format!("{path} in body should have at most {most} items");
-            found.add(Problem {
+            found.add(ValueError {
                 place: Some(path.to_string()),
-                what: What::TooMany { found: size, most },
+                what: ErrorKind::TooMany { found: size, most },
                 text,
             });
         }
     }
 
     /// Old values do not count here: unchanged fields would be valid in every alternative.
-    fn combined(&mut self, checks: &Checks, value: &Value, path: &Place<'_>, found: &mut Found) {
-        let whole = |text: String| Problem {
+    fn combined(&mut self, checks: &Checks, value: &Value, path: &ValuePath<'_>, found: &mut ValueErrors) {
+        let whole = |text: String| ValueError {
             place: None,
-            what: What::Other { value: quoted("") },
+            what: ErrorKind::Other { value: quoted("") },
             text: format!("{} {text}", quoted(&path.to_string())),
         };
         if !checks.any_of.is_empty() {
@@ -224,11 +236,11 @@ impl Walk {
         &mut self,
         schemas: &[Schema],
         value: &Value,
-        path: &Place<'_>,
+        path: &ValuePath<'_>,
         one_will_do: bool,
-    ) -> (usize, Found) {
+    ) -> (usize, ValueErrors) {
         let mut good = 0;
-        let mut best: Option<Found> = None;
+        let mut best: Option<ValueErrors> = None;
         for schema in schemas {
             let found = self.looked_at(schema, value, None, path);
             if found.is_good() {
@@ -279,9 +291,9 @@ mod tests {
     }
 
     fn told(schema: &str, object: &str, old: Option<&str>) -> Vec<String> {
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         let old = old.map(value);
-        check(&Schema::read(&value(schema)), &value(object), old.as_ref(), &Path::root(), &mut errors);
+        check(&Schema::read(&value(schema)), &value(object), old.as_ref(), &FieldPath::root(), &mut errors);
         errors.iter().map(ToString::to_string).collect()
     }
 

@@ -1,8 +1,8 @@
 //! Validates a single value: type, format and bounds.
 
-use super::found::{Found, Place, Problem, What, other, typed};
 use super::kind::plain_float;
 use super::schema::{Checks, Schema};
+use super::value_errors::{ErrorKind, ValueError, ValueErrors, ValuePath, other, typed};
 use crate::api::codec::json;
 use crate::api::field::quoted;
 use crate::api::value::Value;
@@ -27,8 +27,8 @@ pub(super) fn of_type(
     schema: &Schema,
     checks: Option<&Checks>,
     value: &Value,
-    path: &Place<'_>,
-    found: &mut Found,
+    path: &ValuePath<'_>,
+    found: &mut ValueErrors,
 ) {
     let format = checks.and_then(|checks| checks.format.as_ref()).map_or("", |(name, _)| name.as_str());
     let has = |name: &str| schema.types.contains(&name);
@@ -58,11 +58,11 @@ pub(super) fn of_type(
     }
 }
 
-pub(super) fn of_text(checks: &Checks, text: &str, path: &Place<'_>, found: &mut Found) {
+pub(super) fn of_text(checks: &Checks, text: &str, path: &ValuePath<'_>, found: &mut ValueErrors) {
     let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
     if let Some(most) = checks.max_length.filter(|most| length > *most) {
         let text = format!("{path} in body should be at most {most} chars long");
-        found.add(Problem { place: Some(path.to_string()), what: What::TooLong(most), text });
+        found.add(ValueError { place: Some(path.to_string()), what: ErrorKind::TooLong(most), text });
     } else if let Some(least) = checks.min_length.filter(|least| length < *least) {
         found.add(other(path, quoted(text), format!("{path} in body should be at least {least} chars long")));
     } else if let Some((pattern, compiled)) = &checks.pattern
@@ -77,7 +77,7 @@ pub(super) fn of_text(checks: &Checks, text: &str, path: &Place<'_>, found: &mut
     }
 }
 
-pub(super) fn of_number(checks: &Checks, value: &Value, path: &Place<'_>, found: &mut Found) {
+pub(super) fn of_number(checks: &Checks, value: &Value, path: &ValuePath<'_>, found: &mut ValueErrors) {
     let (number, is_int) = match value {
         Value::Int(number) => (*number as f64, true),
         Value::Float(number) => (*number, false),
@@ -124,7 +124,7 @@ fn is_multiple(number: f64, factor: f64) -> bool {
     quotient.is_finite() && (off == 0.0 || off / (2.0 * quotient.abs()) < NEARLY)
 }
 
-pub(super) fn of_values(checks: &Checks, value: &Value, path: &Place<'_>, found: &mut Found) {
+pub(super) fn of_values(checks: &Checks, value: &Value, path: &ValuePath<'_>, found: &mut ValueErrors) {
     // A number is compared as the type of the allowed value: a fraction counts only if the allowed value has that type. Null
     // never matches, even if it is listed.
     let same = |allowed: &Value| match (allowed, value) {
@@ -142,8 +142,8 @@ pub(super) fn of_values(checks: &Checks, value: &Value, path: &Place<'_>, found:
     });
     let text = format!("{path} in body should be one of the allowed values");
     let value = if value.is_null() { quoted("null") } else { shown(value) };
-    let what = What::Enum { value, values: names.collect() };
-    found.add(Problem { place: Some(path.to_string()), what, text });
+    let what = ErrorKind::Enum { value, values: names.collect() };
+    found.add(ValueError { place: Some(path.to_string()), what, text });
 }
 
 /// A number as messages print it.
@@ -189,10 +189,10 @@ mod tests {
         let told = |schema: &str, value: Value| {
             let said = format!(r#"{{"type":"object","properties":{{"n":{schema}}}}}"#);
             let schema = Schema::read(&json::read(said.as_bytes()).unwrap());
-            let mut errors = crate::api::findings::Errors::new();
+            let mut errors = crate::api::error_list::ErrorList::new();
             let mut object = Value::object();
             object.set("n", value);
-            let root = crate::api::field::Path::root();
+            let root = crate::api::field::FieldPath::root();
             super::super::validate::check(&schema, &object, None, &root, &mut errors);
             errors.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
@@ -229,8 +229,8 @@ mod tests {
         for (schema, number, good) in table {
             let schema = Schema::read(&json::read(schema.as_bytes()).unwrap());
             let value = json::read(number.as_bytes()).unwrap();
-            let mut found = Found::default();
-            of_number(schema.checks.as_deref().unwrap(), &value, &Place::ROOT, &mut found);
+            let mut found = ValueErrors::default();
+            of_number(schema.checks.as_deref().unwrap(), &value, &ValuePath::ROOT, &mut found);
             assert_eq!(found.is_good(), good, "{number} {value:?}");
         }
     }

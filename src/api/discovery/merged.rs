@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::api::aggregation::found::FoundVersion;
-use crate::api::aggregation::{Registration, name_of};
+use crate::api::aggregation::discovered::DiscoveredVersion;
+use crate::api::aggregation::{ApiService, name_of};
 use crate::api::bootstrap::api_services::{DEFINED_PRIORITY, version_priority};
 use crate::api::catalog::{self, Catalog, Version};
 use crate::api::version;
@@ -14,9 +14,9 @@ use crate::api::version;
 #[derive(Clone, Debug)]
 pub struct Other {
     /// The APIService.
-    pub registration: Arc<Registration>,
+    pub registration: Arc<ApiService>,
     /// The server's discovery; `None` if this server serves the version, or no server does.
-    pub found: Option<Arc<FoundVersion>>,
+    pub found: Option<Arc<DiscoveredVersion>>,
 }
 
 /// The source of a version's resources.
@@ -25,7 +25,7 @@ pub enum Member<'a> {
     /// This server's catalog.
     Here(&'a Version),
     /// An extension server's discovery.
-    There(&'a FoundVersion),
+    There(&'a DiscoveredVersion),
     /// None: the APIService is local, but this server does not serve the version.
     Nowhere,
 }
@@ -122,7 +122,7 @@ pub fn by_registration<'m, 'a>(groups: &[&'m Merged<'a>]) -> Vec<&'m Merged<'a>>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::aggregation::found::{CURRENT, STALE};
+    use crate::api::aggregation::discovered::{CURRENT, STALE};
     use crate::api::catalog::build::Builtin;
     use crate::api::catalog::resource::Resource;
     use crate::api::catalog::runtime_config::RuntimeConfig;
@@ -130,7 +130,7 @@ mod tests {
     use crate::api::version::GroupVersion;
 
     fn other(group: &str, version: &str, (first, priority): (i64, i64), freshness: Option<&str>) -> Other {
-        let registration = Registration {
+        let registration = ApiService {
             name: name_of(group, version),
             gv: GroupVersion::new(group, version),
             group_priority: first,
@@ -138,7 +138,7 @@ mod tests {
             service: None,
             is_available: true,
         };
-        let found = freshness.map(|freshness| Arc::new(FoundVersion::bare(version, freshness)));
+        let found = freshness.map(|freshness| Arc::new(DiscoveredVersion::bare(version, freshness)));
         Other { registration: Arc::new(registration), found }
     }
 

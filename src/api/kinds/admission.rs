@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::check::{Node, fill, items_mut, present_mut, same};
-use super::{BASE, Errors, Generation, KindRules, MetaAgain, say, selector, webhook};
+use super::field_value::{FieldValue, fill, items_mut, present_mut, same};
+use super::{BASE, ErrorList, Generation, KindRules, MetaRevalidation, messages, selector, webhook};
+use crate::api::admission_policies::expressions::{Compiler, EnvironmentType, ResultType};
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::admissionregistration_v1 as ar;
 use crate::api::names;
-use crate::api::policies::expressions::{Age, Compiler, Wanted};
 use crate::api::value::Value;
 
 /// A kind of the admission group.
@@ -16,7 +16,7 @@ pub(super) const GROUP_RULES: KindRules = KindRules {
     known_finalizers: false,
     generation: Generation::SPEC,
     default: default_policy,
-    meta_again: MetaAgain::Whole,
+    meta_revalidation: MetaRevalidation::Whole,
     ..BASE
 };
 
@@ -60,13 +60,13 @@ struct Allowed {
 }
 
 /// Checks the webhooks of a configuration.
-fn validate_webhooks(configuration: &Value, errors: &mut Errors) {
+fn validate_webhooks(configuration: &Value, errors: &mut ErrorList) {
     validate_all(configuration, Allowed::default(), &BTreeSet::new(), errors);
 }
 
-fn validate_all(configuration: &Value, allowed: Allowed, before: &BTreeSet<&str>, errors: &mut Errors) {
+fn validate_all(configuration: &Value, allowed: Allowed, before: &BTreeSet<&str>, errors: &mut ErrorList) {
     let mut seen = BTreeSet::new();
-    for hook in Node::of(configuration, "webhooks").items() {
+    for hook in FieldValue::of(configuration, "webhooks").items() {
         validate_webhook(&hook, allowed, before, errors);
         review_versions(&hook.child("admissionReviewVersions"), allowed, errors);
         let name = hook.child("name");
@@ -76,7 +76,7 @@ fn validate_all(configuration: &Value, allowed: Allowed, before: &BTreeSet<&str>
     }
 }
 
-fn hook_name(name: &Node<'_>, errors: &mut Errors) {
+fn hook_name(name: &FieldValue<'_>, errors: &mut ErrorList) {
     if !name.need(errors) {
         return;
     }
@@ -88,7 +88,12 @@ fn hook_name(name: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_webhook(hook: &Node<'_>, allowed: Allowed, before: &BTreeSet<&str>, errors: &mut Errors) {
+fn validate_webhook(
+    hook: &FieldValue<'_>,
+    allowed: Allowed,
+    before: &BTreeSet<&str>,
+    errors: &mut ErrorList,
+) {
     hook_name(&hook.child("name"), errors);
     for rule in hook.child("rules").items() {
         validate_rule(&rule, errors);
@@ -124,7 +129,7 @@ fn validate_webhook(hook: &Node<'_>, allowed: Allowed, before: &BTreeSet<&str>, 
     }
 }
 
-fn review_versions(versions: &Node<'_>, allowed: Allowed, errors: &mut Errors) {
+fn review_versions(versions: &FieldValue<'_>, allowed: Allowed, errors: &mut ErrorList) {
     if versions.is_empty() {
         versions.required(errors, "must specify one of v1, v1beta1");
         return;
@@ -133,7 +138,11 @@ fn review_versions(versions: &Node<'_>, allowed: Allowed, errors: &mut Errors) {
 }
 
 /// Versions of reviews: names that differ, and of those that this server speaks at least one where that is asked for.
-pub(in crate::api::kinds) fn named_versions(versions: &Node<'_>, needs_known: bool, errors: &mut Errors) {
+pub(in crate::api::kinds) fn named_versions(
+    versions: &FieldValue<'_>,
+    needs_known: bool,
+    errors: &mut ErrorList,
+) {
     let mut seen = BTreeSet::new();
     for version in versions.items() {
         if seen.insert(version.text()) {
@@ -148,7 +157,7 @@ pub(in crate::api::kinds) fn named_versions(versions: &Node<'_>, needs_known: bo
 }
 
 /// Checks what requests are meant: groups, versions, resources, operations.
-pub fn validate_rule(rule: &Node<'_>, errors: &mut Errors) {
+pub fn validate_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
     let operations = rule.child("operations");
     operations.need(errors);
     alone(&operations, "operations", errors);
@@ -168,16 +177,16 @@ pub fn validate_rule(rule: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks that a list that says "all" says nothing else.
-fn alone(list: &Node<'_>, what: &str, errors: &mut Errors) {
+fn alone(list: &FieldValue<'_>, what: &str, errors: &mut ErrorList) {
     if list.len() > 1 && list.items().any(|item| item.text() == "*") {
         let kind = if what == "operations" { "admissionregistration.OperationType" } else { "string" };
-        let shown = say::shown_texts(list, kind);
+        let shown = messages::shown_texts(list, kind);
         let why = format!("if '*' is present, must not specify other {what}");
         errors.push(FieldError::invalid(&list.path, &shown, &why));
     }
 }
 
-fn resources(list: &Node<'_>, errors: &mut Errors) {
+fn resources(list: &FieldValue<'_>, errors: &mut ErrorList) {
     list.need(errors);
     let (mut all_below, mut all_with) = (BTreeSet::new(), BTreeSet::new());
     let (mut everything, mut all, mut plain) = (false, false, false);
@@ -204,7 +213,7 @@ fn resources(list: &Node<'_>, errors: &mut Errors) {
             all_with.insert(below);
         }
     }
-    let shown = say::shown_texts(list, "string");
+    let shown = messages::shown_texts(list, "string");
     if list.len() > 1 && everything {
         let why = "if '*/*' is present, must not specify other resources";
         errors.push(FieldError::invalid(&list.path, &shown, why));
@@ -216,7 +225,12 @@ fn resources(list: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks the conditions of a match. `before` are the expressions that were accepted already.
-pub fn match_conditions(list: &Node<'_>, has_params: bool, before: &BTreeSet<&str>, errors: &mut Errors) {
+pub fn match_conditions(
+    list: &FieldValue<'_>,
+    has_params: bool,
+    before: &BTreeSet<&str>,
+    errors: &mut ErrorList,
+) {
     const MOST: usize = 64;
     if list.len() > MOST {
         errors.push(FieldError::too_many(&list.path, list.len(), MOST));
@@ -228,8 +242,8 @@ pub fn match_conditions(list: &Node<'_>, has_params: bool, before: &BTreeSet<&st
         match expression.text().trim() {
             "" => expression.required(errors, ""),
             text => {
-                let age = if before.contains(text) { Age::Stored } else { Age::New };
-                if let Err(why) = compiler.compile(text, Wanted::Truth, true, age) {
+                let age = if before.contains(text) { EnvironmentType::Stored } else { EnvironmentType::New };
+                if let Err(why) = compiler.compile(text, ResultType::Truth, true, age) {
                     errors.push(FieldError::invalid(&expression.path, &quoted(text), &why));
                 }
             }
@@ -242,13 +256,13 @@ pub fn match_conditions(list: &Node<'_>, has_params: bool, before: &BTreeSet<&st
 }
 
 /// Checks the webhooks of a changed configuration. What it said before it may still say.
-fn validate_webhooks_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let (hooks, was) = (Node::of(new, "webhooks"), Node::of(old, "webhooks"));
-    let conditions = |list: &Node<'_>| -> Vec<Value> {
+fn validate_webhooks_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let (hooks, was) = (FieldValue::of(new, "webhooks"), FieldValue::of(old, "webhooks"));
+    let conditions = |list: &FieldValue<'_>| -> Vec<Value> {
         list.items().map(|hook| hook.child("matchConditions").value.clone()).collect()
     };
     let (now, before) = (Value::Array(conditions(&hooks)), Value::Array(conditions(&was)));
-    let unknown = |hook: &Node<'_>| {
+    let unknown = |hook: &FieldValue<'_>| {
         let versions = hook.child("admissionReviewVersions");
         !versions.is_empty() && !versions.items().any(|one| matches!(one.text(), "v1" | "v1beta1"))
     };
@@ -386,7 +400,7 @@ mod tests {
                 "matchConditions":[{"name":"a"}]},{"name":"a.b.c","sideEffects":"Some","admissionReviewVersions":["v9"],
                 "clientConfig":{"url":"https://x/y"}}]}"#,
         );
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_webhooks_update(&odd, &odd, &mut errors);
         assert_eq!(errors, []);
         validate_webhooks(&odd, &mut errors);

@@ -3,19 +3,19 @@
 use std::collections::BTreeSet;
 
 use super::admission::{GROUP_RULES, match_conditions, validate_rule};
-use super::check::{Node, same};
-use super::{Again, Errors, KindRules, MetaAgain, StatusMeta, say, selector};
-use crate::api::cel::words;
-use crate::api::custom::path::JsonPath;
+use super::field_value::{FieldValue, same};
+use super::{ErrorList, KindRules, MetaRevalidation, Revalidation, StatusMeta, messages, selector};
+use crate::api::admission_policies::expressions::{Compiler, EnvironmentType, ResultType, UNPLANNED};
+use crate::api::cel::reserved_words;
+use crate::api::custom::json_path::JsonPath;
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::{admissionregistration_v1 as ar, admissionregistration_v1alpha1 as alpha};
-use crate::api::policies::expressions::{Age, Compiler, UNPLANNED, Wanted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
 /// The rules of a ValidatingAdmissionPolicy.
 pub const VALIDATING_ADMISSION_POLICY: KindRules = KindRules {
-    status_again: MetaAgain::No,
+    status_meta_revalidation: MetaRevalidation::No,
     status_meta: StatusMeta::Fixed,
     validate: validate_validating,
     validate_update: validate_validating_update,
@@ -25,7 +25,7 @@ pub const VALIDATING_ADMISSION_POLICY: KindRules = KindRules {
 
 /// The rules of a ValidatingAdmissionPolicyBinding.
 pub const VALIDATING_ADMISSION_POLICY_BINDING: KindRules =
-    KindRules { validate: validate_validating_binding, again: Again::Once, ..GROUP_RULES };
+    KindRules { validate: validate_validating_binding, revalidation: Revalidation::Once, ..GROUP_RULES };
 
 /// The rules of a MutatingAdmissionPolicy.
 pub const MUTATING_ADMISSION_POLICY: KindRules =
@@ -33,25 +33,25 @@ pub const MUTATING_ADMISSION_POLICY: KindRules =
 
 /// The rules of a MutatingAdmissionPolicyBinding.
 pub const MUTATING_ADMISSION_POLICY_BINDING: KindRules =
-    KindRules { validate: validate_mutating_binding, again: Again::Once, ..GROUP_RULES };
+    KindRules { validate: validate_mutating_binding, revalidation: Revalidation::Once, ..GROUP_RULES };
 
 /// Checks a ValidatingAdmissionPolicy.
-fn validate_validating(policy: &Value, errors: &mut Errors) {
+fn validate_validating(policy: &Value, errors: &mut ErrorList) {
     validating(policy, &Before::default(), errors);
 }
 
 /// Checks a changed ValidatingAdmissionPolicy.
-fn validate_validating_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_validating_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     validating(new, &Before::of(new, old), errors);
 }
 
 /// Checks a MutatingAdmissionPolicy.
-fn validate_mutating(policy: &Value, errors: &mut Errors) {
+fn validate_mutating(policy: &Value, errors: &mut ErrorList) {
     mutating(policy, &Before::default(), errors);
 }
 
 /// Checks a changed MutatingAdmissionPolicy.
-fn validate_mutating_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_mutating_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     mutating(new, &Before::of(new, old), errors);
 }
 
@@ -91,8 +91,8 @@ fn configurations(policy: &Value) -> BTreeSet<&str> {
     texts.collect()
 }
 
-fn age(before: &BTreeSet<&str>, text: &str) -> Age {
-    if before.contains(text) { Age::Stored } else { Age::New }
+fn age(before: &BTreeSet<&str>, text: &str) -> EnvironmentType {
+    if before.contains(text) { EnvironmentType::Stored } else { EnvironmentType::New }
 }
 
 /// Whether the conditions are those that were accepted before.
@@ -103,7 +103,7 @@ fn same_conditions(new: &Value, old: &Value) -> bool {
 }
 
 /// Checks what both kinds of policies have, and makes the variables known to those who come after.
-fn common(spec: &Node<'_>, mutates: bool, before: &Before<'_>, errors: &mut Errors) -> Compiler {
+fn common(spec: &FieldValue<'_>, mutates: bool, before: &Before<'_>, errors: &mut ErrorList) -> Compiler {
     let failure = spec.child("failurePolicy");
     if failure.is_set() {
         failure.one_of(errors, ar::ValidatingAdmissionPolicySpec::FAILURE_POLICY);
@@ -137,7 +137,7 @@ fn common(spec: &Node<'_>, mutates: bool, before: &Before<'_>, errors: &mut Erro
         }
         if need_expression(&expression, "expression is not specified", errors) {
             let age = age(&before.validations, expression.text());
-            let made = compiler.compile(expression.text(), Wanted::Anything, true, age);
+            let made = compiler.compile(expression.text(), ResultType::Anything, true, age);
             compiler.add(name.text(), made.as_ref().ok());
             if let Err(why) = made {
                 expression.invalid_text(errors, &why);
@@ -147,7 +147,7 @@ fn common(spec: &Node<'_>, mutates: bool, before: &Before<'_>, errors: &mut Erro
     compiler
 }
 
-fn need_expression(expression: &Node<'_>, why: &str, errors: &mut Errors) -> bool {
+fn need_expression(expression: &FieldValue<'_>, why: &str, errors: &mut ErrorList) -> bool {
     let is_there = !expression.text().trim().is_empty();
     if !is_there {
         expression.required(errors, why);
@@ -159,12 +159,12 @@ fn is_identifier(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     name.bytes().all(fits)
         && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
-        && !words::is_taken(name)
+        && !reserved_words::is_reserved(name)
 }
 
-fn validating(policy: &Value, before: &Before<'_>, errors: &mut Errors) {
+fn validating(policy: &Value, before: &Before<'_>, errors: &mut ErrorList) {
     const NONE: &str = "validations or auditAnnotations must contain at least one item";
-    let spec = Node::of(policy, "spec");
+    let spec = FieldValue::of(policy, "spec");
     let mut compiler = common(&spec, false, before, errors);
     let (validations, annotations) = (spec.child("validations"), spec.child("auditAnnotations"));
     if validations.is_empty() && annotations.is_empty() {
@@ -178,21 +178,26 @@ fn validating(policy: &Value, before: &Before<'_>, errors: &mut Errors) {
     audit_annotations(meta::name(policy), &annotations, &mut compiler, before, errors);
 }
 
-fn validate_one(validation: &Node<'_>, compiler: &mut Compiler, before: &Before<'_>, errors: &mut Errors) {
+fn validate_one(
+    validation: &FieldValue<'_>,
+    compiler: &mut Compiler,
+    before: &Before<'_>,
+    errors: &mut ErrorList,
+) {
     let expression = validation.child("expression");
     if need_expression(&expression, "expression is not specified", errors) {
         let age = age(&before.validations, expression.text());
-        if let Err(why) = compiler.compile(expression.text(), Wanted::Truth, true, age) {
+        if let Err(why) = compiler.compile(expression.text(), ResultType::Truth, true, age) {
             expression.invalid_text(errors, &why);
         }
     }
     let (computed, message) = (validation.child("messageExpression"), validation.child("message"));
-    let blank = |node: &Node<'_>| !node.is_empty() && node.text().trim().is_empty();
+    let blank = |node: &FieldValue<'_>| !node.is_empty() && node.text().trim().is_empty();
     if blank(&computed) {
         computed.invalid(errors, "must be non-empty if specified");
     } else if !computed.is_empty() {
         let age = age(&before.messages, computed.text());
-        if let Err(why) = compiler.compile(computed.text(), Wanted::Text, false, age) {
+        if let Err(why) = compiler.compile(computed.text(), ResultType::Text, false, age) {
             computed.invalid_text(errors, &why);
         }
     }
@@ -206,16 +211,16 @@ fn validate_one(validation: &Node<'_>, compiler: &mut Compiler, before: &Before<
 
 fn audit_annotations(
     policy: &str,
-    list: &Node<'_>,
+    list: &FieldValue<'_>,
     compiler: &mut Compiler,
     before: &Before<'_>,
-    errors: &mut Errors,
+    errors: &mut ErrorList,
 ) {
     const MOST: usize = 20;
     const LONGEST: usize = 5 * 1_024;
     if list.len() > MOST {
         let why = format!("must not have more than {MOST} auditAnnotations");
-        say::structure(&list.path, "[]admissionregistration.AuditAnnotation", errors, &why);
+        messages::structure(&list.path, "[]admissionregistration.AuditAnnotation", errors, &why);
     }
     let mut seen = BTreeSet::new();
     for annotation in list.items() {
@@ -231,7 +236,7 @@ fn audit_annotations(
             value.required(errors, &format!("must not exceed {LONGEST} bytes in length"));
         } else if need_expression(&value, "valueExpression is not specified", errors) {
             let age = age(&before.annotations, value.text());
-            if let Err(why) = compiler.compile(text, Wanted::TextOrNull, true, age) {
+            if let Err(why) = compiler.compile(text, ResultType::TextOrNull, true, age) {
                 value.invalid_text(errors, &why);
             }
         }
@@ -241,8 +246,8 @@ fn audit_annotations(
     }
 }
 
-fn mutating(policy: &Value, before: &Before<'_>, errors: &mut Errors) {
-    let spec = Node::of(policy, "spec");
+fn mutating(policy: &Value, before: &Before<'_>, errors: &mut ErrorList) {
+    let spec = FieldValue::of(policy, "spec");
     let mut compiler = common(&spec, true, before, errors);
     let mutations = spec.child("mutations");
     if mutations.is_empty() {
@@ -250,8 +255,8 @@ fn mutating(policy: &Value, before: &Before<'_>, errors: &mut Errors) {
     }
     for mutation in mutations.items() {
         let kinds = [
-            ("ApplyConfiguration", "applyConfiguration", Wanted::Object),
-            ("JSONPatch", "jsonPatch", Wanted::Operations),
+            ("ApplyConfiguration", "applyConfiguration", ResultType::Object),
+            ("JSONPatch", "jsonPatch", ResultType::Operations),
         ];
         let kind = mutation.child("patchType");
         if !kind.need(errors) {
@@ -297,7 +302,7 @@ fn mutating(policy: &Value, before: &Before<'_>, errors: &mut Errors) {
 }
 
 /// What mutates cannot do so to what is going away.
-fn mutable_operations(matched: &Node<'_>, errors: &mut Errors) {
+fn mutable_operations(matched: &FieldValue<'_>, errors: &mut ErrorList) {
     let words = ["*", "CONNECT", "CREATE", "UPDATE"];
     let path = matched.child("resourceRules").child("operations").path;
     for rule in matched.child("resourceRules").items() {
@@ -307,7 +312,7 @@ fn mutable_operations(matched: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn param_kind(kind: &Node<'_>, errors: &mut Errors) {
+fn param_kind(kind: &FieldValue<'_>, errors: &mut ErrorList) {
     let (version, name) = (kind.child("apiVersion"), kind.child("kind"));
     if version.need(errors) {
         param_version(&version, errors);
@@ -321,7 +326,7 @@ fn param_kind(kind: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn param_version(node: &Node<'_>, errors: &mut Errors) {
+fn param_version(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let text = node.text();
     if text.matches('/').count() > 1 {
         node.invalid(errors, &format!("unexpected GroupVersion string: {text}"));
@@ -343,7 +348,7 @@ fn param_version(node: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn match_resources(matched: &Node<'_>, errors: &mut Errors) {
+fn match_resources(matched: &FieldValue<'_>, errors: &mut ErrorList) {
     let policy = matched.child("matchPolicy");
     if policy.is_set() {
         policy.one_of(errors, ar::MatchResources::MATCH_POLICY);
@@ -372,8 +377,8 @@ fn match_resources(matched: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn binding(object: &Value, errors: &mut Errors) {
-    let spec = Node::of(object, "spec");
+fn binding(object: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(object, "spec");
     spec.child("policyName").need_syntax(errors, names::dns_subdomain);
     param_reference(&spec.child("paramRef"), errors);
     if spec.child("matchResources").is_set() {
@@ -381,7 +386,7 @@ fn binding(object: &Value, errors: &mut Errors) {
     }
 }
 
-fn param_reference(reference: &Node<'_>, errors: &mut Errors) {
+fn param_reference(reference: &FieldValue<'_>, errors: &mut ErrorList) {
     const EITHER: &str = "name and selector are mutually exclusive";
     if !reference.is_set() {
         return;
@@ -407,11 +412,11 @@ fn param_reference(reference: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a ValidatingAdmissionPolicyBinding.
-fn validate_validating_binding(object: &Value, errors: &mut Errors) {
+fn validate_validating_binding(object: &Value, errors: &mut ErrorList) {
     const BOTH: &str = "must not contain both Deny and Warn (repeating the same validation failure information in \
                         the API response and headers serves no purpose)";
     binding(object, errors);
-    let actions = Node::of(object, "spec").child("validationActions");
+    let actions = FieldValue::of(object, "spec").child("validationActions");
     let mut seen = BTreeSet::new();
     for action in actions.items() {
         action.one_of(errors, ar::ValidatingAdmissionPolicyBindingSpec::VALIDATION_ACTIONS);
@@ -420,7 +425,7 @@ fn validate_validating_binding(object: &Value, errors: &mut Errors) {
         }
     }
     if seen.contains("Deny") && seen.contains("Warn") {
-        let shown = say::shown_texts(&actions, "admissionregistration.ValidationAction");
+        let shown = messages::shown_texts(&actions, "admissionregistration.ValidationAction");
         errors.push(FieldError::invalid(&actions.path, &shown, BOTH));
     }
     if seen.is_empty() {
@@ -429,14 +434,14 @@ fn validate_validating_binding(object: &Value, errors: &mut Errors) {
 }
 
 /// Checks a MutatingAdmissionPolicyBinding.
-fn validate_mutating_binding(object: &Value, errors: &mut Errors) {
+fn validate_mutating_binding(object: &Value, errors: &mut ErrorList) {
     binding(object, errors);
-    mutable_operations(&Node::of(object, "spec").child("matchResources"), errors);
+    mutable_operations(&FieldValue::of(object, "spec").child("matchResources"), errors);
 }
 
 /// Checks a changed status of a ValidatingAdmissionPolicy.
-fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
-    let status = Node::of(new, "status");
+fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
+    let status = FieldValue::of(new, "status");
     for warning in status.child("typeChecking").child("expressionWarnings").items() {
         warning.child("warning").need(errors);
         let place = warning.child("fieldRef");
@@ -450,7 +455,7 @@ fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
             }
         }
     }
-    say::conditions(&status.child("conditions"), errors);
+    messages::conditions(&status.child("conditions"), errors);
 }
 
 #[cfg(test)]
@@ -540,7 +545,7 @@ mod tests {
         for field in ["validations", "auditAnnotations"] {
             none.entry("spec").remove(field);
         }
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_validating(&none, &mut errors);
         assert_eq!(errors.len(), 2);
         each_change_refused(
@@ -622,10 +627,10 @@ mod tests {
                 ("spec.paramRef.parameterNotFoundAction", r#""X""#, "supported values: \"Deny\", \"Allow\""),
             ],
         );
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         let both =
             object(r#"{"spec":{"paramRef":{"name":"n","selector":{},"parameterNotFoundAction":"Deny"}}}"#);
-        param_reference(&Node::of(&both, "spec").child("paramRef"), &mut errors);
+        param_reference(&FieldValue::of(&both, "spec").child("paramRef"), &mut errors);
         assert_eq!(errors.len(), 2);
         each_refused(
             &base,

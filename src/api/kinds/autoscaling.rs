@@ -1,8 +1,8 @@
 //! HorizontalPodAutoscalers, in either version.
 
-use super::check::{Node, fill, present_mut};
 use super::core::resources;
-use super::{BASE, Errors, Feature, KindRules, MetaAgain, gated, say};
+use super::field_value::{FieldValue, fill, present_mut};
+use super::{BASE, ErrorList, Feature, KindRules, MetaRevalidation, gated, messages};
 use crate::api::field::FieldError;
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -14,7 +14,7 @@ pub const RULES: KindRules = KindRules {
     validate,
     validate_update,
     validate_status,
-    meta_again: MetaAgain::Change,
+    meta_revalidation: MetaRevalidation::Change,
     ..BASE
 };
 
@@ -60,13 +60,13 @@ fn scaling_rules(rules: &mut Value, window: Option<i64>, policies: &[(&str, i64)
 }
 
 /// Checks an autoscaler.
-fn validate(object: &Value, errors: &mut Errors) {
-    let fewest = if errors.terms().has(Feature::HPAScaleToZero) { 0 } else { 1 };
+fn validate(object: &Value, errors: &mut ErrorList) {
+    let fewest = if errors.features().has(Feature::HPAScaleToZero) { 0 } else { 1 };
     validate_spec(object, fewest, errors);
 }
 
-fn validate_spec(object: &Value, fewest: i64, errors: &mut Errors) {
-    let spec = Node::of(object, "spec");
+fn validate_spec(object: &Value, fewest: i64, errors: &mut ErrorList) {
+    let spec = FieldValue::of(object, "spec");
     let (least, most) = (spec.child("minReplicas"), spec.child("maxReplicas"));
     if least.int().is_some_and(|least| least < fewest) {
         least.invalid(errors, &format!("must be greater than or equal to {fewest}"));
@@ -104,13 +104,13 @@ fn is_v1(object: &Value) -> bool {
 }
 
 /// The one metric of the older version is the first of the newer one, and its mistakes are told as such.
-fn target_utilization(target: &Node<'_>, errors: &mut Errors) {
-    let metric = crate::api::field::Path::new("spec").child("metrics").index(0);
+fn target_utilization(target: &FieldValue<'_>, errors: &mut ErrorList) {
+    let metric = crate::api::field::FieldPath::new("spec").child("metrics").index(0);
     let path = metric.child("resource").child("target").child("averageUtilization");
     errors.push(FieldError::invalid(&path, &target.number().to_string(), "must be greater than 0"));
 }
 
-fn reference(target: &Node<'_>, errors: &mut Errors) {
+fn reference(target: &FieldValue<'_>, errors: &mut ErrorList) {
     for field in ["kind", "name"] {
         target.child(field).need_syntax(errors, |name| names::path_segment(name, false));
     }
@@ -125,7 +125,7 @@ const METRICS: [(&str, &str); 5] = [
     ("ContainerResource", "containerResource"),
 ];
 
-fn validate_metric(metric: &Node<'_>, errors: &mut Errors) {
+fn validate_metric(metric: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut words = METRICS.map(|(word, _)| word);
     words.sort_unstable();
     let kind = metric.child("type");
@@ -154,7 +154,7 @@ fn validate_metric(metric: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_source(field: &str, source: &Node<'_>, errors: &mut Errors) {
+fn validate_source(field: &str, source: &FieldValue<'_>, errors: &mut ErrorList) {
     if field == "object" {
         reference(&source.child("describedObject"), errors);
     }
@@ -202,7 +202,7 @@ fn validate_source(field: &str, source: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn resource(of_container: bool, source: &Node<'_>, errors: &mut Errors) {
+fn resource(of_container: bool, source: &FieldValue<'_>, errors: &mut ErrorList) {
     let name = source.child("name");
     if name.is_empty() {
         name.required(errors, "must specify a resource name");
@@ -227,7 +227,7 @@ fn resource(of_container: bool, source: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_target(target: &Node<'_>, errors: &mut Errors) {
+fn validate_target(target: &FieldValue<'_>, errors: &mut ErrorList) {
     let kind = target.child("type");
     if kind.is_empty() {
         kind.required(errors, "must specify a metric target type");
@@ -239,7 +239,7 @@ fn validate_target(target: &Node<'_>, errors: &mut Errors) {
         let amount = target.child(field);
         if amount.amount().is_some_and(|amount| amount.is_negative() || amount.is_zero()) {
             // A structure in the reference's eyes, whose content helps nobody.
-            say::structure(&amount.path, "resource.Quantity", errors, "must be positive");
+            messages::structure(&amount.path, "resource.Quantity", errors, "must be positive");
         }
     }
     let share = target.child("averageUtilization");
@@ -248,7 +248,7 @@ fn validate_target(target: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_rules(rules: &Node<'_>, errors: &mut Errors) {
+fn validate_rules(rules: &FieldValue<'_>, errors: &mut ErrorList) {
     if !rules.is_set() {
         return;
     }
@@ -282,7 +282,7 @@ fn validate_rules(rules: &Node<'_>, errors: &mut Errors) {
         }
     }
     let tolerance = rules.child("tolerance");
-    if tolerance.amount().is_some_and(super::quantity::Amount::is_negative) {
+    if tolerance.amount().is_some_and(super::nano_quantity::NanoQuantity::is_negative) {
         errors.push(FieldError::invalid(
             &tolerance.path,
             &crate::api::field::quoted(tolerance.text()),
@@ -292,16 +292,16 @@ fn validate_rules(rules: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed autoscaler. One that could sleep before may still do so.
-fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let slept = Node::of(old, "spec").child("minReplicas").int() == Some(0);
-    let may_sleep = slept || errors.terms().has(Feature::HPAScaleToZero);
+fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let slept = FieldValue::of(old, "spec").child("minReplicas").int() == Some(0);
+    let may_sleep = slept || errors.features().has(Feature::HPAScaleToZero);
     validate_spec(new, if may_sleep { 0 } else { 1 }, errors);
 }
 
 /// Checks a changed status.
-fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
     for field in ["currentReplicas", "desiredReplicas"] {
-        Node::of(new, "status").child(field).not_negative(errors);
+        FieldValue::of(new, "status").child(field).not_negative(errors);
     }
 }
 
@@ -309,7 +309,7 @@ fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
 mod tests {
     use super::super::testing::{each_refused, filled, object, said};
     use super::*;
-    use crate::api::field::Path;
+    use crate::api::field::FieldPath;
 
     #[test]
     fn each_rule_of_an_autoscaler_refuses() {
@@ -434,8 +434,8 @@ mod tests {
     #[test]
     fn the_form_of_a_resource_is_told_of_a_text_and_the_rest_of_a_name() {
         let source = object(r#"{"name":"/abs","container":"c"}"#);
-        let mut errors = Errors::new();
-        resource(true, &Node { value: &source, path: Path::new("s") }, &mut errors);
+        let mut errors = ErrorList::new();
+        resource(true, &FieldValue { value: &source, path: FieldPath::new("s") }, &mut errors);
         let told = said(&errors);
         assert!(
             told[0].starts_with("s.name: Invalid value: \"/abs\": prefix part must be non-empty"),

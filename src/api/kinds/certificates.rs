@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::check::{Node, items_mut, same};
-use super::{Errors, GUARDED, KindRules, MetaAgain, Occasion, PLAIN, Warned, pem};
-use crate::api::field::{FieldError, Path, quoted};
+use super::field_value::{FieldValue, items_mut, same};
+use super::{ErrorList, GUARDED, KindRules, MetaRevalidation, PLAIN, WarningList, WriteContext, pem};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::certificates_v1;
 use crate::api::meta::MetaRules;
 use crate::api::value::Value;
-use crate::api::words::signers::LEGACY;
+use crate::api::well_known::signers::LEGACY;
 use crate::api::{meta, names};
 
 /// The rules of a CertificateSigningRequest.
@@ -23,7 +23,7 @@ pub const CERTIFICATE_SIGNING_REQUEST: KindRules = KindRules {
     validate,
     validate_update,
     validate_status,
-    status_again: MetaAgain::WholeAndChange,
+    status_meta_revalidation: MetaRevalidation::WholeAndChange,
     ..PLAIN
 };
 
@@ -40,8 +40,8 @@ const USAGES: &[&str] = certificates_v1::CertificateSigningRequestSpec::USAGES;
 const SHORTEST_VALIDITY: i64 = 600;
 
 /// A request says who made it, not who its maker says.
-fn prepare_create(request: &mut Value, occasion: &Occasion<'_>) {
-    let user = occasion.user;
+fn prepare_create(request: &mut Value, context: &WriteContext<'_>) {
+    let user = context.user;
     let spec = request.entry("spec");
     for field in ["username", "uid", "groups", "extra"] {
         spec.remove(field);
@@ -60,12 +60,12 @@ fn prepare_create(request: &mut Value, occasion: &Occasion<'_>) {
 }
 
 /// What was asked for stays.
-fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     meta::copy(new, old, "spec");
 }
 
 /// What a status write keeps of approvals, and when conditions began.
-fn prepare_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+fn prepare_status(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
     for kind in ["Approved", "Denied"] {
         let before: Vec<&Value> = conditions(old).filter(|condition| condition.str("type") == kind).collect();
         let count = conditions(new).filter(|condition| condition.str("type") == kind).count();
@@ -76,15 +76,19 @@ fn prepare_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
             }
         }
     }
-    stamp(new, old, occasion);
+    stamp(new, old, context);
 }
 
 /// Prepares and checks a write of the sub-resource `approval`: it alone says yes or no to a request.
-pub fn before_approval(new: &mut Value, old: &Value, occasion: &Occasion<'_>) -> Result<Warned, Errors> {
-    prepare_approval(new, old, occasion);
+pub fn before_approval(
+    new: &mut Value,
+    old: &Value,
+    context: &WriteContext<'_>,
+) -> Result<WarningList, ErrorList> {
+    prepare_approval(new, old, context);
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
     meta::keep_system_fields(new, old);
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     let rules = MetaRules {
         name: names::path_segment,
         own_name: meta::any_name,
@@ -94,12 +98,12 @@ pub fn before_approval(new: &mut Value, old: &Value, occasion: &Occasion<'_>) ->
     meta::validate(new, rules, &mut errors);
     meta::validate_update(new, old, true, &mut errors);
     validate_approval(new, old, &mut errors);
-    if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
+    if errors.is_empty() { Ok(WarningList::new()) } else { Err(errors) }
 }
 
 /// What a write of the sub-resource `approval` may change: the conditions alone.
-fn prepare_approval(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
-    stamp(new, old, occasion);
+fn prepare_approval(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
+    stamp(new, old, context);
     let all = new.at(&["status", "conditions"]).cloned().unwrap_or_default();
     meta::copy(new, old, "spec");
     meta::copy(new, old, "status");
@@ -111,37 +115,41 @@ fn conditions(request: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Conditions without times get those of the old condition that says the same, or now.
-fn stamp(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+fn stamp(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
     let mut since: BTreeMap<[&str; 2], &Value> = BTreeMap::new();
     for was in conditions(old) {
         // The first that says the same counts.
         since.entry(["type", "status"].map(|key| was.str(key))).or_insert(was);
     }
     for condition in items_mut(new.entry("status"), "conditions") {
-        super::check::fill(condition, "lastUpdateTime", occasion.now);
+        super::field_value::fill(condition, "lastUpdateTime", context.now);
         if condition.get("lastTransitionTime").is_none() {
             let was = since.get(&["type", "status"].map(|key| condition.str(key)));
             let time = was.and_then(|was| was.get("lastTransitionTime")).cloned();
-            condition.set("lastTransitionTime", time.unwrap_or_else(|| Value::from(occasion.now)));
+            condition.set("lastTransitionTime", time.unwrap_or_else(|| Value::from(context.now)));
         }
     }
 }
 
 /// Checks a request.
-fn validate(request: &Value, errors: &mut Errors) {
+fn validate(request: &Value, errors: &mut ErrorList) {
     validate_whole(request, None, errors);
 }
 
-fn validate_whole(request: &Value, old: Option<&Value>, errors: &mut Errors) {
-    let spec = Node::of(request, "spec");
+fn validate_whole(request: &Value, old: Option<&Value>, errors: &mut ErrorList) {
+    let spec = FieldValue::of(request, "spec");
     if let Err(wrong) = parse_request(request) {
         let carried = spec.child("request");
         let shown = if carried.is_set() { "[]byte{}" } else { "[]byte(nil)" };
         errors.push(FieldError::invalid(&carried.path, shown, &wrong));
     }
-    usages(&spec.child("usages"), old.map(|old| Node::of(old, "spec").child("usages")).as_ref(), errors);
+    usages(
+        &spec.child("usages"),
+        old.map(|old| FieldValue::of(old, "spec").child("usages")).as_ref(),
+        errors,
+    );
     let signer = spec.child("signerName");
-    let was_legacy = old.is_some_and(|old| Node::of(old, "spec").child("signerName").text() == LEGACY);
+    let was_legacy = old.is_some_and(|old| FieldValue::of(old, "spec").child("signerName").text() == LEGACY);
     if signer.text() == LEGACY && !was_legacy {
         signer.invalid(errors, "the legacy signerName is not allowed via this API version");
     } else {
@@ -157,7 +165,7 @@ fn validate_whole(request: &Value, old: Option<&Value>, errors: &mut Errors) {
         certificate(old) == certificate(request) || check_certificate(&certificate(old)).is_err()
     });
     if let Some(wrong) = check_certificate(&certificate(request)).err().filter(|_| !tolerated) {
-        let path = Path::new("status").child("certificate");
+        let path = FieldPath::new("status").child("certificate");
         errors.push(FieldError::invalid(&path, &quoted("<certificate data>"), &wrong));
     }
 }
@@ -176,16 +184,17 @@ fn plain(encoded: &str) -> String {
     String::from_utf8_lossy(&STANDARD.decode(encoded).unwrap_or_default()).into_owned()
 }
 
-fn usages(usages: &Node<'_>, old: Option<&Node<'_>>, errors: &mut Errors) {
+fn usages(usages: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut ErrorList) {
     usages.need(errors);
-    let unknown = |usage: &Node<'_>| !USAGES.contains(&usage.text());
+    let unknown = |usage: &FieldValue<'_>| !USAGES.contains(&usage.text());
     if !old.is_some_and(|old| old.items().any(|usage| unknown(&usage))) {
         for usage in usages.items() {
             usage.one_of(errors, USAGES);
         }
     }
-    let twice =
-        |list: &Node<'_>| list.items().map(|usage| usage.text()).collect::<BTreeSet<_>>().len() < list.len();
+    let twice = |list: &FieldValue<'_>| {
+        list.items().map(|usage| usage.text()).collect::<BTreeSet<_>>().len() < list.len()
+    };
     if old.is_some_and(twice) {
         return;
     }
@@ -198,7 +207,7 @@ fn usages(usages: &Node<'_>, old: Option<&Node<'_>>, errors: &mut Errors) {
 }
 
 /// Checks the name of a signer: a domain and a path.
-pub(super) fn signer_name(signer: &Node<'_>, errors: &mut Errors) {
+pub(super) fn signer_name(signer: &FieldValue<'_>, errors: &mut ErrorList) {
     const LONGEST_DOMAIN: usize = 253;
     const LONGEST: usize = 571;
     if !signer.need(errors) {
@@ -224,7 +233,7 @@ pub(super) fn signer_name(signer: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Tells of the first label of a part that is wrong; the others would only repeat it.
-fn signer_part(signer: &Node<'_>, part: &str, check: names::Check, errors: &mut Errors) {
+fn signer_part(signer: &FieldValue<'_>, part: &str, check: names::Check, errors: &mut ErrorList) {
     let Some(label) = part.split('.').find(|label| !check(label).is_empty()) else { return };
     for wrong in check(label) {
         let why = format!("validating label {}: {wrong}", quoted(label));
@@ -232,7 +241,7 @@ fn signer_part(signer: &Node<'_>, part: &str, check: names::Check, errors: &mut 
     }
 }
 
-fn validate_conditions(request: &Value, old: Option<&Value>, errors: &mut Errors) {
+fn validate_conditions(request: &Value, old: Option<&Value>, errors: &mut ErrorList) {
     const EXCLUSIVE: &str = "Approved and Denied conditions are mutually exclusive";
     let kinds = |object: &Value| conditions(object).map(|one| one.str("type").to_owned()).collect::<Vec<_>>();
     let before = old.map(kinds).unwrap_or_default();
@@ -240,7 +249,7 @@ fn validate_conditions(request: &Value, old: Option<&Value>, errors: &mut Errors
     let had = |kind: &str| known.contains(kind);
     let had_twice = known.len() < before.len();
     let mut seen = BTreeSet::new();
-    for condition in Node::of(request, "status").child("conditions").items() {
+    for condition in FieldValue::of(request, "status").child("conditions").items() {
         let (kind, status) = (condition.child("type"), condition.child("status"));
         if kind.is_empty() && !had("") {
             kind.required(errors, "");
@@ -289,17 +298,17 @@ fn check_certificate(encoded: &Value) -> Result<(), String> {
 }
 
 /// Checks a changed request.
-fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     validate_change(new, old, Part::Main, errors);
 }
 
 /// Checks a change of the status.
-fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_status(new: &Value, old: &Value, errors: &mut ErrorList) {
     validate_change(new, old, Part::Status, errors);
 }
 
 /// Checks a change of the sub-resource `approval`.
-fn validate_approval(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_approval(new: &Value, old: &Value, errors: &mut ErrorList) {
     validate_change(new, old, Part::Approval, errors);
 }
 
@@ -311,9 +320,9 @@ enum Part {
     Approval,
 }
 
-fn validate_change(new: &Value, old: &Value, part: Part, errors: &mut Errors) {
+fn validate_change(new: &Value, old: &Value, part: Part, errors: &mut ErrorList) {
     validate_whole(new, Some(old), errors);
-    let path = Path::new("status").child("conditions");
+    let path = FieldPath::new("status").child("conditions");
     let of = |object: &Value, kind: &str| -> Vec<Value> {
         conditions(object).filter(|one| one.str("type") == kind).cloned().collect()
     };
@@ -333,7 +342,7 @@ fn validate_change(new: &Value, old: &Value, part: Part, errors: &mut Errors) {
             errors.push(FieldError::forbidden(&path, &wrong));
         }
     }
-    let certificate = |object| Node::of(object, "status").child("certificate");
+    let certificate = |object| FieldValue::of(object, "status").child("certificate");
     if certificate(new).text() != certificate(old).text() {
         if part != Part::Status {
             certificate(new).forbidden(errors, "updates may not set certificate content");
@@ -344,14 +353,14 @@ fn validate_change(new: &Value, old: &Value, part: Part, errors: &mut Errors) {
 }
 
 /// Checks a ClusterTrustBundle.
-fn validate_bundle(bundle: &Value, errors: &mut Errors) {
+fn validate_bundle(bundle: &Value, errors: &mut ErrorList) {
     bundle_frame(bundle, errors);
-    trust_anchors(&Node::of(bundle, "spec").child("trustBundle"), errors);
+    trust_anchors(&FieldValue::of(bundle, "spec").child("trustBundle"), errors);
 }
 
 /// Checks a changed ClusterTrustBundle: its signer stays, and what was not touched is not read again.
-fn validate_bundle_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let at = |object, field| Node::of(object, "spec").child(field);
+fn validate_bundle_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let at = |object, field| FieldValue::of(object, "spec").child(field);
     bundle_frame(new, errors);
     if at(new, "trustBundle").text() != at(old, "trustBundle").text() {
         trust_anchors(&at(new, "trustBundle"), errors);
@@ -376,16 +385,16 @@ pub(super) fn bundle_name(name: &str, signer: &str) -> Vec<String> {
     }
 }
 
-fn bundle_frame(bundle: &Value, errors: &mut Errors) {
-    let (name, signer) = (meta::name(bundle), Node::of(bundle, "spec").child("signerName"));
+fn bundle_frame(bundle: &Value, errors: &mut ErrorList) {
+    let (name, signer) = (meta::name(bundle), FieldValue::of(bundle, "spec").child("signerName"));
     let wrong = bundle_name(name, signer.text());
-    meta::texts(errors, &Path::new("metadata").child("name"), name, wrong);
+    meta::texts(errors, &FieldPath::new("metadata").child("name"), name, wrong);
     if !signer.is_empty() {
         signer_name(&signer, errors);
     }
 }
 
-fn trust_anchors(bundle: &Node<'_>, errors: &mut Errors) {
+fn trust_anchors(bundle: &FieldValue<'_>, errors: &mut ErrorList) {
     const LARGEST: usize = 1 << 20;
     if bundle.text().len() > LARGEST {
         errors.push(FieldError::too_long(&bundle.path, LARGEST));
@@ -430,8 +439,8 @@ fn trust_anchors(bundle: &Node<'_>, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Terms;
-    use super::super::Writer;
+    use super::super::EnabledFeatures;
+    use super::super::UserInfo;
     use super::super::testing::{each_change_refused, each_refused, object};
     use super::*;
 
@@ -446,9 +455,12 @@ mod tests {
 
     #[test]
     fn a_request_says_who_made_it() {
-        let user = Writer { name: "u".into(), groups: vec!["g".into()], ..Writer::default() };
+        let user = UserInfo { name: "u".into(), groups: vec!["g".into()], ..UserInfo::default() };
         let mut request = base();
-        prepare_create(&mut request, &Occasion { now: "", user: &user, terms: Terms::RELEASE });
+        prepare_create(
+            &mut request,
+            &WriteContext { now: "", user: &user, features: EnabledFeatures::RELEASE },
+        );
         assert_eq!(request.at(&["spec", "username"]), Some(&Value::from("u")));
         assert_eq!(request.at(&["spec", "uid"]), None);
         assert_eq!(request.at(&["spec", "groups"]), Some(&Value::from(vec!["g"])));
@@ -570,10 +582,14 @@ mod tests {
                 ),
             ],
         );
-        let user = Writer::default();
+        let user = UserInfo::default();
         let mut new = base();
         new.entry("status").set("conditions", object(approved));
-        prepare_approval(&mut new, &base(), &Occasion { now: NOW, user: &user, terms: Terms::RELEASE });
+        prepare_approval(
+            &mut new,
+            &base(),
+            &WriteContext { now: NOW, user: &user, features: EnabledFeatures::RELEASE },
+        );
         let condition = &new.at(&["status", "conditions"]).unwrap().items()[0];
         assert_eq!((condition.str("lastUpdateTime"), condition.str("lastTransitionTime")), (NOW, NOW));
         let named = |mut request: Value| {
@@ -583,16 +599,20 @@ mod tests {
             request
         };
         let (old, mut yes) = (named(base()), named(new.clone()));
-        let occasion = Occasion { now: NOW, user: &user, terms: Terms::RELEASE };
-        assert!(before_approval(&mut yes, &old, &occasion).is_ok());
+        let context = WriteContext { now: NOW, user: &user, features: EnabledFeatures::RELEASE };
+        assert!(before_approval(&mut yes, &old, &context).is_ok());
         yes.entry("status").set("conditions", Value::Array(Vec::new()));
         let approved = named(new.clone());
-        assert!(before_approval(&mut yes, &approved, &occasion).is_err(), "an approval cannot be taken back");
+        assert!(before_approval(&mut yes, &approved, &context).is_err(), "an approval cannot be taken back");
         let mut again = new.clone();
         again
             .entry("status")
             .set("conditions", object(r#"[{"type":"Approved","status":"True","message":"m"}]"#));
-        prepare_status(&mut again, &new, &Occasion { now: "later", user: &user, terms: Terms::RELEASE });
+        prepare_status(
+            &mut again,
+            &new,
+            &WriteContext { now: "later", user: &user, features: EnabledFeatures::RELEASE },
+        );
         assert_eq!(again.at(&["status", "conditions"]), new.at(&["status", "conditions"]));
     }
 
@@ -633,7 +653,7 @@ mod tests {
         let mut changed = base.clone();
         changed.entry("spec").set("signerName", "a.b/d");
         changed.entry("metadata").set("name", "a.b:d:x");
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_bundle_update(&changed, &base, &mut errors);
         assert_eq!(errors.len(), 1);
     }

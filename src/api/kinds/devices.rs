@@ -4,8 +4,8 @@
 pub mod claim;
 mod claim_status;
 pub mod class;
+mod common;
 mod selector;
-mod share;
 pub mod slice;
 #[cfg(test)]
 mod tests;

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::check::{Node, items_mut, same};
 use super::core::address;
 use super::core::endpoints::endpoint_ip;
-use super::{BASE, Errors, Generation, KindRules, MetaAgain, Occasion, Warned, gated, say};
+use super::field_value::{FieldValue, items_mut, same};
+use super::{
+    BASE, ErrorList, Generation, KindRules, MetaRevalidation, WarningList, WriteContext, gated, messages,
+};
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::discovery_v1;
 use crate::api::value::Value;
@@ -26,7 +28,7 @@ pub const RULES: KindRules = KindRules {
     validate,
     validate_update,
     warn,
-    meta_again: MetaAgain::Whole,
+    meta_revalidation: MetaRevalidation::Whole,
     ..BASE
 };
 
@@ -37,12 +39,12 @@ const MOST_HINTS: usize = 8;
 const MOST_TOPOLOGY_LABELS: usize = 16;
 
 /// A field of old is dropped.
-fn prepare_create(slice: &mut Value, _: &Occasion<'_>) {
+fn prepare_create(slice: &mut Value, _: &WriteContext<'_>) {
     drop_topology(slice);
 }
 
 /// The same for a change, but only if somebody touches the endpoints.
-fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     if !same(old.get("endpoints"), new.get("endpoints")) {
         drop_topology(new);
     }
@@ -55,7 +57,7 @@ fn drop_topology(slice: &mut Value) {
 }
 
 /// Warns of what is dubious in a slice.
-fn warn(slice: &Value, old: Option<&Value>, warned: &mut Warned) {
+fn warn(slice: &Value, old: Option<&Value>, warned: &mut WarningList) {
     if old.is_none() && slice.str("addressType") == "FQDN" {
         warned.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
     }
@@ -64,7 +66,7 @@ fn warn(slice: &Value, old: Option<&Value>, warned: &mut Warned) {
     if manager.and_then(Value::as_str).is_some_and(|manager| controllers.contains(&manager)) {
         return;
     }
-    for endpoint in Node::of(slice, "endpoints").items() {
+    for endpoint in FieldValue::of(slice, "endpoints").items() {
         for address in endpoint.child("addresses").items() {
             address::warn_ip(&address.path, address.text(), warned);
         }
@@ -72,14 +74,14 @@ fn warn(slice: &Value, old: Option<&Value>, warned: &mut Warned) {
 }
 
 /// Checks a slice.
-fn validate(slice: &Value, errors: &mut Errors) {
+fn validate(slice: &Value, errors: &mut ErrorList) {
     validate_frame(slice, errors);
     validate_endpoints(slice, errors);
 }
 
-fn validate_frame(slice: &Value, errors: &mut Errors) {
-    Node::of(slice, "addressType").need_one_of(errors, discovery_v1::EndpointSlice::ADDRESS_TYPE);
-    let ports = Node::of(slice, "ports");
+fn validate_frame(slice: &Value, errors: &mut ErrorList) {
+    FieldValue::of(slice, "addressType").need_one_of(errors, discovery_v1::EndpointSlice::ADDRESS_TYPE);
+    let ports = FieldValue::of(slice, "ports");
     if ports.len() > MOST_PORTS {
         errors.push(FieldError::too_many(&ports.path, ports.len(), MOST_PORTS));
         return;
@@ -103,8 +105,8 @@ fn validate_frame(slice: &Value, errors: &mut Errors) {
     }
 }
 
-fn validate_endpoints(slice: &Value, errors: &mut Errors) {
-    let endpoints = Node::of(slice, "endpoints");
+fn validate_endpoints(slice: &Value, errors: &mut ErrorList) {
+    let endpoints = FieldValue::of(slice, "endpoints");
     if endpoints.len() > MOST_ENDPOINTS {
         errors.push(FieldError::too_many(&endpoints.path, endpoints.len(), MOST_ENDPOINTS));
         return;
@@ -138,7 +140,7 @@ fn validate_endpoints(slice: &Value, errors: &mut Errors) {
 }
 
 /// Checks the names of hints. Answers whether there are not too many.
-fn hint_names(hints: &Node<'_>, check: names::Check, errors: &mut Errors) -> bool {
+fn hint_names(hints: &FieldValue<'_>, check: names::Check, errors: &mut ErrorList) -> bool {
     if hints.len() > MOST_HINTS {
         errors.push(FieldError::too_many(&hints.path, hints.len(), MOST_HINTS));
         return false;
@@ -154,7 +156,7 @@ fn hint_names(hints: &Node<'_>, check: names::Check, errors: &mut Errors) -> boo
     true
 }
 
-fn validate_address(kind: &str, list: &Node<'_>, address: &Node<'_>, errors: &mut Errors) {
+fn validate_address(kind: &str, list: &FieldValue<'_>, address: &FieldValue<'_>, errors: &mut ErrorList) {
     let wanted = match kind {
         "IPv4" | "IPv6" => kind,
         "FQDN" => {
@@ -174,7 +176,7 @@ fn validate_address(kind: &str, list: &Node<'_>, address: &Node<'_>, errors: &mu
     };
     let before = errors.len();
     if wanted == "IPv6" {
-        say::strict_address(address, errors);
+        messages::strict_address(address, errors);
     } else {
         address.syntax(errors, names::ip_address);
     }
@@ -187,19 +189,19 @@ fn validate_address(kind: &str, list: &Node<'_>, address: &Node<'_>, errors: &mu
 }
 
 /// Checks a changed slice. Endpoints that were there already are not complained about.
-fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     validate_frame(new, errors);
     if !same(new.get("endpoints"), old.get("endpoints")) {
         validate_endpoints(new, errors);
     }
     if new.str("addressType") != old.str("addressType") {
-        Node::of(new, "addressType").invalid_text(errors, meta::IMMUTABLE);
+        FieldValue::of(new, "addressType").invalid_text(errors, meta::IMMUTABLE);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, filled, object, occasion};
+    use super::super::testing::{context, each_change_refused, each_refused, filled, object};
     use super::super::{Kind, before_update, rules};
     use super::*;
 
@@ -212,13 +214,13 @@ mod tests {
                 "addressType":"IPv4","endpoints":[{"addresses":["10.0.0.1"],"hints":{}}]}"#,
         );
         let mut new = stored.clone();
-        before_update(kind, &mut new, &stored, &occasion("t")).unwrap();
+        before_update(kind, &mut new, &stored, &context("t")).unwrap();
         assert_eq!(meta::generation(&new), 3);
         for dropped in
             [r#""deprecatedTopology":{"a":"b"},"hints":{}"#, r#""hints":{"forNodes":[{"name":"n"}]}"#]
         {
             new.set("endpoints", object(&format!(r#"[{{"addresses":["10.0.0.1"],{dropped}}}]"#)));
-            before_update(kind, &mut new, &stored, &occasion("t")).unwrap();
+            before_update(kind, &mut new, &stored, &context("t")).unwrap();
             assert_eq!((meta::generation(&new), new.get("endpoints")), (4, stored.get("endpoints")));
         }
     }
@@ -229,11 +231,11 @@ mod tests {
             r#"{"addressType":"FQDN","endpoints":[{"addresses":["010.0.0.1"],"deprecatedTopology":{"a":"b"},
                 "hints":{"forZones":[{"name":"z"}]}}]}"#,
         );
-        let mut warned = Warned::new();
+        let mut warned = WarningList::new();
         warn(&slice, None, &mut warned);
         assert_eq!(warned.len(), 2);
         assert_eq!(warned[0], "spec.addressType: FQDN endpoints are deprecated");
-        prepare_create(&mut slice, &occasion("t"));
+        prepare_create(&mut slice, &context("t"));
         assert_eq!(
             slice.get("endpoints").unwrap(),
             &object(r#"[{"addresses":["010.0.0.1"],"hints":{"forZones":[{"name":"z"}]}}]"#)

@@ -2,21 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use super::check::{Node, same};
-use super::{Again, COUNTED, Errors, KindRules, MetaAgain, StatusMeta, say};
+use super::field_value::{FieldValue, same};
+use super::{COUNTED, ErrorList, KindRules, MetaRevalidation, Revalidation, StatusMeta, messages};
 use crate::api::bootstrap::flow_control::{CATCH_ALL, EXEMPT};
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::value::Value;
-use crate::api::words::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
+use crate::api::well_known::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
 use crate::api::{meta, names};
 
 /// The rules of a FlowSchema.
 pub const FLOW_SCHEMA: KindRules = KindRules {
     status_meta: StatusMeta::Kept,
     validate: validate_schema,
-    again: Again::Once,
+    revalidation: Revalidation::Once,
     validate_status,
-    meta_again: MetaAgain::Whole,
+    meta_revalidation: MetaRevalidation::Whole,
     ..COUNTED
 };
 
@@ -24,9 +24,9 @@ pub const FLOW_SCHEMA: KindRules = KindRules {
 pub const PRIORITY_LEVEL_CONFIGURATION: KindRules = KindRules {
     status_meta: StatusMeta::Kept,
     validate: validate_level,
-    again: Again::Once,
+    revalidation: Revalidation::Once,
     validate_status,
-    meta_again: MetaAgain::Whole,
+    meta_revalidation: MetaRevalidation::Whole,
     ..COUNTED
 };
 
@@ -95,8 +95,8 @@ fn fixed_level() -> Value {
 }
 
 /// Checks a FlowSchema.
-fn validate_schema(schema: &Value, errors: &mut Errors) {
-    let spec = Node::of(schema, "spec");
+fn validate_schema(schema: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(schema, "spec");
     let precedence = spec.child("matchingPrecedence");
     let mut bad = |why: &str| {
         errors.push(FieldError::invalid(&precedence.path, &precedence.number().to_string(), why));
@@ -129,14 +129,14 @@ fn validate_schema(schema: &Value, errors: &mut Errors) {
     let name = meta::name(schema);
     if fixed_schema(name).is_some_and(|fixed| !same(Some(&fixed), Some(spec.value))) {
         let wrong = format!("spec of '{name}' must equal the fixed value");
-        say::structure(&spec.path, "flowcontrol.FlowSchemaSpec", errors, &wrong);
+        messages::structure(&spec.path, "flowcontrol.FlowSchemaSpec", errors, &wrong);
     }
     conditions(schema, errors);
 }
 
-fn conditions(object: &Value, errors: &mut Errors) {
+fn conditions(object: &Value, errors: &mut ErrorList) {
     let mut seen = BTreeSet::new();
-    for condition in Node::of(object, "status").child("conditions").items() {
+    for condition in FieldValue::of(object, "status").child("conditions").items() {
         let kind = condition.child("type");
         if !seen.insert(kind.text()) {
             errors.push(FieldError::duplicate(&kind.path, &quoted(kind.text())));
@@ -147,7 +147,7 @@ fn conditions(object: &Value, errors: &mut Errors) {
     }
 }
 
-fn validate_rule(rule: &Node<'_>, errors: &mut Errors) {
+fn validate_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
     let subjects = rule.child("subjects");
     if subjects.is_empty() {
         subjects.required(errors, "subjects must contain at least one value");
@@ -167,7 +167,7 @@ fn validate_rule(rule: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_subject(subject: &Node<'_>, errors: &mut Errors) {
+fn validate_subject(subject: &FieldValue<'_>, errors: &mut ErrorList) {
     let kinds = [("ServiceAccount", "serviceAccount"), ("User", "user"), ("Group", "group")];
     let kind = subject.child("kind").text();
     let Some((_, field)) = kinds.iter().find(|(word, _)| *word == kind) else {
@@ -198,7 +198,7 @@ fn validate_subject(subject: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Whether a list says "all"; then it may say nothing else.
-fn says_all(list: &Node<'_>, what: &str, errors: &mut Errors) -> bool {
+fn says_all(list: &FieldValue<'_>, what: &str, errors: &mut ErrorList) -> bool {
     let all = list.items().any(|item| item.text() == "*");
     if all && list.len() > 1 {
         list.invalid(errors, &format!("if '*' is present, must not specify other {what}"));
@@ -206,15 +206,15 @@ fn says_all(list: &Node<'_>, what: &str, errors: &mut Errors) -> bool {
     all
 }
 
-fn verbs(list: &Node<'_>, errors: &mut Errors) {
+fn verbs(list: &FieldValue<'_>, errors: &mut ErrorList) {
     if list.is_empty() {
         list.required(errors, "verbs must contain at least one value");
     } else if !says_all(list, "verbs", errors) && list.items().any(|verb| !VERBS.contains(&verb.text())) {
-        errors.push(FieldError::not_supported(&list.path, &say::shown_texts(list, "string"), &VERBS));
+        errors.push(FieldError::not_supported(&list.path, &messages::shown_texts(list, "string"), &VERBS));
     }
 }
 
-fn resource_rule(rule: &Node<'_>, errors: &mut Errors) {
+fn resource_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
     verbs(&rule.child("verbs"), errors);
     for (field, what, one) in
         [("apiGroups", "api groups", "api group"), ("resources", "resources", "resource")]
@@ -240,7 +240,7 @@ fn resource_rule(rule: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn path_rule(rule: &Node<'_>, errors: &mut Errors) {
+fn path_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
     verbs(&rule.child("verbs"), errors);
     let urls = rule.child("nonResourceURLs");
     if urls.is_empty() {
@@ -270,15 +270,15 @@ fn bad_url(path: &str) -> Option<&'static str> {
 }
 
 /// Checks a changed status of either kind.
-fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
     conditions(new, errors);
 }
 
 /// Checks a PriorityLevelConfiguration.
-fn validate_level(level: &Value, errors: &mut Errors) {
-    let (name, spec) = (meta::name(level), Node::of(level, "spec"));
+fn validate_level(level: &Value, errors: &mut ErrorList) {
+    let (name, spec) = (meta::name(level), FieldValue::of(level, "spec"));
     if meta::of(level).at(&["annotations", ZERO_SHARES]).is_some() {
-        let path = Path::new("metadata").child("annotations");
+        let path = FieldPath::new("metadata").child("annotations");
         errors.push(FieldError::forbidden(&path, &format!("annotation '{ZERO_SHARES}' is forbidden")));
     }
     let (kind, limited, exempt) = (spec.child("type"), spec.child("limited"), spec.child("exempt"));
@@ -309,10 +309,10 @@ fn validate_level(level: &Value, errors: &mut Errors) {
     conditions(level, errors);
 }
 
-fn fixed_levels(name: &str, spec: &Node<'_>, errors: &mut Errors) {
+fn fixed_levels(name: &str, spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut wrong = |what: &str| {
         let why = format!("spec of '{name}'{what} must equal the fixed value");
-        say::structure(&spec.path, "flowcontrol.PriorityLevelConfigurationSpec", errors, &why);
+        messages::structure(&spec.path, "flowcontrol.PriorityLevelConfigurationSpec", errors, &why);
     };
     if name == EXEMPT && (spec.child("type").text() != "Exempt" || spec.child("limited").is_set()) {
         wrong(" except the 'spec.exempt' field");
@@ -322,21 +322,21 @@ fn fixed_levels(name: &str, spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn shares(part: &Node<'_>, errors: &mut Errors) {
+fn shares(part: &FieldValue<'_>, errors: &mut ErrorList) {
     let shares = part.child("nominalConcurrencyShares");
     if shares.number() < 0 {
         shares.invalid(errors, "must be a non-negative integer");
     }
 }
 
-fn lendable(part: &Node<'_>, errors: &mut Errors) {
+fn lendable(part: &FieldValue<'_>, errors: &mut ErrorList) {
     let lendable = part.child("lendablePercent");
     if !(0..=100).contains(&lendable.number()) {
         lendable.invalid(errors, "must be between 0 and 100, inclusive");
     }
 }
 
-fn validate_limited(limited: &Node<'_>, errors: &mut Errors) {
+fn validate_limited(limited: &FieldValue<'_>, errors: &mut ErrorList) {
     shares(limited, errors);
     let response = limited.child("limitResponse");
     let queuing = response.child("queuing");
@@ -358,13 +358,13 @@ fn validate_limited(limited: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_queuing(queuing: &Node<'_>, errors: &mut Errors) {
+fn validate_queuing(queuing: &FieldValue<'_>, errors: &mut ErrorList) {
     const MOST_QUEUES: i64 = 10_000_000;
     /// How many bits of a hash tell the queues of a flow.
     const HASH_BITS: f64 = 60.0;
     let (length, queues, hand) =
         (queuing.child("queueLengthLimit"), queuing.child("queues"), queuing.child("handSize"));
-    let mut bad = |node: &Node<'_>, why: &str| {
+    let mut bad = |node: &FieldValue<'_>, why: &str| {
         errors.push(FieldError::invalid(&node.path, &node.number().to_string(), why));
     };
     if length.number() <= 0 {
@@ -562,7 +562,7 @@ mod tests {
             let mut schema = Value::object();
             schema.entry("metadata").set("name", name);
             schema.set("spec", fixed_schema(name).unwrap());
-            let mut errors = Errors::new();
+            let mut errors = ErrorList::new();
             validate_schema(&schema, &mut errors);
             assert_eq!(errors, [], "{name}");
             schema.entry("spec").set("distinguisherMethod", map(vec![("type", "ByNamespace".into())]));

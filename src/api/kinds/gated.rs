@@ -3,11 +3,11 @@
 //! Which they are says [`rows`], a table; this is the one pass that reads it. Where a feature is off its fields are dropped before
 //! anything looks at them, so their rules need not ask. An object that made use of a feature before keeps it: a gate that was
 //! closed must not change what is stored. What does not fit a row (items that go as a whole, fields that go with the value of
-//! another) is a function beside its kind that asks the [`Terms`].
+//! another) is a function beside its kind that asks the [`EnabledFeatures`].
 
 pub(super) mod rows;
 
-use super::{Feature, Terms};
+use super::{EnabledFeatures, Feature};
 use crate::api::value::Value;
 
 /// The lists of a pod that hold containers, and those of its status that tell of them.
@@ -69,8 +69,8 @@ impl Gated {
 }
 
 /// Takes the fields of features that are off out of what an object shall become, unless it made use of them before.
-pub fn drop_disabled(rows: &[Gated], terms: Terms, new: &mut Value, old: Option<&Value>) {
-    for row in rows.iter().filter(|row| !terms.has(row.feature)) {
+pub fn drop_disabled(rows: &[Gated], features: EnabledFeatures, new: &mut Value, old: Option<&Value>) {
+    for row in rows.iter().filter(|row| !features.has(row.feature)) {
         row.drop_from(new, old);
     }
 }

@@ -1,10 +1,11 @@
 //! How the rules of a kind are applied: the same steps in the same order for every kind.
 
-use super::check::{present_mut, same};
-use super::core::{namespace, pod_default, pod_terms};
+use super::core::{namespace, pod_default, pod_features};
+use super::field_value::{present_mut, same};
 use super::gated::{self, rows};
 use super::{
-    DESCRIPTIONS, Errors, Feature, Generation, KindRules, MetaAgain, Occasion, StatusMeta, Terms, Warned,
+    DESCRIPTIONS, EnabledFeatures, ErrorList, Feature, Generation, KindRules, MetaRevalidation, StatusMeta,
+    WarningList, WriteContext,
 };
 use crate::api::meta::{self, MetaRules};
 use crate::api::names;
@@ -36,29 +37,33 @@ impl Kind {
 }
 
 /// Prepares and checks a new object. Its name, namespace and system fields are set already.
-pub fn before_create(kind: Kind, object: &mut Value, occasion: &Occasion<'_>) -> Result<Warned, Errors> {
+pub fn before_create(
+    kind: Kind,
+    object: &mut Value,
+    context: &WriteContext<'_>,
+) -> Result<WarningList, ErrorList> {
     if kind.has_status && !kind.rules.status_on_create {
         object.remove("status");
     }
     if kind.rules.generation.starts {
         object.entry("metadata").set("generation", 1);
     }
-    drop_disabled(kind, occasion.terms, object, None);
-    (kind.rules.prepare_create)(object, occasion);
-    let mut errors = Errors::under(occasion.terms);
+    drop_disabled(kind, context.features, object, None);
+    (kind.rules.prepare_create)(object, context);
+    let mut errors = ErrorList::under(context.features);
     meta::validate(object, kind.meta_rules(), &mut errors);
     (kind.rules.validate)(object, &mut errors);
     if !errors.is_empty() {
         return Err(errors);
     }
-    Ok(warned(kind, object, None, occasion.terms))
+    Ok(warned(kind, object, None, context.features))
 }
 
 /// Fills in what depends on other values and on features, before the table's plain defaults.
-pub fn fill_in(rules: &KindRules, object: &mut Value, terms: Terms) {
+pub fn apply_defaults(rules: &KindRules, object: &mut Value, features: EnabledFeatures) {
     (rules.default)(object);
-    (rules.default_by)(object, terms);
-    if terms.has(Feature::ImageVolume)
+    (rules.default_by)(object, features);
+    if features.has(Feature::ImageVolume)
         && let Some(spec) = pods_of(rules, object)
     {
         pod_default::pull_image_volumes(spec);
@@ -74,8 +79,8 @@ pub fn finish(kind: Kind, object: &mut Value) -> bool {
 }
 
 /// What the writer of a new object should know, whether it can be stored or not.
-pub fn warn_given(kind: Kind, object: &Value) -> Warned {
-    let mut warned = Warned::new();
+pub fn warn_given(kind: Kind, object: &Value) -> WarningList {
+    let mut warned = WarningList::new();
     (kind.rules.warn_given)(object, &mut warned);
     warned
 }
@@ -90,27 +95,27 @@ fn pods_of<'a>(rules: &KindRules, object: &'a mut Value) -> Option<&'a mut Value
 }
 
 /// The terms under which a changed object is checked: what its pods said before they may say again.
-fn relaxed(kind: Kind, terms: Terms, new: &Value, old: &Value) -> Terms {
+fn relaxed(kind: Kind, features: EnabledFeatures, new: &Value, old: &Value) -> EnabledFeatures {
     match kind.rules.pods_at.split_last().map(|(_, holder)| (new.at(holder), old.at(holder))) {
-        Some((Some(new), Some(old))) => pod_terms::relaxed(terms, new, old),
-        _ => terms,
+        Some((Some(new), Some(old))) => pod_features::relaxed(features, new, old),
+        _ => features,
     }
 }
 
 /// Takes the fields of features that are off out of an object and of the pods that it is or makes.
-fn drop_disabled(kind: Kind, terms: Terms, object: &mut Value, old: Option<&Value>) {
-    gated::drop_disabled(kind.rules.gated, terms, object, old);
+fn drop_disabled(kind: Kind, features: EnabledFeatures, object: &mut Value, old: Option<&Value>) {
+    gated::drop_disabled(kind.rules.gated, features, object, old);
     if let Some(spec) = pods_of(kind.rules, object) {
         let was = old.and_then(|old| old.at(kind.rules.pods_at));
-        gated::drop_disabled(rows::POD_SPEC, terms, spec, was);
-        pod_default::drop_image_volumes(spec, was, terms);
+        gated::drop_disabled(rows::POD_SPEC, features, spec, was);
+        pod_default::drop_image_volumes(spec, was, features);
         pod_default::drop_empty_labels(spec);
     }
 }
 
 /// The same for an object that there is already, of which an overhead without amounts says nothing new.
-fn drop_unchanged(kind: Kind, terms: Terms, object: &mut Value, old: &Value) {
-    drop_disabled(kind, terms, object, Some(old));
+fn drop_unchanged(kind: Kind, features: EnabledFeatures, object: &mut Value, old: &Value) {
+    drop_disabled(kind, features, object, Some(old));
     let pods = pods_of(kind.rules, object);
     if let Some(spec) = pods.filter(|spec| spec.get("overhead").is_some_and(is_empty_object)) {
         spec.remove("overhead");
@@ -126,32 +131,32 @@ pub fn before_update(
     kind: Kind,
     new: &mut Value,
     old: &Value,
-    occasion: &Occasion<'_>,
-) -> Result<Warned, Errors> {
+    context: &WriteContext<'_>,
+) -> Result<WarningList, ErrorList> {
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
     if kind.has_status && !kind.rules.status_on_update {
         meta::copy(new, old, "status");
     }
     let moved_before = kind.rules.generation.dropped_count && moved(kind.rules.generation, new, old);
-    drop_unchanged(kind, occasion.terms, new, old);
-    (kind.rules.prepare_update)(new, old, occasion);
+    drop_unchanged(kind, context.features, new, old);
+    (kind.rules.prepare_update)(new, old, context);
     if moved_before || moved(kind.rules.generation, new, old) {
         new.entry("metadata").set("generation", meta::generation(old) + 1);
     }
     meta::keep_system_fields(new, old);
     // What stays as it is was checked when it became so: controllers that repeat themselves are most of all writers.
     if new == old {
-        return Ok(warned(kind, new, Some(old), occasion.terms));
+        return Ok(warned(kind, new, Some(old), context.features));
     }
-    let terms = relaxed(kind, occasion.terms, new, old);
-    let mut errors = common_errors(kind, kind.rules.meta_again, new, old, terms);
+    let features = relaxed(kind, context.features, new, old);
+    let mut errors = common_errors(kind, kind.rules.meta_revalidation, new, old, features);
     kind.rules.check_update(new, old, &mut errors);
-    if errors.is_empty() { Ok(warned(kind, new, Some(old), occasion.terms)) } else { Err(errors) }
+    if errors.is_empty() { Ok(warned(kind, new, Some(old), context.features)) } else { Err(errors) }
 }
 
 /// What is dubious about an object that may be stored.
-fn warned(kind: Kind, new: &Value, old: Option<&Value>, terms: Terms) -> Warned {
-    let mut warned = Warned::under(terms);
+fn warned(kind: Kind, new: &Value, old: Option<&Value>, features: EnabledFeatures) -> WarningList {
+    let mut warned = WarningList::under(features);
     (kind.rules.warn)(new, old, &mut warned);
     warned
 }
@@ -161,8 +166,8 @@ pub fn before_status_update(
     kind: Kind,
     new: &mut Value,
     old: &Value,
-    occasion: &Occasion<'_>,
-) -> Result<Warned, Errors> {
+    context: &WriteContext<'_>,
+) -> Result<WarningList, ErrorList> {
     let kept = ["kind", "apiVersion", "metadata", "status"];
     new.fields_mut().retain(|field, _| kept.contains(&field.as_str()));
     for (field, value) in old.fields().into_iter().flatten() {
@@ -172,16 +177,16 @@ pub fn before_status_update(
     }
     keep_status_meta(kind.rules.status_meta, new, old);
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
-    gated::drop_disabled(kind.rules.gated, occasion.terms, new, Some(old));
-    (kind.rules.prepare_status)(new, old, occasion);
+    gated::drop_disabled(kind.rules.gated, context.features, new, Some(old));
+    (kind.rules.prepare_status)(new, old, context);
     meta::keep_system_fields(new, old);
-    let terms = relaxed(kind, occasion.terms, new, old);
-    let mut errors = common_errors(kind, kind.rules.status_again, new, old, terms);
+    let features = relaxed(kind, context.features, new, old);
+    let mut errors = common_errors(kind, kind.rules.status_meta_revalidation, new, old, features);
     (kind.rules.validate_status)(new, old, &mut errors);
     if !errors.is_empty() {
         return Err(errors);
     }
-    let mut warned = Warned::under(occasion.terms);
+    let mut warned = WarningList::under(context.features);
     (kind.rules.warn_status)(new, &mut warned);
     Ok(warned)
 }
@@ -191,44 +196,44 @@ pub fn before_finalize(
     kind: Kind,
     new: &mut Value,
     old: &Value,
-    occasion: &Occasion<'_>,
-) -> Result<Warned, Errors> {
+    context: &WriteContext<'_>,
+) -> Result<WarningList, ErrorList> {
     meta::copy(new, old, "status");
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
     meta::keep_system_fields(new, old);
-    let mut errors = common_errors(kind, kind.rules.meta_again, new, old, occasion.terms);
+    let mut errors = common_errors(kind, kind.rules.meta_revalidation, new, old, context.features);
     namespace::validate_finalize(new, &mut errors);
-    if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
+    if errors.is_empty() { Ok(WarningList::new()) } else { Err(errors) }
 }
 
 /// The rules of a part that has some of its own.
 #[derive(Clone, Copy, Debug)]
-pub struct PartRules {
+pub struct SubresourceRules {
     /// Carries over all that a write of the part does not change.
     pub prepare: fn(&mut Value, &Value),
     /// Checks the object that it leaves against the old one.
-    pub validate: fn(&Value, &Value, &mut Errors),
+    pub validate: fn(&Value, &Value, &mut ErrorList),
 }
 
 /// Prepares and checks a write of a part that has rules of its own.
-pub fn before_part_update(
+pub fn before_subresource_update(
     kind: Kind,
     new: &mut Value,
     old: &Value,
-    occasion: &Occasion<'_>,
-    rules: PartRules,
-) -> Result<Warned, Errors> {
+    context: &WriteContext<'_>,
+    rules: SubresourceRules,
+) -> Result<WarningList, ErrorList> {
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
-    drop_unchanged(kind, occasion.terms, new, old);
+    drop_unchanged(kind, context.features, new, old);
     (rules.prepare)(new, old);
     if moved(kind.rules.generation, new, old) {
         new.entry("metadata").set("generation", meta::generation(old) + 1);
     }
     meta::keep_system_fields(new, old);
-    let terms = relaxed(kind, occasion.terms, new, old);
-    let mut errors = common_errors(kind, kind.rules.meta_again, new, old, terms);
+    let features = relaxed(kind, context.features, new, old);
+    let mut errors = common_errors(kind, kind.rules.meta_revalidation, new, old, features);
     (rules.validate)(new, old, &mut errors);
-    if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
+    if errors.is_empty() { Ok(WarningList::new()) } else { Err(errors) }
 }
 
 fn keep_status_meta(rule: StatusMeta, new: &mut Value, old: &Value) {
@@ -277,8 +282,14 @@ fn has_empty_list(value: &Value) -> bool {
 }
 
 /// What every update checks, and what the kind makes it check again.
-fn common_errors(kind: Kind, again: MetaAgain, new: &Value, old: &Value, terms: Terms) -> Errors {
-    let mut errors = Errors::under(terms);
+fn common_errors(
+    kind: Kind,
+    again: MetaRevalidation,
+    new: &Value,
+    old: &Value,
+    features: EnabledFeatures,
+) -> ErrorList {
+    let mut errors = ErrorList::under(features);
     let plain = MetaRules {
         name: names::path_segment,
         own_name: meta::any_name,
@@ -315,11 +326,11 @@ pub fn grace_period(rules: &KindRules, object: &Value, asked: Option<i64>) -> Op
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{object, occasion, said};
+    use super::super::testing::{context, object, said};
     use super::super::{BASE, Generation, rules};
     use super::*;
 
-    const NOW: Occasion<'_> = occasion("2024-01-01T00:00:00Z");
+    const NOW: WriteContext<'_> = context("2024-01-01T00:00:00Z");
 
     static PLAIN: KindRules = KindRules { generation: Generation::SPEC, ..BASE };
     const KIND: Kind = Kind { rules: &PLAIN, namespaced: true, has_status: true };
@@ -427,8 +438,11 @@ mod tests {
 
     #[test]
     fn metadata_is_checked_as_often_as_the_kind_says() {
-        static OFTEN: KindRules =
-            KindRules { meta_again: MetaAgain::WholeTwiceAndChange, status_again: MetaAgain::No, ..BASE };
+        static OFTEN: KindRules = KindRules {
+            meta_revalidation: MetaRevalidation::WholeTwiceAndChange,
+            status_meta_revalidation: MetaRevalidation::No,
+            ..BASE
+        };
         let kind = Kind { rules: &OFTEN, ..KIND };
         let mut new = stored();
         new.entry("metadata").entry("labels").set("l", "-");
@@ -495,7 +509,7 @@ mod tests {
         ] {
             let kind = Kind { rules: rules(group, name), namespaced: true, has_status: true };
             let mut found = object(&body);
-            drop_disabled(kind, Terms::RELEASE, &mut found, None);
+            drop_disabled(kind, EnabledFeatures::RELEASE, &mut found, None);
             let mut pods = &found;
             for field in kind.rules.pods_at {
                 pods = pods.get(field).unwrap();
@@ -509,14 +523,14 @@ mod tests {
     fn each_repeated_check_of_the_metadata_is_one_more_cause() {
         let mut new = stored();
         new.entry("metadata").entry("labels").set("a b", "c");
-        let count = |again| common_errors(KIND, again, &new, &stored(), Terms::RELEASE).len();
+        let count = |again| common_errors(KIND, again, &new, &stored(), EnabledFeatures::RELEASE).len();
         let table = [
-            (MetaAgain::No, 2),
-            (MetaAgain::Change, 3),
-            (MetaAgain::Whole, 3),
-            (MetaAgain::WholeAndChange, 4),
-            (MetaAgain::WholeTwice, 4),
-            (MetaAgain::WholeTwiceAndChange, 5),
+            (MetaRevalidation::No, 2),
+            (MetaRevalidation::Change, 3),
+            (MetaRevalidation::Whole, 3),
+            (MetaRevalidation::WholeAndChange, 4),
+            (MetaRevalidation::WholeTwice, 4),
+            (MetaRevalidation::WholeTwiceAndChange, 5),
         ];
         for (again, wanted) in table {
             assert_eq!(count(again), wanted, "{again:?}");

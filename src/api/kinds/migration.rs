@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::check::Node;
-use super::{Again, Errors, GUARDED, KindRules, MetaAgain, StatusMeta, say};
-use crate::api::field::{FieldError, Path, quoted};
+use super::field_value::FieldValue;
+use super::{ErrorList, GUARDED, KindRules, MetaRevalidation, Revalidation, StatusMeta, messages};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -12,7 +12,7 @@ use crate::api::{meta, names};
 pub const STORAGE_VERSION_MIGRATION: KindRules = KindRules {
     status_meta: StatusMeta::Fixed,
     validate,
-    again: Again::Once,
+    revalidation: Revalidation::Once,
     validate_update,
     validate_status,
     ..GUARDED
@@ -23,14 +23,14 @@ pub const STORAGE_VERSION: KindRules = KindRules {
     name: names::group_resource_name,
     status_meta: StatusMeta::Fixed,
     validate_status: validate_stored_status,
-    status_again: MetaAgain::No,
-    meta_again: MetaAgain::No,
+    status_meta_revalidation: MetaRevalidation::No,
+    meta_revalidation: MetaRevalidation::No,
     ..GUARDED
 };
 
 /// Checks a migration.
-fn validate(migration: &Value, errors: &mut Errors) {
-    let resource = Node::of(migration, "spec").child("resource");
+fn validate(migration: &Value, errors: &mut ErrorList) {
+    let resource = FieldValue::of(migration, "spec").child("resource");
     for field in ["resource", "version"] {
         if resource.child(field).is_empty() {
             resource.child(field).required(errors, &format!("{field} is required"));
@@ -39,19 +39,19 @@ fn validate(migration: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed migration: what is migrated stays.
-fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let at = |object| Node::of(object, "spec").child("resource");
+fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let at = |object| FieldValue::of(object, "spec").child("resource");
     for field in ["group", "version", "resource"] {
         let (now, was) = (at(new).child(field), at(old).child(field));
         if now.text() != was.text() {
-            errors.push(FieldError::invalid(&Path::new(field), &quoted(now.text()), meta::IMMUTABLE));
+            errors.push(FieldError::invalid(&FieldPath::new(field), &quoted(now.text()), meta::IMMUTABLE));
         }
     }
 }
 
 /// Checks a changed status of a migration.
-fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
-    let (status, was) = (Node::of(new, "status"), Node::of(old, "status"));
+fn validate_status(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let (status, was) = (FieldValue::of(new, "status"), FieldValue::of(old, "status"));
     let (version, before) = (status.child("resourceVersion"), was.child("resourceVersion"));
     match version.text().parse::<i64>() {
         Ok(number) if number < 0 => {
@@ -74,8 +74,8 @@ fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
     outcomes(&status, &was, errors);
 }
 
-fn outcomes(status: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
-    let is = |status: &Node<'_>, kind: &str| {
+fn outcomes(status: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
+    let is = |status: &FieldValue<'_>, kind: &str| {
         let first = status.child("conditions").items().find(|one| one.child("type").text() == kind);
         first.is_some_and(|one| one.child("status").text() == "True")
     };
@@ -89,12 +89,12 @@ fn outcomes(status: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
     ];
     for (_, wrong) in table.into_iter().filter(|(found, _)| *found) {
         let path = status.child("conditions").path;
-        say::structure(&path, "[]storagemigration.MigrationCondition", errors, wrong);
+        messages::structure(&path, "[]storagemigration.MigrationCondition", errors, wrong);
     }
 }
 
 /// Checks the conditions of a migration: the common form, but for the name of the time.
-fn conditions(list: &Node<'_>, errors: &mut Errors) {
+fn conditions(list: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut common = list.value.clone();
     if let Value::Array(items) = &mut common {
         for item in items {
@@ -102,12 +102,12 @@ fn conditions(list: &Node<'_>, errors: &mut Errors) {
             item.set("lastTransitionTime", time);
         }
     }
-    say::conditions(&Node { value: &common, path: list.path.clone() }, errors);
+    messages::conditions(&FieldValue { value: &common, path: list.path.clone() }, errors);
 }
 
 /// Checks the status of a StorageVersion.
-fn validate_stored_status(new: &Value, _old: &Value, errors: &mut Errors) {
-    let status = Node::of(new, "status");
+fn validate_stored_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
+    let status = FieldValue::of(new, "status");
     let versions = status.child("storageVersions");
     let mut seen = BTreeSet::new();
     for version in versions.items() {
@@ -121,10 +121,10 @@ fn validate_stored_status(new: &Value, _old: &Value, errors: &mut Errors) {
     stored_conditions(&status, errors);
 }
 
-fn server(version: &Node<'_>, errors: &mut Errors) {
+fn server(version: &FieldValue<'_>, errors: &mut ErrorList) {
     version.child("apiServerID").syntax(errors, names::dns_subdomain);
     let (encoding, decodable) = (version.child("encodingVersion"), version.child("decodableVersions"));
-    let check = |node: &Node<'_>, errors: &mut Errors| {
+    let check = |node: &FieldValue<'_>, errors: &mut ErrorList| {
         let wrong = api_version(node.text());
         if !wrong.is_empty() {
             node.invalid_text(errors, &wrong.join(","));
@@ -136,7 +136,7 @@ fn server(version: &Node<'_>, errors: &mut Errors) {
     }
     let known: BTreeSet<&str> = decodable.items().map(|one| one.text()).collect();
     if !known.contains(encoding.text()) {
-        let shown = say::shown_texts(&decodable, "string");
+        let shown = messages::shown_texts(&decodable, "string");
         let wrong = format!("decodableVersions must include encodingVersion {}", encoding.text());
         errors.push(FieldError::invalid(&decodable.path, &shown, &wrong));
     }
@@ -182,7 +182,7 @@ fn api_version(text: &str) -> Vec<String> {
     wrong
 }
 
-fn common_version(status: &Node<'_>, errors: &mut Errors) {
+fn common_version(status: &FieldValue<'_>, errors: &mut ErrorList) {
     let versions = status.child("storageVersions");
     let mut all = versions.items().map(|one| one.child("encodingVersion").text());
     let common = all.next().filter(|first| all.all(|other| other == *first));
@@ -204,12 +204,12 @@ fn common_version(status: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn stored_conditions(status: &Node<'_>, errors: &mut Errors) {
+fn stored_conditions(status: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut seen: Vec<&str> = Vec::new();
     for (index, condition) in status.child("conditions").items().enumerate() {
         // The path lacks the name of the list, as clients know it.
         let path = status.path.index(index);
-        let at = |field: &str| Node { value: condition.child(field).value, path: path.child(field) };
+        let at = |field: &str| FieldValue { value: condition.child(field).value, path: path.child(field) };
         let kind = at("type");
         if let Some(first) = seen.iter().rposition(|known| *known == kind.text()) {
             let wrong =
@@ -287,7 +287,7 @@ mod tests {
             (&["Failed"], &[], "Failed condition cannot be set to false"),
         ];
         for (old, new, wanted) in table {
-            let mut errors = Errors::new();
+            let mut errors = ErrorList::new();
             validate_status(&with(new), &with(old), &mut errors);
             assert!(errors.len() == 1 && errors[0].message.contains(wanted), "{errors:?}");
         }

@@ -2,57 +2,57 @@
 //!
 //! The rules see objects that were decoded and type-checked, in canonical form: unknown fields are gone, absent fields
 //! are missing, and a field that Go would leave out when it is zero is absent rather than zero. All of it is pure: the
-//! time and the user come with the [`Occasion`].
+//! time and the user come with the [`WriteContext`].
 
 mod admission;
 mod admission_policy;
 pub(in crate::api) mod allowed;
+mod api_service;
 mod apps;
 mod autoscaling;
 mod batch;
 mod certificates;
-mod check;
 pub(in crate::api) mod core;
 mod definition;
 mod devices;
 mod discovery;
-pub mod engines;
+mod field_value;
 mod flowcontrol;
 mod gated;
 mod lifecycle;
+mod messages;
 mod migration;
+mod misc;
+mod nano_quantity;
 mod networking;
 mod pem;
 mod policy;
 #[cfg(test)]
 mod properties;
-mod quantity;
 mod rbac;
-mod registration;
-mod say;
 pub mod selector;
-mod small;
 mod storage;
 mod table;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod validation_engines;
 mod webhook;
 
 pub use certificates::{before_approval, parse_request as certificate_request};
-pub use check::same;
-pub(in crate::api) use check::{Node, items_mut};
 pub use core::pod::quality;
 pub use core::pod_change;
 pub use core::resources::is_extended;
 pub use definition::has_bad_bundle;
+pub use field_value::same;
+pub(in crate::api) use field_value::{FieldValue, items_mut};
 pub use gated::Gated;
 pub use lifecycle::{
-    Kind, PartRules, before_create, before_finalize, before_part_update, before_status_update, before_update,
-    fill_in, finish, grace_period, warn_given,
+    Kind, SubresourceRules, apply_defaults, before_create, before_finalize, before_status_update,
+    before_subresource_update, before_update, finish, grace_period, warn_given,
 };
 
-pub use super::features::{Feature, Terms};
-pub use super::findings::{Errors, Warned};
+pub use super::error_list::{ErrorList, WarningList};
+pub use super::features::{EnabledFeatures, Feature};
 pub use pem::Request as CertificateRequest;
 pub(in crate::api) use selector::{check_values, is_set_based};
 pub use selector::{is_empty as selector_is_empty, matches as selector_matches};
@@ -64,18 +64,18 @@ use super::value::Value;
 
 /// What a rule may know besides the objects.
 #[derive(Clone, Copy, Debug)]
-pub struct Occasion<'a> {
+pub struct WriteContext<'a> {
     /// The time of the request, as objects print it.
     pub now: &'a str,
     /// Who writes.
-    pub user: &'a Writer,
+    pub user: &'a UserInfo,
     /// What the operator of the server has decided.
-    pub terms: Terms,
+    pub features: EnabledFeatures,
 }
 
 /// Who writes, for the kinds that record it.
 #[derive(Clone, Debug, Default)]
-pub struct Writer {
+pub struct UserInfo {
     /// The name of the user.
     pub name: String,
     /// The uid of the user.
@@ -129,7 +129,7 @@ const DESCRIPTIONS: &[&str] =
 /// Which checks of the metadata an update repeats on behalf of the kind. Each repeated finding is one more cause in
 /// the answer, so the numbers are visible to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetaAgain {
+pub enum MetaRevalidation {
     /// None.
     No,
     /// How the metadata changed.
@@ -144,16 +144,16 @@ pub enum MetaAgain {
     WholeTwiceAndChange,
 }
 
-impl MetaAgain {
+impl MetaRevalidation {
     /// How often all of the metadata is checked again, and how often its change.
     pub fn times(self) -> (usize, usize) {
         match self {
-            MetaAgain::No => (0, 0),
-            MetaAgain::Change => (0, 1),
-            MetaAgain::Whole => (1, 0),
-            MetaAgain::WholeAndChange => (1, 1),
-            MetaAgain::WholeTwice => (2, 0),
-            MetaAgain::WholeTwiceAndChange => (2, 1),
+            MetaRevalidation::No => (0, 0),
+            MetaRevalidation::Change => (0, 1),
+            MetaRevalidation::Whole => (1, 0),
+            MetaRevalidation::WholeAndChange => (1, 1),
+            MetaRevalidation::WholeTwice => (2, 0),
+            MetaRevalidation::WholeTwiceAndChange => (2, 1),
         }
     }
 }
@@ -161,7 +161,7 @@ impl MetaAgain {
 /// How often an update checks all of what the object became, as if it were new, before its change is looked at. What is
 /// found twice is two causes in the answer, so the numbers are visible to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
+pub enum Revalidation {
     /// Not at all: the check of the change looks at what it must.
     No,
     /// Once.
@@ -202,16 +202,16 @@ pub struct KindRules {
     /// What a status write may change besides the status.
     pub status_meta: StatusMeta,
     /// Which metadata checks an update repeats.
-    pub meta_again: MetaAgain,
+    pub meta_revalidation: MetaRevalidation,
     /// The same for a write of the status.
-    pub status_again: MetaAgain,
+    pub status_meta_revalidation: MetaRevalidation,
     /// Where the spec of the pods stands that the kind is or makes.
     pub pods_at: &'static [&'static str],
     /// The fields that belong to features. Where those are off they are dropped, as in pods, but only after it was noted who
     /// wrote them.
     pub gated: &'static [Gated],
     /// Whether a deletion may say what becomes of dependents: nothing depends on some kinds.
-    pub collected: bool,
+    pub garbage_collected: bool,
     /// What else is wrong with a name, or the beginning of one, that depends on the object.
     pub own_name: fn(&Value, &str) -> Option<String>,
     /// Whether a deletion that does not say otherwise leaves the dependents.
@@ -231,40 +231,40 @@ pub struct KindRules {
     /// Fills in what depends on other values. May run before or after the table's plain defaults, and twice.
     pub default: fn(&mut Value),
     /// The same for what depends on which features are on.
-    pub default_by: fn(&mut Value, Terms),
+    pub default_by: fn(&mut Value, EnabledFeatures),
     /// Sets what a new object must have, after the system fields were set.
-    pub prepare_create: fn(&mut Value, &Occasion<'_>),
+    pub prepare_create: fn(&mut Value, &WriteContext<'_>),
     /// Carries over what an update may not change silently.
-    pub prepare_update: fn(&mut Value, &Value, &Occasion<'_>),
+    pub prepare_update: fn(&mut Value, &Value, &WriteContext<'_>),
     /// The same for a write of the status.
-    pub prepare_status: fn(&mut Value, &Value, &Occasion<'_>),
+    pub prepare_status: fn(&mut Value, &Value, &WriteContext<'_>),
     /// Sets what the reference fills in when what was written is read back: its checks do not look at it, and the next update
     /// stores it.
     pub finish: Option<fn(&mut Value)>,
     /// Checks a new object, its metadata apart.
-    pub validate: fn(&Value, &mut Errors),
+    pub validate: fn(&Value, &mut ErrorList),
     /// How often an update runs that check again.
-    pub again: Again,
+    pub revalidation: Revalidation,
     /// Checks a changed object against the old one, its metadata apart. What the check of a new object finds is not its
-    /// business where [`Self::again`] repeats that one.
-    pub validate_update: fn(&Value, &Value, &mut Errors),
+    /// business where [`Self::revalidation`] repeats that one.
+    pub validate_update: fn(&Value, &Value, &mut ErrorList),
     /// Checks a changed status against the old one.
-    pub validate_status: fn(&Value, &Value, &mut Errors),
+    pub validate_status: fn(&Value, &Value, &mut ErrorList),
     /// What the writer of a valid object should know: deprecated or dubious fields. The old object comes with an update.
-    pub warn: fn(&Value, Option<&Value>, &mut Warned),
+    pub warn: fn(&Value, Option<&Value>, &mut WarningList),
     /// The same for the writer of a status.
-    pub warn_status: fn(&Value, &mut Warned),
+    pub warn_status: fn(&Value, &mut WarningList),
     /// What the writer of a new object should know even if it is refused.
-    pub warn_given: fn(&Value, &mut Warned),
+    pub warn_given: fn(&Value, &mut WarningList),
 }
 
 impl KindRules {
     /// Checks a changed object, its metadata apart.
-    fn check_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
-        let times = match self.again {
-            Again::No => 0,
-            Again::Once => 1,
-            Again::Twice => 2,
+    fn check_update(&self, new: &Value, old: &Value, errors: &mut ErrorList) {
+        let times = match self.revalidation {
+            Revalidation::No => 0,
+            Revalidation::Once => 1,
+            Revalidation::Twice => 2,
         };
         for _ in 0..times {
             (self.validate)(new, errors);
@@ -287,11 +287,11 @@ const BASE: KindRules = KindRules {
     status_on_create: false,
     status_on_update: false,
     status_meta: StatusMeta::Free,
-    meta_again: MetaAgain::Change,
-    status_again: MetaAgain::Change,
+    meta_revalidation: MetaRevalidation::Change,
+    status_meta_revalidation: MetaRevalidation::Change,
     pods_at: &[],
     gated: &[],
-    collected: true,
+    garbage_collected: true,
     own_name: meta::any_name,
     orphans: false,
     warn_on_delete: None,
@@ -307,7 +307,7 @@ const BASE: KindRules = KindRules {
     prepare_status: |_, _, _| {},
     finish: None,
     validate: |_, _| {},
-    again: Again::No,
+    revalidation: Revalidation::No,
     validate_update: |_, _, _| {},
     validate_status: |_, _, _| {},
     warn: |_, _, _| {},
@@ -317,9 +317,9 @@ const BASE: KindRules = KindRules {
 
 /// A kind whose spec moves the generation.
 const COUNTED: KindRules =
-    KindRules { generation: Generation::SPEC, meta_again: MetaAgain::WholeAndChange, ..BASE };
+    KindRules { generation: Generation::SPEC, meta_revalidation: MetaRevalidation::WholeAndChange, ..BASE };
 /// A kind without a generation.
-const PLAIN: KindRules = KindRules { meta_again: MetaAgain::WholeAndChange, ..BASE };
+const PLAIN: KindRules = KindRules { meta_revalidation: MetaRevalidation::WholeAndChange, ..BASE };
 /// A kind that must be read before it is written.
 const GUARDED: KindRules = KindRules { unconditional_update: false, ..PLAIN };
 /// Where a controller says what its pods are like.

@@ -1,8 +1,8 @@
 //! PodDisruptionBudgets.
 
 use super::apps::{at_most_all, count_or_percent};
-use super::check::Node;
-use super::{Again, COUNTED, Errors, KindRules, MetaAgain, say, selector};
+use super::field_value::FieldValue;
+use super::{COUNTED, ErrorList, KindRules, MetaRevalidation, Revalidation, messages, selector};
 use crate::api::field::FieldError;
 use crate::api::kinds::allowed::policy_v1;
 use crate::api::names;
@@ -10,20 +10,20 @@ use crate::api::value::Value;
 
 /// The rules of a PodDisruptionBudget.
 pub const RULES: KindRules = KindRules {
-    status_again: MetaAgain::No,
+    status_meta_revalidation: MetaRevalidation::No,
     name: names::path_segment,
     known_finalizers: false,
     unconditional_update: false,
     validate,
-    again: Again::Once,
+    revalidation: Revalidation::Once,
     validate_status,
-    meta_again: MetaAgain::No,
+    meta_revalidation: MetaRevalidation::No,
     ..COUNTED
 };
 
 /// Checks a budget.
-fn validate(budget: &Value, errors: &mut Errors) {
-    let spec = Node::of(budget, "spec");
+fn validate(budget: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(budget, "spec");
     let (least, most) = (spec.child("minAvailable"), spec.child("maxUnavailable"));
     if least.is_set() && most.is_set() {
         let wrong = "minAvailable and maxUnavailable cannot be both set";
@@ -41,9 +41,9 @@ fn validate(budget: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed status.
-fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
-    let status = Node::of(new, "status");
-    say::conditions(&status.child("conditions"), errors);
+fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
+    let status = FieldValue::of(new, "status");
+    messages::conditions(&status.child("conditions"), errors);
     for field in ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"] {
         status.child(field).not_negative(errors);
     }

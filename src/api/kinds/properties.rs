@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::rules;
 use super::table::TABLE;
-use super::testing::{REGISTRY, occasion};
+use super::testing::{REGISTRY, context};
 use crate::api::schema::{GroupVersionKind, TypeId, arbitrary, decode, default, encode};
 use crate::api::value::Value;
 
@@ -147,9 +147,9 @@ proptest! {
         let mut value = arbitrary::of_kind(&REGISTRY, &kind, ty, seed);
         value.entry("metadata").set("name", "a");
         value.entry("metadata").set("uid", "u");
-        super::fill_in(rules, &mut value, crate::api::features::Terms::RELEASE);
+        super::apply_defaults(rules, &mut value, crate::api::features::EnabledFeatures::RELEASE);
         default::apply(&REGISTRY, ty, &mut value);
-        (rules.prepare_create)(&mut value, &occasion("2024-01-01T00:00:00Z"));
+        (rules.prepare_create)(&mut value, &context("2024-01-01T00:00:00Z"));
         let stored = encode::encode(&REGISTRY, ty, &value);
         let again = decode::decode(&REGISTRY, ty, &stored).unwrap().value;
         // These are no pointers, and whoever looks for something in them may leave them empty.

@@ -1,18 +1,18 @@
 //! Roles and bindings.
 
-use super::check::{Node, fill_text, items_mut, same};
-use super::{Again, Errors, KindRules, MetaAgain, PLAIN, selector};
+use super::field_value::{FieldValue, fill_text, items_mut, same};
+use super::{ErrorList, KindRules, MetaRevalidation, PLAIN, Revalidation, selector};
 use crate::api::field::FieldError;
 use crate::api::names;
 use crate::api::value::Value;
-use crate::api::words::RBAC_GROUP;
+use crate::api::well_known::RBAC_GROUP;
 
 /// What all kinds of the group share: each is checked both as new and as changed.
 const GROUP_RULES: KindRules = KindRules {
     name,
     create_on_update: true,
-    meta_again: MetaAgain::WholeTwiceAndChange,
-    again: Again::Twice,
+    meta_revalidation: MetaRevalidation::WholeTwiceAndChange,
+    revalidation: Revalidation::Twice,
     ..PLAIN
 };
 
@@ -52,8 +52,8 @@ fn default_binding(binding: &mut Value) {
     }
 }
 
-fn rules(role: &Value, namespaced: bool, errors: &mut Errors) {
-    for rule in Node::of(role, "rules").items() {
+fn rules(role: &Value, namespaced: bool, errors: &mut ErrorList) {
+    for rule in FieldValue::of(role, "rules").items() {
         let list = |field: &str| rule.child(field);
         if list("verbs").is_empty() {
             list("verbs").required(errors, "verbs must contain at least one value");
@@ -78,14 +78,14 @@ fn rules(role: &Value, namespaced: bool, errors: &mut Errors) {
 }
 
 /// Checks a Role.
-fn validate_role(role: &Value, errors: &mut Errors) {
+fn validate_role(role: &Value, errors: &mut ErrorList) {
     rules(role, true, errors);
 }
 
 /// Checks a ClusterRole.
-fn validate_cluster_role(role: &Value, errors: &mut Errors) {
+fn validate_cluster_role(role: &Value, errors: &mut ErrorList) {
     rules(role, false, errors);
-    let aggregation = Node::of(role, "aggregationRule");
+    let aggregation = FieldValue::of(role, "aggregationRule");
     if !aggregation.is_set() {
         return;
     }
@@ -94,7 +94,7 @@ fn validate_cluster_role(role: &Value, errors: &mut Errors) {
         selectors.required(errors, "at least one clusterRoleSelector required if aggregationRule is non-nil");
     }
     for one in selectors.items() {
-        let mut found = Errors::new();
+        let mut found = ErrorList::new();
         selector::validate(&one, &mut found);
         let broken = !found.is_empty();
         errors.extend(found);
@@ -105,13 +105,13 @@ fn validate_cluster_role(role: &Value, errors: &mut Errors) {
     }
 }
 
-fn binding(binding: &Value, namespaced: bool, errors: &mut Errors) {
-    let role = Node::of(binding, "roleRef");
+fn binding(binding: &Value, namespaced: bool, errors: &mut ErrorList) {
+    let role = FieldValue::of(binding, "roleRef");
     role.child("apiGroup").one_of(errors, &[RBAC_GROUP]);
     let kinds: &[&str] = if namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
     role.child("kind").one_of(errors, kinds);
     role.child("name").need_syntax(errors, |text| name(text, false));
-    for subject in Node::of(binding, "subjects").items() {
+    for subject in FieldValue::of(binding, "subjects").items() {
         let (who, group) = (subject.child("name"), subject.child("apiGroup"));
         who.need(errors);
         match subject.child("kind").text() {
@@ -131,20 +131,20 @@ fn binding(binding: &Value, namespaced: bool, errors: &mut Errors) {
 }
 
 /// Checks that a changed binding is one to the same role.
-fn same_role(new: &Value, old: &Value, errors: &mut Errors) {
+fn same_role(new: &Value, old: &Value, errors: &mut ErrorList) {
     if !same(new.get("roleRef"), old.get("roleRef")) {
-        let path = Node::of(new, "roleRef").path;
+        let path = FieldValue::of(new, "roleRef").path;
         errors.push(FieldError::invalid(&path, "rbac.RoleRef{}", "cannot change roleRef"));
     }
 }
 
 /// Checks a RoleBinding.
-fn validate_binding(object: &Value, errors: &mut Errors) {
+fn validate_binding(object: &Value, errors: &mut ErrorList) {
     binding(object, true, errors);
 }
 
 /// Checks a ClusterRoleBinding.
-fn validate_cluster_binding(object: &Value, errors: &mut Errors) {
+fn validate_cluster_binding(object: &Value, errors: &mut ErrorList) {
     binding(object, false, errors);
 }
 
@@ -197,7 +197,7 @@ mod tests {
             ("RoleBinding", &binding, 6),
             ("ClusterRoleBinding", &binding, 6),
         ] {
-            let mut errors = Errors::new();
+            let mut errors = ErrorList::new();
             crate::api::kinds::rules(RBAC_GROUP, kind).check_update(object, object, &mut errors);
             assert_eq!(errors.len(), wanted, "{errors:?}");
         }

@@ -1,13 +1,13 @@
 //! Label selectors inside of objects: their syntax, and whether labels match.
 
-use super::Errors;
-use super::check::Node;
+use super::ErrorList;
+use super::field_value::FieldValue;
 use crate::api::meta;
 use crate::api::names;
 use crate::api::value::Value;
 
 /// Checks a selector of labels, if there is one.
-pub fn validate(selector: &Node<'_>, errors: &mut Errors) {
+pub fn validate(selector: &FieldValue<'_>, errors: &mut ErrorList) {
     let labels = selector.child("matchLabels");
     meta::validate_labels(Some(labels.value), &labels.path, errors);
     for requirement in selector.child("matchExpressions").items() {
@@ -24,7 +24,7 @@ pub fn validate(selector: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a selector of labels, if there is one. Answers whether labels can be compared with it.
-pub fn check(selector: &Node<'_>, errors: &mut Errors) -> bool {
+pub fn check(selector: &FieldValue<'_>, errors: &mut ErrorList) -> bool {
     let before = errors.len();
     validate(selector, errors);
     errors.len() == before
@@ -36,7 +36,7 @@ pub fn is_set_based(operator: &str) -> bool {
 }
 
 /// Checks that such an operator has the values it needs, and none that it cannot use.
-pub fn check_values(operator: &str, values: &Node<'_>, errors: &mut Errors) {
+pub fn check_values(operator: &str, values: &FieldValue<'_>, errors: &mut ErrorList) {
     let needs_values = matches!(operator, "In" | "NotIn");
     if needs_values && values.is_empty() {
         values.required(errors, "must be specified when `operator` is 'In' or 'NotIn'");
@@ -97,7 +97,7 @@ mod tests {
         );
         each_refused(
             &base,
-            |object, errors| validate(&Node::of(object, "selector"), errors),
+            |object, errors| validate(&FieldValue::of(object, "selector"), errors),
             &[
                 ("selector.matchLabels", r#"{"a":"-"}"#, "selector.matchLabels: Invalid value: \"-\""),
                 (

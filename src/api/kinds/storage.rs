@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::check::{Node, fill, same};
 use super::core::{node_label, persistent_volume};
-use super::quantity::Amount;
+use super::field_value::{FieldValue, fill, same};
+use super::nano_quantity::NanoQuantity;
 use super::{
-    Again, Errors, Feature, GUARDED, Generation, KindRules, MetaAgain, PLAIN, StatusMeta, Terms, Warned,
-    gated, say, selector,
+    EnabledFeatures, ErrorList, Feature, GUARDED, Generation, KindRules, MetaRevalidation, PLAIN,
+    Revalidation, StatusMeta, WarningList, gated, messages, selector,
 };
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::storage_v1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -17,7 +17,7 @@ use crate::api::{meta, names};
 /// The rules of a StorageClass.
 pub const STORAGE_CLASS: KindRules = KindRules {
     validate: validate_class,
-    again: Again::Once,
+    revalidation: Revalidation::Once,
     validate_update: validate_class_update,
     warn: warn_class,
     ..PLAIN
@@ -29,25 +29,25 @@ pub const CSI_DRIVER: KindRules = KindRules {
     gated: gated::rows::DRIVER,
     default_by: default_driver,
     validate: validate_driver,
-    again: Again::Once,
+    revalidation: Revalidation::Once,
     validate_update: validate_driver_update,
-    meta_again: MetaAgain::Change,
+    meta_revalidation: MetaRevalidation::Change,
     ..GUARDED
 };
 
 /// The rules of a CSINode.
 pub const CSI_NODE: KindRules = KindRules {
     validate: validate_csi_node,
-    again: Again::Twice,
+    revalidation: Revalidation::Twice,
     validate_update: validate_csi_node_update,
-    meta_again: MetaAgain::WholeTwice,
+    meta_revalidation: MetaRevalidation::WholeTwice,
     ..GUARDED
 };
 
 /// The rules of a CSIStorageCapacity.
 pub const CSI_STORAGE_CAPACITY: KindRules = KindRules {
     validate: validate_capacity,
-    again: Again::Once,
+    revalidation: Revalidation::Once,
     validate_update: validate_capacity_update,
     warn: warn_capacity,
     ..GUARDED
@@ -60,8 +60,8 @@ pub const VOLUME_ATTACHMENT: KindRules = KindRules {
     validate: validate_attachment,
     validate_update: validate_attachment_update,
     validate_status: validate_attachment_update,
-    status_again: MetaAgain::WholeTwice,
-    meta_again: MetaAgain::WholeTwice,
+    status_meta_revalidation: MetaRevalidation::WholeTwice,
+    meta_revalidation: MetaRevalidation::WholeTwice,
     ..GUARDED
 };
 
@@ -72,7 +72,7 @@ pub const VOLUME_ATTRIBUTES_CLASS: KindRules = KindRules {
     ..PLAIN
 };
 
-fn provisioner(node: &Node<'_>, errors: &mut Errors) {
+fn provisioner(node: &FieldValue<'_>, errors: &mut ErrorList) {
     if node.need(errors) {
         // Messages show the name as it was looked at.
         let name = node.text().to_lowercase();
@@ -80,7 +80,7 @@ fn provisioner(node: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn parameters(node: &Node<'_>, errors: &mut Errors) {
+fn parameters(node: &FieldValue<'_>, errors: &mut ErrorList) {
     const MOST: usize = 512;
     const LARGEST: usize = 256 * 1_024;
     if node.len() > MOST {
@@ -100,26 +100,26 @@ fn parameters(node: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a StorageClass.
-pub fn validate_class(class: &Value, errors: &mut Errors) {
-    provisioner(&Node::of(class, "provisioner"), errors);
-    parameters(&Node::of(class, "parameters"), errors);
-    let policy = Node::of(class, "reclaimPolicy");
+pub fn validate_class(class: &Value, errors: &mut ErrorList) {
+    provisioner(&FieldValue::of(class, "provisioner"), errors);
+    parameters(&FieldValue::of(class, "parameters"), errors);
+    let policy = FieldValue::of(class, "reclaimPolicy");
     if !policy.is_empty() {
         // Published are the words of volumes, but none that a class makes can be recycled.
         policy.one_of(errors, &["Delete", "Retain"]);
     }
-    let mode = Node::of(class, "volumeBindingMode");
+    let mode = FieldValue::of(class, "volumeBindingMode");
     if mode.is_set() {
         mode.one_of(errors, storage_v1::StorageClass::VOLUME_BINDING_MODE);
     } else {
         mode.required(errors, "");
     }
-    topologies(&Node::of(class, "allowedTopologies"), errors);
+    topologies(&FieldValue::of(class, "allowedTopologies"), errors);
 }
 
 /// Checks where volumes may be: no two terms may say the same, and no term may say a thing twice. A term that says
 /// nothing is taken for a copy of as many others as there are terms.
-fn topologies(list: &Node<'_>, errors: &mut Errors) {
+fn topologies(list: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut terms: BTreeMap<Vec<(&str, BTreeSet<&str>)>, usize> = BTreeMap::new();
     terms.insert(Vec::new(), list.len());
     for term in list.items() {
@@ -151,23 +151,23 @@ fn topologies(list: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed StorageClass: it stays as it is.
-fn validate_class_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_class_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     fixed(new, old, &["parameters", "provisioner", "reclaimPolicy"], errors);
-    Node::of(new, "volumeBindingMode").unchanged(&Node::of(old, "volumeBindingMode"), errors);
+    FieldValue::of(new, "volumeBindingMode").unchanged(&FieldValue::of(old, "volumeBindingMode"), errors);
 }
 
-fn fixed(new: &Value, old: &Value, fields: &[&str], errors: &mut Errors) {
+fn fixed(new: &Value, old: &Value, fields: &[&str], errors: &mut ErrorList) {
     for field in fields {
         if !same(new.get(field), old.get(field)) {
             let wrong = format!("updates to {field} are forbidden.");
-            errors.push(FieldError::forbidden(&Path::new(field), &wrong));
+            errors.push(FieldError::forbidden(&FieldPath::new(field), &wrong));
         }
     }
 }
 
 /// Warns of labels of nodes that other labels have replaced.
-fn warn_class(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
-    for term in Node::of(class, "allowedTopologies").items() {
+fn warn_class(class: &Value, _old: Option<&Value>, warned: &mut WarningList) {
+    for term in FieldValue::of(class, "allowedTopologies").items() {
         for expression in term.child("matchLabelExpressions").items() {
             let key = expression.child("key");
             if let Some(why) = node_label::deprecated(key.text()) {
@@ -178,9 +178,9 @@ fn warn_class(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
 }
 
 /// Checks a VolumeAttributesClass.
-fn validate_attributes_class(class: &Value, errors: &mut Errors) {
-    provisioner(&Node::of(class, "driverName"), errors);
-    let given = Node::of(class, "parameters");
+fn validate_attributes_class(class: &Value, errors: &mut ErrorList) {
+    provisioner(&FieldValue::of(class, "driverName"), errors);
+    let given = FieldValue::of(class, "parameters");
     parameters(&given, errors);
     if given.is_empty() {
         given.required(errors, "must contain at least one key/value pair");
@@ -188,22 +188,22 @@ fn validate_attributes_class(class: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed VolumeAttributesClass: it stays as it is. What is wrong with it is said twice, as by the reference.
-fn validate_attributes_class_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_attributes_class_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     validate_attributes_class(new, errors);
     fixed(new, old, &["driverName", "parameters"], errors);
     validate_attributes_class(new, errors);
 }
 
 /// Drivers that do not say whether they can mount with labels of SELinux cannot.
-fn default_driver(driver: &mut Value, terms: Terms) {
+fn default_driver(driver: &mut Value, terms: EnabledFeatures) {
     if terms.has(Feature::SELinuxMountReadWriteOncePod) {
         fill(driver.entry("spec"), "seLinuxMount", false);
     }
 }
 
 /// Checks a CSIDriver.
-fn validate_driver(driver: &Value, errors: &mut Errors) {
-    let spec = Node::of(driver, "spec");
+fn validate_driver(driver: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(driver, "spec");
     // The first of these is misspelt in the reference's messages, and clients see it so.
     for (field, shown) in
         [("attachRequired", "attachedRequired"), ("podInfoOnMount", ""), ("storageCapacity", "")]
@@ -220,7 +220,7 @@ fn validate_driver(driver: &Value, errors: &mut Errors) {
     for mode in modes.items().filter(|mode| !matches!(mode.text(), "Persistent" | "Ephemeral")) {
         errors.push(FieldError::not_supported(&modes.path, &mode.shown(), &["Persistent", "Ephemeral"]));
     }
-    if !spec.child("seLinuxMount").is_set() && errors.terms().has(Feature::SELinuxMountReadWriteOncePod) {
+    if !spec.child("seLinuxMount").is_set() && errors.features().has(Feature::SELinuxMountReadWriteOncePod) {
         spec.child("seLinuxMount").required(errors, "");
     }
     const SHORTEST_PERIOD: i64 = 10;
@@ -230,7 +230,7 @@ fn validate_driver(driver: &Value, errors: &mut Errors) {
     }
 }
 
-fn token_requests(requests: &Node<'_>, errors: &mut Errors) {
+fn token_requests(requests: &FieldValue<'_>, errors: &mut ErrorList) {
     const SHORTEST: i64 = 600;
     const LONGEST: i64 = 1 << 32;
     let mut audiences = BTreeSet::new();
@@ -250,20 +250,20 @@ fn token_requests(requests: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed CSIDriver: whether volumes are attached stays.
-fn validate_driver_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+fn validate_driver_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
     let attach =
-        Node { value: spec.child("attachRequired").value, path: spec.path.child("attachedRequired") };
+        FieldValue { value: spec.child("attachRequired").value, path: spec.path.child("attachedRequired") };
     attach.unchanged(&was.child("attachRequired"), errors);
     let modes = spec.child("volumeLifecycleModes");
     if !same(Some(modes.value), Some(was.child("volumeLifecycleModes").value)) {
-        let shown = say::shown_texts(&modes, "storage.VolumeLifecycleMode");
+        let shown = messages::shown_texts(&modes, "storage.VolumeLifecycleMode");
         errors.push(FieldError::invalid(&modes.path, &shown, meta::IMMUTABLE));
     }
 }
 
 /// Checks the name of a driver.
-fn driver_name(name: &Node<'_>, errors: &mut Errors) {
+fn driver_name(name: &FieldValue<'_>, errors: &mut ErrorList) {
     const LONGEST: usize = 63;
     name.need(errors);
     if name.text().len() > LONGEST {
@@ -275,10 +275,10 @@ fn driver_name(name: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a CSINode.
-fn validate_csi_node(node: &Value, errors: &mut Errors) {
+fn validate_csi_node(node: &Value, errors: &mut ErrorList) {
     const LONGEST_ID: usize = 256;
     let mut seen = BTreeSet::new();
-    for driver in Node::of(node, "spec").child("drivers").items() {
+    for driver in FieldValue::of(node, "spec").child("drivers").items() {
         let (name, id) = (driver.child("name"), driver.child("nodeID"));
         driver_name(&name, errors);
         if id.need(errors) && id.text().len() > LONGEST_ID {
@@ -290,7 +290,7 @@ fn validate_csi_node(node: &Value, errors: &mut Errors) {
         }
         let mut keys = BTreeSet::new();
         for key in driver.child("topologyKeys").items() {
-            let at_driver = Node { value: key.value, path: driver.path.clone() };
+            let at_driver = FieldValue { value: key.value, path: driver.path.clone() };
             at_driver.need(errors);
             if !keys.insert(key.text()) {
                 errors.push(FieldError::duplicate(&driver.path, &quoted(key.text())));
@@ -301,51 +301,51 @@ fn validate_csi_node(node: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed CSINode: what a driver said of itself stays. The whole is looked at twice.
-fn validate_csi_node_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let drivers = |object| Node::of(object, "spec").child("drivers");
+fn validate_csi_node_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let drivers = |object| FieldValue::of(object, "spec").child("drivers");
     for was in drivers(old).items() {
         for driver in drivers(new).items().filter(|one| one.child("name").text() == was.child("name").text())
         {
             let (mut now, mut before) = (driver.value.clone(), was.value.clone());
-            if errors.terms().has(Feature::MutableCSINodeAllocatableCount) {
+            if errors.features().has(Feature::MutableCSINodeAllocatableCount) {
                 now.remove("allocatable");
                 before.remove("allocatable");
             }
-            let driver = Node { value: &now, path: drivers(new).path };
-            let was = Node { value: &before, path: was.path.clone() };
-            say::same_structure(&driver, &was, "storage.CSINodeDriver", errors);
+            let driver = FieldValue { value: &now, path: drivers(new).path };
+            let was = FieldValue { value: &before, path: was.path.clone() };
+            messages::same_structure(&driver, &was, "storage.CSINodeDriver", errors);
         }
     }
 }
 
 /// Checks a CSIStorageCapacity.
-fn validate_capacity(object: &Value, errors: &mut Errors) {
-    selector::validate(&Node::of(object, "nodeTopology"), errors);
-    Node::of(object, "storageClassName").syntax(errors, names::dns_subdomain);
-    let amount = Node::of(object, "capacity");
-    if amount.amount().is_some_and(Amount::is_negative) {
+fn validate_capacity(object: &Value, errors: &mut ErrorList) {
+    selector::validate(&FieldValue::of(object, "nodeTopology"), errors);
+    FieldValue::of(object, "storageClassName").syntax(errors, names::dns_subdomain);
+    let amount = FieldValue::of(object, "capacity");
+    if amount.amount().is_some_and(NanoQuantity::is_negative) {
         amount.invalid_text(errors, "must be greater than or equal to 0");
     }
 }
 
 /// Checks a changed CSIStorageCapacity: which storage it is about stays.
-fn validate_capacity_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let (topology, was) = (Node::of(new, "nodeTopology"), Node::of(old, "nodeTopology"));
-    say::same_structure(&topology, &was, "v1.LabelSelector", errors);
+fn validate_capacity_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let (topology, was) = (FieldValue::of(new, "nodeTopology"), FieldValue::of(old, "nodeTopology"));
+    messages::same_structure(&topology, &was, "v1.LabelSelector", errors);
     if new.str("storageClassName") != old.str("storageClassName") {
-        Node::of(new, "storageClassName").invalid_text(errors, meta::IMMUTABLE);
+        FieldValue::of(new, "storageClassName").invalid_text(errors, meta::IMMUTABLE);
     }
 }
 
 /// Warns of labels of nodes that other labels have replaced.
-fn warn_capacity(object: &Value, _old: Option<&Value>, warned: &mut Warned) {
-    node_label::warn_selector(&Path::new("nodeTopology"), object.get("nodeTopology"), warned);
+fn warn_capacity(object: &Value, _old: Option<&Value>, warned: &mut WarningList) {
+    node_label::warn_selector(&FieldPath::new("nodeTopology"), object.get("nodeTopology"), warned);
 }
 
 /// Checks a VolumeAttachment.
-fn validate_attachment(attachment: &Value, errors: &mut Errors) {
+fn validate_attachment(attachment: &Value, errors: &mut ErrorList) {
     attachment_any(attachment, errors);
-    let spec = Node::of(attachment, "spec");
+    let spec = FieldValue::of(attachment, "spec");
     driver_name(&spec.child("attacher"), errors);
     let named = spec.child("source").child("persistentVolumeName");
     if named.is_set() {
@@ -353,9 +353,9 @@ fn validate_attachment(attachment: &Value, errors: &mut Errors) {
     }
 }
 
-fn attachment_any(attachment: &Value, errors: &mut Errors) {
+fn attachment_any(attachment: &Value, errors: &mut ErrorList) {
     const EXACTLY_ONE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
-    let spec = Node::of(attachment, "spec");
+    let spec = FieldValue::of(attachment, "spec");
     spec.child("attacher").need(errors);
     let source = spec.child("source");
     let (inline, named) = (source.child("inlineVolumeSpec"), source.child("persistentVolumeName"));
@@ -369,10 +369,10 @@ fn attachment_any(attachment: &Value, errors: &mut Errors) {
         (false, true) => {}
     }
     spec.child("nodeName").syntax(errors, names::dns_subdomain);
-    attachment_status(&Node::of(attachment, "status"), errors);
+    attachment_status(&FieldValue::of(attachment, "status"), errors);
 }
 
-fn attachment_status(status: &Node<'_>, errors: &mut Errors) {
+fn attachment_status(status: &FieldValue<'_>, errors: &mut ErrorList) {
     const LARGEST: usize = 256 * 1_024;
     const LONGEST_MESSAGE: usize = 1_024;
     let metadata = status.child("attachmentMetadata");
@@ -392,11 +392,11 @@ fn attachment_status(status: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed VolumeAttachment: what is attached where stays. The whole is looked at twice.
-fn validate_attachment_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_attachment_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     attachment_any(new, errors);
     attachment_any(new, errors);
     if !same(new.get("spec"), old.get("spec")) {
-        say::structure(&Path::new("spec"), "storage.VolumeAttachmentSpec", errors, meta::IMMUTABLE);
+        messages::structure(&FieldPath::new("spec"), "storage.VolumeAttachmentSpec", errors, meta::IMMUTABLE);
     }
 }
 
@@ -612,7 +612,7 @@ mod tests {
                 ),
             ],
         );
-        let mut warned = Warned::new();
+        let mut warned = WarningList::new();
         warn_class(&base, None, &mut warned);
         assert_eq!(
             warned,
@@ -623,7 +623,7 @@ mod tests {
         let capacity = object(
             r#"{"nodeTopology":{"matchLabels":{"beta.kubernetes.io/os":"a"},"matchExpressions":[{"key":"beta.kubernetes.io/arch"}]}}"#,
         );
-        let mut warned = Warned::new();
+        let mut warned = WarningList::new();
         warn_capacity(&capacity, None, &mut warned);
         assert_eq!(
             warned,
@@ -640,7 +640,7 @@ mod tests {
             let class = format!(
                 r#"{{"provisioner":"Ex.com/P","volumeBindingMode":"Immediate","allowedTopologies":{terms}}}"#
             );
-            let mut errors = Errors::new();
+            let mut errors = ErrorList::new();
             validate_class(&object(&class), &mut errors);
             errors.len()
         };
@@ -651,8 +651,8 @@ mod tests {
 
     #[test]
     fn names_of_provisioners_are_shown_in_small_letters() {
-        let mut errors = Errors::new();
-        provisioner(&Node::of(&object(r#"{"provisioner":"Bad!"}"#), "provisioner"), &mut errors);
+        let mut errors = ErrorList::new();
+        provisioner(&FieldValue::of(&object(r#"{"provisioner":"Bad!"}"#), "provisioner"), &mut errors);
         assert!(errors.iter().all(|error| error.message.starts_with("Invalid value: \"bad!\"")));
         assert!(!errors.is_empty());
     }

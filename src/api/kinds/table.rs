@@ -5,8 +5,8 @@ use super::core::{
     service_account, template, volume_claim,
 };
 use super::{
-    KindRules, admission, admission_policy, apps, autoscaling, batch, certificates, definition, devices,
-    discovery, flowcontrol, migration, networking, policy, rbac, registration, small, storage,
+    KindRules, admission, admission_policy, api_service, apps, autoscaling, batch, certificates, definition,
+    devices, discovery, flowcontrol, migration, misc, networking, policy, rbac, storage,
 };
 
 /// Group, kind, rules.
@@ -46,10 +46,10 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
     ("rbac.authorization.k8s.io", "ClusterRole", rbac::CLUSTER_ROLE),
     ("rbac.authorization.k8s.io", "RoleBinding", rbac::ROLE_BINDING),
     ("rbac.authorization.k8s.io", "ClusterRoleBinding", rbac::CLUSTER_ROLE_BINDING),
-    ("coordination.k8s.io", "Lease", small::LEASE),
-    ("coordination.k8s.io", "LeaseCandidate", small::LEASE_CANDIDATE),
-    ("scheduling.k8s.io", "PriorityClass", small::PRIORITY_CLASS),
-    ("node.k8s.io", "RuntimeClass", small::RUNTIME_CLASS),
+    ("coordination.k8s.io", "Lease", misc::LEASE),
+    ("coordination.k8s.io", "LeaseCandidate", misc::LEASE_CANDIDATE),
+    ("scheduling.k8s.io", "PriorityClass", misc::PRIORITY_CLASS),
+    ("node.k8s.io", "RuntimeClass", misc::RUNTIME_CLASS),
     ("storage.k8s.io", "StorageClass", storage::STORAGE_CLASS),
     ("storage.k8s.io", "CSIDriver", storage::CSI_DRIVER),
     ("storage.k8s.io", "CSINode", storage::CSI_NODE),
@@ -81,7 +81,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         admission_policy::MUTATING_ADMISSION_POLICY_BINDING,
     ),
     ("apiextensions.k8s.io", "CustomResourceDefinition", definition::RULES),
-    ("apiregistration.k8s.io", "APIService", registration::RULES),
+    ("apiregistration.k8s.io", "APIService", api_service::RULES),
     ("resource.k8s.io", "ResourceClaim", devices::claim::RESOURCE_CLAIM),
     ("resource.k8s.io", "ResourceClaimTemplate", devices::claim::RESOURCE_CLAIM_TEMPLATE),
     ("resource.k8s.io", "ResourceSlice", devices::slice::RULES),

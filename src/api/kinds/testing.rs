@@ -2,18 +2,18 @@
 
 use std::sync::LazyLock;
 
-use super::{Errors, Occasion, Terms, Writer, rules};
+use super::{EnabledFeatures, ErrorList, UserInfo, WriteContext, rules};
 use crate::api::field::FieldError;
 use crate::api::schema::{Registry, default};
 use crate::api::value::Value;
 
 /// A user without a name.
-pub static NOBODY: Writer =
-    Writer { name: String::new(), uid: String::new(), groups: Vec::new(), extra: Vec::new() };
+pub static NOBODY: UserInfo =
+    UserInfo { name: String::new(), uid: String::new(), groups: Vec::new(), extra: Vec::new() };
 
 /// Such a user writes at this time, to a server of which nothing was said.
-pub const fn occasion(now: &str) -> Occasion<'_> {
-    Occasion { now, user: &NOBODY, terms: Terms::RELEASE }
+pub const fn context(now: &str) -> WriteContext<'_> {
+    WriteContext { now, user: &NOBODY, features: EnabledFeatures::RELEASE }
 }
 
 /// The types of all kinds.
@@ -73,12 +73,12 @@ pub fn with(base: &Value, path: &str, json: &str) -> Value {
 
 /// Checks that `base` is accepted, and that each change of one field is refused with exactly one error that contains
 /// the words.
-pub fn each_refused(base: &Value, validate: fn(&Value, &mut Errors), table: &[(&str, &str, &str)]) {
-    let mut errors = Errors::new();
+pub fn each_refused(base: &Value, validate: fn(&Value, &mut ErrorList), table: &[(&str, &str, &str)]) {
+    let mut errors = ErrorList::new();
     validate(base, &mut errors);
     assert_eq!(said(&errors), Vec::<String>::new(), "the base must be accepted");
     for (path, json, wanted) in table {
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate(&with(base, path, json), &mut errors);
         let errors = said(&errors);
         assert!(errors.len() == 1 && errors[0].contains(wanted), "{path}={json}: {errors:#?}");
@@ -88,14 +88,14 @@ pub fn each_refused(base: &Value, validate: fn(&Value, &mut Errors), table: &[(&
 /// The same for updates of `base`.
 pub fn each_change_refused(
     base: &Value,
-    validate: fn(&Value, &Value, &mut Errors),
+    validate: fn(&Value, &Value, &mut ErrorList),
     table: &[(&str, &str, &str)],
 ) {
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     validate(base, base, &mut errors);
     assert_eq!(said(&errors), Vec::<String>::new(), "no change must be accepted");
     for (path, json, wanted) in table {
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate(&with(base, path, json), base, &mut errors);
         let errors = said(&errors);
         assert!(errors.len() == 1 && errors[0].contains(wanted), "{path}={json}: {errors:#?}");

@@ -1,7 +1,7 @@
 //! The client configuration of webhooks: a URL, or a service of the cluster.
 
-use super::Errors;
-use super::check::Node;
+use super::ErrorList;
+use super::field_value::FieldValue;
 use crate::api::field::{FieldError, quoted};
 use crate::api::names;
 
@@ -53,7 +53,7 @@ fn parse(text: &str) -> Result<Url<'_>, String> {
 }
 
 /// Checks the URL of a webhook.
-pub fn url(node: &Node<'_>, errors: &mut Errors) {
+pub fn url(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let url = match parse(node.text()) {
         Ok(url) => url,
         Err(why) => {
@@ -83,7 +83,7 @@ pub fn url(node: &Node<'_>, errors: &mut Errors) {
 
 /// Checks the service of a webhook. `swapped` callers take the name for the namespace and the other way round, and
 /// clients know their messages so.
-pub fn service(node: &Node<'_>, swapped: bool, errors: &mut Errors) {
+pub fn service(node: &FieldValue<'_>, swapped: bool, errors: &mut ErrorList) {
     let (name, namespace) = if swapped { ("namespace", "name") } else { ("name", "namespace") };
     for (field, shown) in [(name, "name"), (namespace, "namespace")] {
         if node.child(field).is_empty() {
@@ -99,7 +99,7 @@ pub fn service(node: &Node<'_>, swapped: bool, errors: &mut Errors) {
     path(&node.child("path"), errors);
 }
 
-fn path(node: &Node<'_>, errors: &mut Errors) {
+fn path(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let text = node.text();
     if matches!(text, "" | "/") {
         return;
@@ -134,7 +134,7 @@ mod tests {
     fn each_rule_of_a_url_refuses() {
         each_refused(
             &object(r#"{"url":"https://a.b:8443/c"}"#),
-            |object, errors| url(&Node::of(object, "url"), errors),
+            |object, errors| url(&FieldValue::of(object, "url"), errors),
             &[
                 (
                     "url",
@@ -175,7 +175,7 @@ mod tests {
     fn each_rule_of_a_service_refuses() {
         each_refused(
             &object(r#"{"service":{"name":"s","namespace":"n","port":443,"path":"/a/b/"}}"#),
-            |object, errors| service(&Node::of(object, "service"), true, errors),
+            |object, errors| service(&FieldValue::of(object, "service"), true, errors),
             &[
                 ("service.name", "null", "service.namespace: Required value: service namespace is required"),
                 ("service.namespace", "null", "service.name: Required value: service name is required"),
@@ -192,7 +192,7 @@ mod tests {
         );
         each_refused(
             &object(r#"{"service":{"name":"s","namespace":"n","port":443}}"#),
-            |object, errors| service(&Node::of(object, "service"), false, errors),
+            |object, errors| service(&FieldValue::of(object, "service"), false, errors),
             &[("service.name", "null", "service.name: Required value: service name is required")],
         );
     }

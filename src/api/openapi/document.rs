@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use ::base64::Engine as _;
 use ::base64::engine::general_purpose::URL_SAFE;
 
-use super::json::Out;
-use super::operations::{Answer, Body, Media, Operation, Path};
+use super::json::JsonWriter;
+use super::operations::{Body, Media, Operation, Path, ResponseBody};
 use super::parameters::Parameter;
 use super::schemas::{Referred, Schema, group_version_kind};
 use super::{Dialect, Sources};
 
-use crate::api::words::{
+use crate::api::well_known::{
     APPLY_PATCH, CBOR, CBOR_APPLY_PATCH, CBOR_SEQUENCE, JSON, JSON_PATCH, MERGE_PATCH, PROTOBUF,
     STRATEGIC_PATCH, YAML,
 };
@@ -45,19 +45,19 @@ impl Sources<'_> {
 
     /// A document of the third version by its name, as JSON.
     pub fn v3(&self, name: &str) -> Option<Vec<u8>> {
-        let mut out = Out::default();
+        let mut out = JsonWriter::default();
         self.write_v3(&mut out, name)?;
         Some(out.into_bytes())
     }
 
     /// The SHA-512 digest of what [`Sources::v3`] gives, without ever having all of it.
     pub fn v3_digest(&self, name: &str) -> Option<[u8; 64]> {
-        let mut out = Out::digesting();
+        let mut out = JsonWriter::digesting();
         self.write_v3(&mut out, name)?;
         Some(out.into_digest())
     }
 
-    fn write_v3(&self, out: &mut Out, name: &str) -> Option<()> {
+    fn write_v3(&self, out: &mut JsonWriter, name: &str) -> Option<()> {
         let paths = self.paths_of(name)?;
         let group = name.strip_prefix("apis/").and_then(|rest| rest.split('/').next());
         let defined =
@@ -95,7 +95,7 @@ impl Sources<'_> {
         for name in self.names() {
             paths.extend(self.paths_of(&name).unwrap_or_default());
         }
-        let mut out = Out::default();
+        let mut out = JsonWriter::default();
         let mut referred = Referred::new();
         let mut shared = BTreeMap::new();
         out.object(|out| {
@@ -191,7 +191,7 @@ impl Sources<'_> {
         known.chain(self.cbor.then_some(CBOR_APPLY_PATCH)).collect()
     }
 
-    fn path_v3(&self, out: &mut Out, operations: &[Operation], referred: &mut Referred) {
+    fn path_v3(&self, out: &mut JsonWriter, operations: &[Operation], referred: &mut Referred) {
         let common = common(operations);
         out.object(|out| {
             for operation in operations {
@@ -205,7 +205,7 @@ impl Sources<'_> {
 
     fn operation_v3(
         &self,
-        out: &mut Out,
+        out: &mut JsonWriter,
         operation: &Operation,
         common: &[Parameter],
         referred: &mut Referred,
@@ -229,7 +229,7 @@ impl Sources<'_> {
                 }
             });
         }
-        if let Answer::Type(name, schema) = &operation.answer {
+        if let ResponseBody::Type(name, schema) = &operation.answer {
             referred.insert(name.clone(), *schema);
         }
         let types = sorted(self.media(operation.media));
@@ -247,7 +247,7 @@ impl Sources<'_> {
 
     fn path_v2(
         &self,
-        out: &mut Out,
+        out: &mut JsonWriter,
         operations: &[Operation],
         referred: &mut Referred,
         shared: &mut BTreeMap<String, Vec<u8>>,
@@ -269,7 +269,7 @@ impl Sources<'_> {
 
     fn operation_v2(
         &self,
-        out: &mut Out,
+        out: &mut JsonWriter,
         operation: &Operation,
         common: &[Parameter],
         referred: &mut Referred,
@@ -278,8 +278,8 @@ impl Sources<'_> {
         head(out, operation);
         let discovery = operation.action.is_empty();
         let patch = operation.body.as_ref().is_some_and(|body| body.patch);
-        if !matches!(operation.answer, Answer::Nothing)
-            && (!discovery || !matches!(operation.answer, Answer::Text))
+        if !matches!(operation.answer, ResponseBody::Nothing)
+            && (!discovery || !matches!(operation.answer, ResponseBody::Text))
         {
             let consumes = match (patch, discovery) {
                 (true, _) => self.patches(operation.media),
@@ -303,14 +303,14 @@ impl Sources<'_> {
                 own.iter().for_each(|parameter| parameter_v2(out, parameter, shared));
             });
         }
-        if let Answer::Type(name, schema) = &operation.answer {
+        if let ResponseBody::Type(name, schema) = &operation.answer {
             referred.insert(name.clone(), *schema);
         }
         out.key("responses").object(|out| {
             for (code, about) in operation.codes {
                 out.key(code).object(|out| {
                     out.field("description", about);
-                    if !matches!(operation.answer, Answer::Nothing) {
+                    if !matches!(operation.answer, ResponseBody::Nothing) {
                         out.key("schema");
                         answer(out, Dialect::V2, &operation.answer);
                     }
@@ -392,10 +392,10 @@ impl Fixed {
             media: self.media,
             codes: &[("200", "OK")],
             answer: match self.answer {
-                FixedAnswer::Text => Answer::Text,
+                FixedAnswer::Text => ResponseBody::Text,
                 FixedAnswer::Meta(name) => sources.meta_answer(name),
                 FixedAnswer::Version => {
-                    Answer::Type("io.k8s.apimachinery.pkg.version.Info".to_owned(), Schema::Version)
+                    ResponseBody::Type("io.k8s.apimachinery.pkg.version.Info".to_owned(), Schema::Version)
                 }
             },
             ..Operation::default()
@@ -407,14 +407,14 @@ impl Fixed {
 /// The release of the API, as the documents call it.
 const RELEASE: &str = "1.33";
 
-fn info(out: &mut Out, title: &str, version: &str) {
+fn info(out: &mut JsonWriter, title: &str, version: &str) {
     out.key("info").object(|out| {
         out.field("title", title);
         out.field("version", version);
     });
 }
 
-fn security(out: &mut Out) {
+fn security(out: &mut JsonWriter) {
     out.key("BearerToken").object(|out| {
         out.field("type", "apiKey");
         out.field("description", "Bearer Token authentication");
@@ -423,7 +423,7 @@ fn security(out: &mut Out) {
     });
 }
 
-fn head(out: &mut Out, operation: &Operation) {
+fn head(out: &mut JsonWriter, operation: &Operation) {
     out.texts("tags", [operation.tag.as_str()]);
     if !operation.about.is_empty() {
         out.field("description", &operation.about);
@@ -431,7 +431,7 @@ fn head(out: &mut Out, operation: &Operation) {
     out.field("operationId", &operation.id);
 }
 
-fn tail(out: &mut Out, operation: &Operation) {
+fn tail(out: &mut JsonWriter, operation: &Operation) {
     if !operation.action.is_empty() {
         out.field("x-kubernetes-action", operation.action);
     }
@@ -441,7 +441,7 @@ fn tail(out: &mut Out, operation: &Operation) {
     }
 }
 
-fn unauthorized(out: &mut Out) {
+fn unauthorized(out: &mut JsonWriter) {
     out.key("401").object(|out| out.field("description", "Unauthorized"));
 }
 
@@ -468,7 +468,7 @@ fn sorted(mut types: Vec<&'static str>) -> Vec<&'static str> {
     types
 }
 
-fn content(out: &mut Out, types: &[&str], schema: impl Fn(&mut Out)) {
+fn content(out: &mut JsonWriter, types: &[&str], schema: impl Fn(&mut JsonWriter)) {
     out.key("content").object(|out| {
         for media in types {
             out.key(media).object(|out| {
@@ -479,20 +479,20 @@ fn content(out: &mut Out, types: &[&str], schema: impl Fn(&mut Out)) {
     });
 }
 
-fn refer(out: &mut Out, dialect: Dialect, name: &str) {
+fn refer(out: &mut JsonWriter, dialect: Dialect, name: &str) {
     out.object(|out| out.field("$ref", &dialect.reference(name)));
 }
 
-fn answer(out: &mut Out, dialect: Dialect, answer: &Answer) {
+fn answer(out: &mut JsonWriter, dialect: Dialect, answer: &ResponseBody) {
     match answer {
-        Answer::Type(name, _) => refer(out, dialect, name),
-        Answer::Text | Answer::Nothing => out.object(|out| out.field("type", "string")),
+        ResponseBody::Type(name, _) => refer(out, dialect, name),
+        ResponseBody::Text | ResponseBody::Nothing => out.object(|out| out.field("type", "string")),
     }
 }
 
 /// Writes a parameter, or a reference to it where it is shared.
-fn parameter_v2(out: &mut Out, parameter: &Parameter, shared: &mut BTreeMap<String, Vec<u8>>) {
-    let mut json = Out::default();
+fn parameter_v2(out: &mut JsonWriter, parameter: &Parameter, shared: &mut BTreeMap<String, Vec<u8>>) {
+    let mut json = JsonWriter::default();
     parameter.v2(&mut json);
     if parameter.is_own() {
         out.raw(&json.into_bytes());
@@ -501,8 +501,8 @@ fn parameter_v2(out: &mut Out, parameter: &Parameter, shared: &mut BTreeMap<Stri
     }
 }
 
-fn body_v2(out: &mut Out, body: &Body, shared: &mut BTreeMap<String, Vec<u8>>) {
-    let mut json = Out::default();
+fn body_v2(out: &mut JsonWriter, body: &Body, shared: &mut BTreeMap<String, Vec<u8>>) {
+    let mut json = JsonWriter::default();
     json.object(|out| {
         out.field("name", "body");
         out.field("in", "body");
@@ -520,7 +520,7 @@ fn body_v2(out: &mut Out, body: &Body, shared: &mut BTreeMap<String, Vec<u8>>) {
 }
 
 /// Writes a reference to something shared, and keeps that under a name that its text decides.
-fn share(out: &mut Out, name: &str, json: Vec<u8>, shared: &mut BTreeMap<String, Vec<u8>>) {
+fn share(out: &mut JsonWriter, name: &str, json: Vec<u8>, shared: &mut BTreeMap<String, Vec<u8>>) {
     let name = format!("{name}-{}", digest(&json));
     out.object(|out| out.field("$ref", &format!("#/parameters/{name}")));
     shared.entry(name).or_insert(json);

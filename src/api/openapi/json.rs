@@ -9,16 +9,16 @@ const GATHERED: usize = 1 << 16;
 
 /// A buffer that puts the commas where they belong.
 #[derive(Default)]
-pub(super) struct Out {
+pub(super) struct JsonWriter {
     bytes: Vec<u8>,
     /// Takes the text in place of the buffer, where only its digest is wanted.
     digest: Option<Sha512>,
 }
 
-impl Out {
+impl JsonWriter {
     /// A buffer that forgets its text but for the digest.
-    pub(super) fn digesting() -> Out {
-        Out { bytes: Vec::with_capacity(2 * GATHERED), digest: Some(Sha512::new()) }
+    pub(super) fn digesting() -> JsonWriter {
+        JsonWriter { bytes: Vec::with_capacity(2 * GATHERED), digest: Some(Sha512::new()) }
     }
 
     /// The text, if it was not to be forgotten.
@@ -34,7 +34,7 @@ impl Out {
     }
 
     /// An object.
-    pub(super) fn object(&mut self, inside: impl FnOnce(&mut Out)) {
+    pub(super) fn object(&mut self, inside: impl FnOnce(&mut JsonWriter)) {
         self.comma();
         self.bytes.push(b'{');
         inside(self);
@@ -43,7 +43,7 @@ impl Out {
     }
 
     /// A list.
-    pub(super) fn list(&mut self, inside: impl FnOnce(&mut Out)) {
+    pub(super) fn list(&mut self, inside: impl FnOnce(&mut JsonWriter)) {
         self.comma();
         self.bytes.push(b'[');
         inside(self);
@@ -51,7 +51,7 @@ impl Out {
     }
 
     /// The name of a field; its value must follow.
-    pub(super) fn key(&mut self, name: &str) -> &mut Out {
+    pub(super) fn key(&mut self, name: &str) -> &mut JsonWriter {
         self.comma();
         write_string(&mut self.bytes, name);
         self.bytes.push(b':');
@@ -104,10 +104,10 @@ mod tests {
 
     #[test]
     fn a_forgotten_text_has_the_same_digest() {
-        let write = |out: &mut Out| {
+        let write = |out: &mut JsonWriter| {
             out.list(|out| (0..20_000).for_each(|_| out.object(|out| out.field("a", "b"))));
         };
-        let (mut kept, mut forgotten) = (Out::default(), Out::digesting());
+        let (mut kept, mut forgotten) = (JsonWriter::default(), JsonWriter::digesting());
         write(&mut kept);
         write(&mut forgotten);
         assert!(forgotten.bytes.len() < 2 * GATHERED);
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn commas_stand_between_things() {
-        let mut out = Out::default();
+        let mut out = JsonWriter::default();
         out.object(|out| {
             out.field("a", "x:");
             out.texts("b", ["{", "["]);

@@ -15,14 +15,14 @@ const PARAMETERS: &str = "#/parameters/";
 const KINDS: &str = "x-kubernetes-group-version-kind";
 
 /// Named parts of a document, each an object as text.
-type Parts = BTreeMap<String, String>;
+type NamedObjects = BTreeMap<String, String>;
 
 /// What a server says of a version that it serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Described {
-    paths: Parts,
-    definitions: Parts,
-    parameters: Parts,
+pub struct ServedSpec {
+    paths: NamedObjects,
+    definitions: NamedObjects,
+    parameters: NamedObjects,
 }
 
 /// A document, with its parts as they stand in its text.
@@ -45,13 +45,13 @@ impl<'t> Document<'t> {
     }
 }
 
-fn owned(parts: BTreeMap<String, &str>) -> Parts {
+fn owned(parts: BTreeMap<String, &str>) -> NamedObjects {
     parts.into_iter().map(|(name, part)| (name, part.to_owned())).collect()
 }
 
-impl Described {
+impl ServedSpec {
     /// Reads the document of another server, as far as it is about this version. `None`: it is none, or too large.
-    pub fn read(text: &[u8], group: &str, version: &str) -> Option<Described> {
+    pub fn read(text: &[u8], group: &str, version: &str) -> Option<ServedSpec> {
         if memchr::memchr_iter(b'{', text).count() > OPENAPI_PARTS {
             return None;
         }
@@ -63,8 +63,11 @@ impl Described {
         let parameters = reached(paths.values().copied(), PARAMETERS, &document.parts("parameters")?);
         let roots = paths.values().chain(parameters.values()).copied();
         let definitions = reached(roots, DEFINITIONS, &document.parts("definitions")?);
-        let described =
-            Described { definitions: owned(definitions), parameters: owned(parameters), paths: owned(paths) };
+        let described = ServedSpec {
+            definitions: owned(definitions),
+            parameters: owned(parameters),
+            paths: owned(paths),
+        };
         Some(described)
     }
 
@@ -80,7 +83,7 @@ impl Described {
     }
 
     /// Takes in what another says, but for paths that are described already. Parts of the same name that say something else get another.
-    fn join(&mut self, other: &Described) {
+    fn join(&mut self, other: &ServedSpec) {
         let new: Vec<&String> = other.paths.keys().filter(|path| !self.paths.contains_key(*path)).collect();
         if new.is_empty() {
             return;
@@ -170,7 +173,7 @@ fn is_same(one: &str, other: &str) -> bool {
 }
 
 /// New names for the parts of others that say something else than ours of the same name, each with its prefix.
-fn renames(ours: &Parts, others: &Parts, prefix: &str) -> BTreeMap<String, String> {
+fn renames(ours: &NamedObjects, others: &NamedObjects, prefix: &str) -> BTreeMap<String, String> {
     let differs = |name: &String, part: &str| ours.get(name).is_some_and(|known| !is_same(known, part));
     let differing: Vec<(&String, &String)> =
         others.iter().filter(|(name, part)| differs(name, part)).collect();
@@ -198,10 +201,10 @@ fn renames(ours: &Parts, others: &Parts, prefix: &str) -> BTreeMap<String, Strin
 }
 
 /// Our document with what others say of the versions that they serve. `None`: it is no document.
-pub fn merge<'d>(ours: &[u8], others: impl IntoIterator<Item = &'d Described>) -> Option<Vec<u8>> {
+pub fn merge<'d>(ours: &[u8], others: impl IntoIterator<Item = &'d ServedSpec>) -> Option<Vec<u8>> {
     let document = Document::read(ours)?;
     let parts = |name: &str| document.parts(name).map(owned);
-    let mut all = Described {
+    let mut all = ServedSpec {
         paths: parts("paths")?,
         definitions: parts("definitions")?,
         parameters: parts("parameters")?,
@@ -221,7 +224,7 @@ pub fn merge<'d>(ours: &[u8], others: impl IntoIterator<Item = &'d Described>) -
     Some(out)
 }
 
-fn write(out: &mut Vec<u8>, parts: &Parts) {
+fn write(out: &mut Vec<u8>, parts: &NamedObjects) {
     out.push(b'{');
     for (name, part) in parts {
         key(out, name);
@@ -245,11 +248,11 @@ mod tests {
 
     use super::*;
 
-    fn described(document: &Value) -> Described {
-        Described::read(document.to_string().as_bytes(), "x.io", "v1").unwrap()
+    fn described(document: &Value) -> ServedSpec {
+        ServedSpec::read(document.to_string().as_bytes(), "x.io", "v1").unwrap()
     }
 
-    fn merged(ours: &Value, others: &[Described]) -> Value {
+    fn merged(ours: &Value, others: &[ServedSpec]) -> Value {
         serde_json::from_slice(&merge(ours.to_string().as_bytes(), others).unwrap()).unwrap()
     }
 
@@ -280,9 +283,9 @@ mod tests {
         assert_eq!(read.definitions.keys().collect::<Vec<_>>(), ["Meta", "Thing"]);
         assert_eq!(read.parameters.keys().collect::<Vec<_>>(), ["limit"]);
         assert!(!read.is_empty() && read.bytes() > 100);
-        assert!(Described::read(b"{}", "x.io", "v1").unwrap().is_empty());
+        assert!(ServedSpec::read(b"{}", "x.io", "v1").unwrap().is_empty());
         for none in [&b"7"[..], b"nonsense", b""] {
-            assert_eq!(Described::read(none, "x.io", "v1"), None);
+            assert_eq!(ServedSpec::read(none, "x.io", "v1"), None);
         }
     }
 
@@ -293,10 +296,10 @@ mod tests {
         let text = format!(
             r#"{{"paths":{{"/apis/x.io/v1/a":{{"x":"{large}"}},"/apis/x.io/v1/b":{{"x":{deep}}},"/apis/x.io/v1/c":{{}}}}}}"#
         );
-        let read = Described::read(text.as_bytes(), "x.io", "v1").unwrap();
+        let read = ServedSpec::read(text.as_bytes(), "x.io", "v1").unwrap();
         assert_eq!(read.paths.keys().collect::<Vec<_>>(), ["/apis/x.io/v1/c"]);
         let many = format!("[{}]", vec!["{}"; OPENAPI_PARTS + 1].join(","));
-        assert_eq!(Described::read(many.as_bytes(), "x.io", "v1"), None);
+        assert_eq!(ServedSpec::read(many.as_bytes(), "x.io", "v1"), None);
     }
 
     #[test]
@@ -339,8 +342,10 @@ mod tests {
         );
         assert_eq!((&all["info"]["title"], &all["security"]), (&json!("T"), &ours["security"]));
         assert_eq!(merged(&ours, &[]), ours);
-        let more =
-            Described { paths: [("/apis/x.io/v1/new".to_owned(), "{}".to_owned())].into(), ..theirs.clone() };
+        let more = ServedSpec {
+            paths: [("/apis/x.io/v1/new".to_owned(), "{}".to_owned())].into(),
+            ..theirs.clone()
+        };
         let twice = merged(&ours, &[theirs, more]);
         assert_eq!(twice["parameters"], all["parameters"], "what was renamed is known by its new name");
         assert_eq!(twice["definitions"], all["definitions"], "also what refers to itself");

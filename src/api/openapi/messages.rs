@@ -1,19 +1,19 @@
 //! The messages of both versions of OpenAPI, as far as the documents use them.
 
-use Form::{
+use FieldEncoding::{
     Any, Bool, Choice, Default, Double, Each, Inside, Integer, Map, Message as Of, SchemaOrBool, Text,
 };
 
 /// A message: its fields by their JSON names, in the order of their numbers.
 #[derive(Debug)]
 pub(super) struct Message {
-    pub(super) fields: &'static [(&'static str, u32, Form)],
+    pub(super) fields: &'static [(&'static str, u32, FieldEncoding)],
     /// The number of the fields that begin with `x-`.
     pub(super) extensions: u32,
 }
 
 /// How a JSON value is written.
-pub(super) enum Form {
+pub(super) enum FieldEncoding {
     /// A string.
     Text,
     /// A truth value.
@@ -23,7 +23,7 @@ pub(super) enum Form {
     /// A number.
     Double,
     /// A schema, or a truth value in its place.
-    SchemaOrBool(&'static Form),
+    SchemaOrBool(&'static FieldEncoding),
     /// A default of the third version.
     Default,
     /// Anything, as YAML.
@@ -31,26 +31,26 @@ pub(super) enum Form {
     /// A message.
     Message(&'static Message),
     /// Every item of a list.
-    Each(&'static Form),
+    Each(&'static FieldEncoding),
     /// In a message of its own, at this number.
-    Inside(u32, &'static Form),
+    Inside(u32, &'static FieldEncoding),
     /// A map: entries with a name and a value, in a message of its own, at this number.
-    Map(u32, &'static Form),
+    Map(u32, &'static FieldEncoding),
     /// One of several, by the fields that are there and what they hold.
     Choice(Choose),
 }
 
 /// Chooses a form: the first argument says whether a field is there, the second whether it is this JSON.
-pub(super) type Choose = fn(&dyn Fn(&str) -> bool, &dyn Fn(&str, &str) -> bool) -> &'static Form;
+pub(super) type Choose = fn(&dyn Fn(&str) -> bool, &dyn Fn(&str, &str) -> bool) -> &'static FieldEncoding;
 
-impl std::fmt::Debug for Form {
+impl std::fmt::Debug for FieldEncoding {
     /// Messages refer to themselves, so the names of forms are all there is to show.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Form")
     }
 }
 
-const TEXTS: Form = Each(&Text);
+const TEXTS: FieldEncoding = Each(&Text);
 
 /// A document of the second version.
 pub(super) static V2: Message = Message {
@@ -67,7 +67,7 @@ pub(super) static V2: Message = Message {
 };
 
 /// What a request must show: names, each with a list of scopes.
-const SECURITY: Form = Map(1, &Inside(1, &TEXTS));
+const SECURITY: FieldEncoding = Map(1, &Inside(1, &TEXTS));
 
 static API_KEY_V2: Message = Message {
     fields: &[("type", 1, Text), ("name", 2, Text), ("in", 3, Text), ("description", 4, Text)],
@@ -105,13 +105,13 @@ static OPERATION_V2: Message = Message {
 static RESPONSE_V2: Message =
     Message { fields: &[("description", 1, Text), ("schema", 2, Inside(1, &Of(&SCHEMA_V2)))], extensions: 5 };
 
-static PARAMETER_OR_REFERENCE_V2: Form =
+static PARAMETER_OR_REFERENCE_V2: FieldEncoding =
     Choice(|has, _| if has("$ref") { &REFERENCED } else { &PARAMETER_ITEM_V2 });
-static PARAMETER_ITEM_V2: Form = Inside(1, &PARAMETER_V2);
-static REFERENCED: Form = Inside(2, &Of(&REFERENCE));
+static PARAMETER_ITEM_V2: FieldEncoding = Inside(1, &PARAMETER_V2);
+static REFERENCED: FieldEncoding = Inside(2, &Of(&REFERENCE));
 static REFERENCE: Message = Message { fields: &[("$ref", 1, Text)], extensions: 0 };
 
-static PARAMETER_V2: Form = Choice(|_, is| {
+static PARAMETER_V2: FieldEncoding = Choice(|_, is| {
     if is("in", "\"body\"") {
         &BODY_V2
     } else if is("in", "\"path\"") {
@@ -120,7 +120,7 @@ static PARAMETER_V2: Form = Choice(|_, is| {
         &IN_QUERY_V2
     }
 });
-static BODY_V2: Form = Inside(
+static BODY_V2: FieldEncoding = Inside(
     1,
     &Of(&Message {
         fields: &[
@@ -133,7 +133,7 @@ static BODY_V2: Form = Inside(
         extensions: 6,
     }),
 );
-static IN_QUERY_V2: Form = Inside(
+static IN_QUERY_V2: FieldEncoding = Inside(
     2,
     &Inside(
         3,
@@ -150,7 +150,7 @@ static IN_QUERY_V2: Form = Inside(
         }),
     ),
 );
-static IN_PATH_V2: Form = Inside(
+static IN_PATH_V2: FieldEncoding = Inside(
     2,
     &Inside(
         4,
@@ -258,7 +258,7 @@ static RESPONSE_V3: Message =
 
 static MEDIA_TYPE: Message = Message { fields: &[("schema", 1, SCHEMA_OR_REFERENCE)], extensions: 5 };
 
-static PARAMETER_V3: Form = Inside(
+static PARAMETER_V3: FieldEncoding = Inside(
     1,
     &Of(&Message {
         fields: &[
@@ -272,8 +272,9 @@ static PARAMETER_V3: Form = Inside(
     }),
 );
 
-const SCHEMA_OR_REFERENCE: Form = Choice(|has, _| if has("$ref") { &REFERENCED } else { &SCHEMA_ITEM });
-static SCHEMA_ITEM: Form = Inside(1, &Of(&SCHEMA_V3));
+const SCHEMA_OR_REFERENCE: FieldEncoding =
+    Choice(|has, _| if has("$ref") { &REFERENCED } else { &SCHEMA_ITEM });
+static SCHEMA_ITEM: FieldEncoding = Inside(1, &Of(&SCHEMA_V3));
 
 static SCHEMA_V3: Message = Message {
     fields: &[

@@ -50,7 +50,7 @@ pub(super) struct Operation {
     pub(super) tag: String,
     pub(super) parameters: Vec<Parameter>,
     pub(super) body: Option<Body>,
-    pub(super) answer: Answer,
+    pub(super) answer: ResponseBody,
     pub(super) codes: &'static [(&'static str, &'static str)],
     pub(super) media: Media,
     /// Group, version and kind.
@@ -69,7 +69,7 @@ pub(super) struct Body {
 
 /// What an operation answers.
 #[derive(Clone, Debug, Default)]
-pub(super) enum Answer {
+pub(super) enum ResponseBody {
     /// Something that is nowhere described.
     #[default]
     Nothing,
@@ -321,7 +321,7 @@ impl Sources<'_> {
         operation.answer = self.answer(subject.gv, subject.kind);
         if subject.sub.is_some_and(|sub| *sub.name == *"log") {
             operation.media = Media::Log;
-            operation.answer = Answer::Text;
+            operation.answer = ResponseBody::Text;
             if let Some(id) = self.registry.kind(&subject.gv.group, &subject.gv.version, "PodLogOptions") {
                 operation.parameters.extend(self.query_of(id, &self.published(id)));
             }
@@ -437,7 +437,7 @@ impl Sources<'_> {
             operation.parameters = subject.place(true);
             operation.parameters.extend(deeper.then(Parameter::path));
             operation.parameters.extend(query.iter().cloned());
-            operation.answer = Answer::Text;
+            operation.answer = ResponseBody::Text;
             operation.media = Media::Any;
             operation
         };
@@ -454,14 +454,14 @@ impl Sources<'_> {
         Some(Body { name: self.published(id), schema: Schema::Type(id), required: false, patch: false })
     }
 
-    fn answer(&self, gv: &GroupVersion, kind: &str) -> Answer {
-        self.find(gv, kind).map_or(Answer::Nothing, |(name, schema)| Answer::Type(name, schema))
+    fn answer(&self, gv: &GroupVersion, kind: &str) -> ResponseBody {
+        self.find(gv, kind).map_or(ResponseBody::Nothing, |(name, schema)| ResponseBody::Type(name, schema))
     }
 
     /// A type of the meta group as an answer.
-    pub(super) fn meta_answer(&self, name: &str) -> Answer {
+    pub(super) fn meta_answer(&self, name: &str) -> ResponseBody {
         let id = self.registry.meta(name);
-        id.map_or(Answer::Nothing, |id| Answer::Type(self.published(id), Schema::Type(id)))
+        id.map_or(ResponseBody::Nothing, |id| ResponseBody::Type(self.published(id), Schema::Type(id)))
     }
 
     /// The schema of a kind.

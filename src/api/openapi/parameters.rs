@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::Sources;
-use super::json::Out;
+use super::json::JsonWriter;
 use super::names::{self, META};
 use crate::api::descriptions;
 use crate::api::schema::{Scalar, Type, TypeId};
@@ -14,7 +14,7 @@ const NAMESPACE: &str = "object name and auth scope, such as for teams and proje
 
 /// Where a parameter stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum ParameterLocation {
     /// In the path; it is always required.
     Path,
     /// In the query.
@@ -25,49 +25,49 @@ pub(super) enum Place {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Parameter {
     pub(super) name: Cow<'static, str>,
-    pub(super) place: Place,
+    pub(super) place: ParameterLocation,
     pub(super) kind: &'static str,
     pub(super) about: Cow<'static, str>,
 }
 
 impl Parameter {
-    fn text(name: &'static str, place: Place, about: impl Into<Cow<'static, str>>) -> Parameter {
+    fn text(name: &'static str, place: ParameterLocation, about: impl Into<Cow<'static, str>>) -> Parameter {
         Parameter { name: Cow::Borrowed(name), place, kind: "string", about: about.into() }
     }
 
     pub(super) fn pretty() -> Parameter {
-        Parameter::text("pretty", Place::Query, PRETTY)
+        Parameter::text("pretty", ParameterLocation::Query, PRETTY)
     }
 
     pub(super) fn namespace() -> Parameter {
-        Parameter::text("namespace", Place::Path, NAMESPACE)
+        Parameter::text("namespace", ParameterLocation::Path, NAMESPACE)
     }
 
     /// The name of an object, or of what stands below one.
     pub(super) fn name(kind: &str) -> Parameter {
-        Parameter::text("name", Place::Path, format!("name of the {kind}"))
+        Parameter::text("name", ParameterLocation::Path, format!("name of the {kind}"))
     }
 
     pub(super) fn path() -> Parameter {
-        Parameter::text("path", Place::Path, "path to the resource")
+        Parameter::text("path", ParameterLocation::Path, "path to the resource")
     }
 
     fn place(&self) -> &'static str {
         match self.place {
-            Place::Path => "path",
-            Place::Query => "query",
+            ParameterLocation::Path => "path",
+            ParameterLocation::Query => "query",
         }
     }
 
     /// Writes it as the third version has it.
-    pub(super) fn v3(&self, out: &mut Out) {
+    pub(super) fn v3(&self, out: &mut JsonWriter) {
         out.object(|out| {
             out.field("name", &self.name);
             out.field("in", self.place());
             if !self.about.is_empty() {
                 out.field("description", &self.about);
             }
-            if self.place == Place::Path {
+            if self.place == ParameterLocation::Path {
                 out.key("required").raw(b"true");
             }
             out.key("schema").object(|out| {
@@ -78,7 +78,7 @@ impl Parameter {
     }
 
     /// Writes it as the second version has it. The order of the fields decides the name of a shared one.
-    pub(super) fn v2(&self, out: &mut Out) {
+    pub(super) fn v2(&self, out: &mut JsonWriter) {
         out.object(|out| {
             out.key("uniqueItems").raw(b"true");
             out.field("type", self.kind);
@@ -87,7 +87,7 @@ impl Parameter {
             }
             out.field("name", &self.name);
             out.field("in", self.place());
-            if self.place == Place::Path {
+            if self.place == ParameterLocation::Path {
                 out.key("required").raw(b"true");
             }
         });
@@ -114,7 +114,7 @@ impl Sources<'_> {
             .filter_map(|field| {
                 Some(Parameter {
                     name: field.name.to_string().into(),
-                    place: Place::Query,
+                    place: ParameterLocation::Query,
                     kind: self.simple(field.ty)?,
                     about: descriptions::of_field(published, &field.name).unwrap_or_default().into(),
                 })

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-use super::messages::{self, Form, Message};
+use super::messages::{self, FieldEncoding, Message};
 use crate::api::codec::{json, yaml};
 
 /// The fields of one object, not yet read.
@@ -39,58 +39,59 @@ fn write_message(out: &mut Vec<u8>, message: &'static Message, json: &RawValue) 
         }
     }
     for (name, json) in fields.iter().filter(|(name, _)| name.starts_with("x-")) {
-        write_named(out, message.extensions, &Form::Any, name, json);
+        write_named(out, message.extensions, &FieldEncoding::Any, name, json);
     }
     Some(())
 }
 
 /// Writes a field, or nothing if its value has another form.
-fn write_field(out: &mut Vec<u8>, number: u32, form: &Form, json: &RawValue) -> Option<()> {
+fn write_field(out: &mut Vec<u8>, number: u32, form: &FieldEncoding, json: &RawValue) -> Option<()> {
     match form {
-        Form::Text => write_bytes(out, number, text(json)?.as_bytes()),
-        Form::Bool => {
+        FieldEncoding::Text => write_bytes(out, number, text(json)?.as_bytes()),
+        FieldEncoding::Bool => {
             key(out, number, 0);
             out.push(u8::from(json.get() == "true"));
         }
-        Form::Integer => {
+        FieldEncoding::Integer => {
             let value: i64 = json.get().parse().ok()?;
             key(out, number, 0);
             varint(out, value.cast_unsigned());
         }
-        Form::Double => {
+        FieldEncoding::Double => {
             let value: f64 = json.get().parse().ok()?;
             key(out, number, 1);
             out.extend(value.to_le_bytes());
         }
-        Form::SchemaOrBool(schema) => {
+        FieldEncoding::SchemaOrBool(schema) => {
             let mut inside = Vec::new();
-            let form = if matches!(json.get(), "true" | "false") { (2, &Form::Bool) } else { (1, *schema) };
+            let form =
+                if matches!(json.get(), "true" | "false") { (2, &FieldEncoding::Bool) } else { (1, *schema) };
             write_field(&mut inside, form.0, form.1, json)?;
             write_bytes(out, number, &inside);
         }
-        Form::Default => write_bytes(out, number, &default(json)?),
-        Form::Any => write_bytes(out, number, &any(json)?),
-        Form::Message(message) => {
+        FieldEncoding::Default => write_bytes(out, number, &default(json)?),
+        FieldEncoding::Any => write_bytes(out, number, &any(json)?),
+        FieldEncoding::Message(message) => {
             let mut inside = Vec::new();
             write_message(&mut inside, message, json)?;
             write_bytes(out, number, &inside);
         }
-        Form::Each(form) => {
+        FieldEncoding::Each(form) => {
             let items: Vec<&RawValue> = serde_json::from_str(json.get()).ok()?;
             items.iter().try_for_each(|item| write_field(out, number, form, item))?;
         }
-        Form::Inside(inner, form) => {
+        FieldEncoding::Inside(inner, form) => {
             let mut inside = Vec::new();
             write_field(&mut inside, *inner, form, json)?;
             write_bytes(out, number, &inside);
         }
-        Form::Map(inner, form) => {
+        FieldEncoding::Map(inner, form) => {
             let entries: Fields<'_> = serde_json::from_str(json.get()).ok()?;
             let mut inside = Vec::new();
             entries.iter().try_for_each(|(name, json)| write_named(&mut inside, *inner, form, name, json))?;
             write_bytes(out, number, &inside);
         }
-        Form::Choice(choose) => {
+        FieldEncoding::Choice(choose) => {
             let fields: Fields<'_> = serde_json::from_str(json.get()).ok()?;
             let is = |name: &str, value: &str| fields.get(name).is_some_and(|json| json.get() == value);
             write_field(out, number, choose(&|name| fields.contains_key(name), &is), json)?;
@@ -100,7 +101,13 @@ fn write_field(out: &mut Vec<u8>, number: u32, form: &Form, json: &RawValue) -> 
 }
 
 /// An entry of a map: a message of a name and a value.
-fn write_named(out: &mut Vec<u8>, number: u32, form: &Form, name: &str, json: &RawValue) -> Option<()> {
+fn write_named(
+    out: &mut Vec<u8>,
+    number: u32,
+    form: &FieldEncoding,
+    name: &str,
+    json: &RawValue,
+) -> Option<()> {
     let mut inside = Vec::new();
     write_bytes(&mut inside, 1, name.as_bytes());
     write_field(&mut inside, 2, form, json)?;

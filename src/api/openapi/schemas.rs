@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::json::Out;
+use super::json::JsonWriter;
 use super::names::{self, META};
 use super::{Dialect, Sources};
 use crate::api::descriptions;
-use crate::api::schema::{Field, ListFact, Scalar, Struct, Type, TypeId, meanings, text_types};
+use crate::api::schema::{Field, ListFact, Scalar, Struct, Type, TypeId, enum_descriptions, text_types};
 
 /// What a document refers to, by published name.
 pub(super) type Referred = BTreeMap<String, Schema>;
@@ -78,7 +78,7 @@ const EVERYWHERE: [(&str, &[&str]); 26] = [
 
 impl Sources<'_> {
     /// Writes the schemas of everything in `referred` and of everything those refer to.
-    pub(super) fn schemas(&self, out: &mut Out, dialect: Dialect, mut referred: Referred) {
+    pub(super) fn schemas(&self, out: &mut JsonWriter, dialect: Dialect, mut referred: Referred) {
         self.follow(&mut referred);
         out.object(|out| {
             for (name, schema) in &referred {
@@ -130,7 +130,7 @@ impl Sources<'_> {
         }
     }
 
-    fn schema(&self, out: &mut Out, dialect: Dialect, name: &str, schema: Schema) {
+    fn schema(&self, out: &mut JsonWriter, dialect: Dialect, name: &str, schema: Schema) {
         match schema {
             Schema::Type(id) => match self.registry.get(id) {
                 Type::Struct(structure) => self.structure(out, dialect, name, id, structure),
@@ -153,7 +153,7 @@ impl Sources<'_> {
         }
     }
 
-    fn structure(&self, out: &mut Out, dialect: Dialect, name: &str, id: TypeId, structure: &Struct) {
+    fn structure(&self, out: &mut JsonWriter, dialect: Dialect, name: &str, id: TypeId, structure: &Struct) {
         out.object(|out| {
             about(out, name);
             out.field("type", "object");
@@ -183,7 +183,7 @@ impl Sources<'_> {
     }
 
     /// The kinds that a type is known as.
-    fn kinds(&self, out: &mut Out, dialect: Dialect, id: TypeId, structure: &Struct) {
+    fn kinds(&self, out: &mut JsonWriter, dialect: Dialect, id: TypeId, structure: &Struct) {
         let kind = &*structure.name;
         // An event of a watch is a kind without carrying one.
         let Some((group, version)) =
@@ -203,7 +203,14 @@ impl Sources<'_> {
         });
     }
 
-    fn property(&self, out: &mut Out, dialect: Dialect, owner: &str, structure: &Struct, field: &Field) {
+    fn property(
+        &self,
+        out: &mut JsonWriter,
+        dialect: Dialect,
+        owner: &str,
+        structure: &Struct,
+        field: &Field,
+    ) {
         let mut text = descriptions::of_field(owner, &field.name).unwrap_or_default().to_owned();
         if !field.values.is_empty() {
             text = with_values(&text, structure, field);
@@ -231,12 +238,12 @@ impl Sources<'_> {
     }
 
     /// A type where it is used.
-    fn place(&self, out: &mut Out, dialect: Dialect, id: TypeId, value: &Property<'_>) {
+    fn place(&self, out: &mut JsonWriter, dialect: Dialect, id: TypeId, value: &Property<'_>) {
         out.object(|out| {
             if let Some(name) = names::of_type(self.registry, id, value.package) {
                 // Nothing may stand beside a reference in the third version.
                 let alone = value.about.is_empty() && value.default.is_none() && !value.is_extended();
-                let refer = |out: &mut Out| out.field("$ref", &dialect.reference(&name));
+                let refer = |out: &mut JsonWriter| out.field("$ref", &dialect.reference(&name));
                 if dialect == Dialect::V2 || alone {
                     refer(out);
                 } else {
@@ -256,7 +263,7 @@ impl Sources<'_> {
                 field: None,
             };
             let values = value.field.map(|field| &*field.item_values).unwrap_or_default();
-            let item = |out: &mut Out, ty: TypeId| {
+            let item = |out: &mut JsonWriter, ty: TypeId| {
                 if values.is_empty() {
                     self.place(out, dialect, ty, &inner(ty));
                 } else {
@@ -310,7 +317,7 @@ impl Property<'_> {
     }
 }
 
-fn about(out: &mut Out, name: &str) {
+fn about(out: &mut JsonWriter, name: &str) {
     if let Some(text) = descriptions::of_type(name) {
         out.field("description", text);
     }
@@ -322,7 +329,7 @@ fn with_values(text: &str, structure: &Struct, field: &Field) -> String {
     let mut lines: Vec<String> = field
         .values
         .iter()
-        .map(|value| match meanings::of(kind, value) {
+        .map(|value| match enum_descriptions::of(kind, value) {
             Some(meaning) => format!("\n - `{value:?}` {meaning}"),
             None => format!("\n - `{value:?}`"),
         })
@@ -332,7 +339,7 @@ fn with_values(text: &str, structure: &Struct, field: &Field) -> String {
 }
 
 /// The items of a list that may have only some values.
-fn enumeration(out: &mut Out, dialect: Dialect, values: &[std::sync::Arc<str>]) {
+fn enumeration(out: &mut JsonWriter, dialect: Dialect, values: &[std::sync::Arc<str>]) {
     out.object(|out| {
         if dialect.has_defaults() {
             out.field("default", "");
@@ -342,7 +349,7 @@ fn enumeration(out: &mut Out, dialect: Dialect, values: &[std::sync::Arc<str>]) 
     });
 }
 
-fn allowed(out: &mut Out, values: &[std::sync::Arc<str>]) {
+fn allowed(out: &mut JsonWriter, values: &[std::sync::Arc<str>]) {
     if !values.is_empty() {
         let mut values: Vec<&str> = values.iter().map(|value| &**value).collect();
         values.sort_unstable();
@@ -350,7 +357,7 @@ fn allowed(out: &mut Out, values: &[std::sync::Arc<str>]) {
     }
 }
 
-fn merged_as(out: &mut Out, merge: &ListFact) {
+fn merged_as(out: &mut JsonWriter, merge: &ListFact) {
     let (how, keys) = match merge {
         ListFact::Unsaid => return,
         ListFact::Atomic => ("atomic", &[][..]),
@@ -363,7 +370,7 @@ fn merged_as(out: &mut Out, merge: &ListFact) {
     out.field("x-kubernetes-list-type", how);
 }
 
-fn extensions(out: &mut Out, field: &Field) {
+fn extensions(out: &mut JsonWriter, field: &Field) {
     allowed(out, &field.values);
     if field.list_atomic {
         out.field("x-kubernetes-list-type", "atomic");
@@ -390,7 +397,7 @@ fn zero(scalar: Scalar) -> Option<&'static [u8]> {
     }
 }
 
-fn plain_scalar(out: &mut Out, scalar: Scalar) {
+fn plain_scalar(out: &mut JsonWriter, scalar: Scalar) {
     let (name, format) = match scalar {
         Scalar::String => ("string", ""),
         Scalar::Int32 => ("integer", "int32"),
@@ -407,8 +414,8 @@ fn plain_scalar(out: &mut Out, scalar: Scalar) {
 }
 
 /// The schema of a scalar that others refer to by name.
-fn referred_scalar(out: &mut Out, dialect: Dialect, scalar: Scalar, name: &str) {
-    let one_of = |out: &mut Out, names: [&str; 2]| match dialect {
+fn referred_scalar(out: &mut JsonWriter, dialect: Dialect, scalar: Scalar, name: &str) {
+    let one_of = |out: &mut JsonWriter, names: [&str; 2]| match dialect {
         Dialect::V2 => out.field("type", "string"),
         Dialect::V3 | Dialect::V3Defined => out.key("oneOf").list(|out| {
             names.iter().for_each(|name| out.object(|out| out.field("type", name)));
@@ -430,7 +437,7 @@ fn referred_scalar(out: &mut Out, dialect: Dialect, scalar: Scalar, name: &str) 
     }
 }
 
-fn unions(out: &mut Out, union: &str) {
+fn unions(out: &mut JsonWriter, union: &str) {
     let (discriminator, fields) = union.split_once(':').unwrap_or((union, ""));
     out.key("x-kubernetes-unions").list(|out| {
         out.object(|out| {
@@ -444,7 +451,7 @@ fn unions(out: &mut Out, union: &str) {
     });
 }
 
-fn version(out: &mut Out, dialect: Dialect, name: &str) {
+fn version(out: &mut JsonWriter, dialect: Dialect, name: &str) {
     out.object(|out| {
         about(out, name);
         out.field("type", "object");
@@ -466,7 +473,7 @@ fn version(out: &mut Out, dialect: Dialect, name: &str) {
 }
 
 /// One kind as extensions write it.
-pub(super) fn group_version_kind(out: &mut Out, group: &str, version: &str, kind: &str) {
+pub(super) fn group_version_kind(out: &mut JsonWriter, group: &str, version: &str, kind: &str) {
     out.object(|out| {
         out.field("group", group);
         out.field("version", version);

@@ -1,11 +1,11 @@
 //! DeleteOptions, from the body or the query.
 
 use super::{dry_run_errors, refuse};
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::query::Query;
 use crate::api::status::{self, Status};
 use crate::api::value::Value;
-use crate::api::words::META_GROUP;
+use crate::api::well_known::META_GROUP;
 
 /// What happens to the dependents of a deleted object (`propagationPolicy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl DeleteOptions {
     ) -> status::Result<DeleteOptions> {
         let mut errors = Vec::new();
         if let Some(policy) = policy {
-            let path = Path::new("propagationPolicy");
+            let path = FieldPath::new("propagationPolicy");
             if self.orphan_dependents.is_some() {
                 let detail = "orphanDependents and deletionPropagation cannot be both set";
                 errors.push(FieldError::invalid(&path, &quoted(policy), detail));
@@ -127,7 +127,7 @@ impl DeleteOptions {
 
 /// The error for a corrupt object that must not be deleted with [`IGNORE_READ_ERROR`].
 pub fn refuse_force(why: &str) -> FieldError {
-    FieldError::invalid(&Path::new(IGNORE_READ_ERROR), "true", why)
+    FieldError::invalid(&FieldPath::new(IGNORE_READ_ERROR), "true", why)
 }
 
 /// 422: deletecollection does not accept [`IGNORE_READ_ERROR`].

@@ -3,7 +3,7 @@
 use pilothouse_actors::filter::LabelRule;
 
 use super::refuse;
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::limits::SELECTOR_RULES;
 use crate::api::query::Query;
 use crate::api::select::{self, FieldSelector};
@@ -110,7 +110,7 @@ impl ListOptions {
 
     fn list_errors(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
-        let path = Path::new("resourceVersionMatch");
+        let path = FieldPath::new("resourceVersionMatch");
         let mut forbid = |detail| errors.push(FieldError::forbidden(&path, detail));
         if !self.match_text.is_empty() {
             if self.resource_version.is_empty() {
@@ -131,7 +131,7 @@ impl ListOptions {
             }
         }
         if self.send_initial_events.is_some() {
-            let path = Path::new("sendInitialEvents");
+            let path = FieldPath::new("sendInitialEvents");
             errors.push(FieldError::forbidden(&path, "sendInitialEvents is forbidden for list"));
         }
         errors
@@ -139,7 +139,7 @@ impl ListOptions {
 
     fn watch_errors(&self, initial_events: bool) -> Vec<FieldError> {
         let mut errors = Vec::new();
-        let path = Path::new("resourceVersionMatch");
+        let path = FieldPath::new("resourceVersionMatch");
         let not_older = self.resource_version_match == Some(VersionMatch::NotOlderThan);
         if self.send_initial_events.is_some() {
             if !not_older {
@@ -149,7 +149,7 @@ impl ListOptions {
             if !initial_events {
                 let detail =
                     "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
-                errors.push(FieldError::forbidden(&Path::new("sendInitialEvents"), detail));
+                errors.push(FieldError::forbidden(&FieldPath::new("sendInitialEvents"), detail));
             }
         }
         if !self.match_text.is_empty() {

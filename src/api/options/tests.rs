@@ -116,7 +116,7 @@ fn an_apply_needs_a_manager_and_only_an_apply_can_force() {
 
 #[test]
 fn a_manager_must_be_printable() {
-    let path = Path::new("fieldManager");
+    let path = FieldPath::new("fieldManager");
     for fine in ["kubectl", "a b", "Ünï'\"\\"] {
         assert_eq!(field_manager_errors(fine, &path), [], "{fine}");
     }

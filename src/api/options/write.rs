@@ -1,8 +1,8 @@
 //! The options of create, update and patch.
 
 use super::{dry_run_errors, refuse};
-use crate::api::field::{FieldError, Path, quoted};
-use crate::api::findings::Errors;
+use crate::api::error_list::ErrorList;
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::query::Query;
 use crate::api::status;
 
@@ -40,20 +40,20 @@ pub type UpdateOptions = WriteOptions;
 impl WriteOptions {
     /// Reads and checks the options of a create.
     pub fn create(query: &Query<'_>) -> status::Result<CreateOptions> {
-        WriteOptions::checked(query, "CreateOptions", Errors::new())
+        WriteOptions::checked(query, "CreateOptions", ErrorList::new())
     }
 
     /// Reads and checks the options of an update.
     pub fn update(query: &Query<'_>) -> status::Result<UpdateOptions> {
-        WriteOptions::checked(query, "UpdateOptions", Errors::new())
+        WriteOptions::checked(query, "UpdateOptions", ErrorList::new())
     }
 
-    fn checked(query: &Query<'_>, kind: &str, mut errors: Errors) -> status::Result<WriteOptions> {
+    fn checked(query: &Query<'_>, kind: &str, mut errors: ErrorList) -> status::Result<WriteOptions> {
         if query.is_empty() && errors.is_empty() {
             return Ok(WriteOptions::default());
         }
         let field_manager = query.text("fieldManager");
-        errors.append(&mut field_manager_errors(&field_manager, &Path::new("fieldManager")));
+        errors.append(&mut field_manager_errors(&field_manager, &FieldPath::new("fieldManager")));
         let dry_run: Vec<&str> = query.all("dryRun").collect();
         errors.extend(dry_run_errors(&dry_run));
         let (field_validation, known) = match query.get("fieldValidation").unwrap_or_default() {
@@ -64,7 +64,7 @@ impl WriteOptions {
         };
         if !known {
             let value = quoted(&query.text("fieldValidation"));
-            let path = Path::new("fieldValidation");
+            let path = FieldPath::new("fieldValidation");
             errors.push(FieldError::not_supported(&path, &value, &["", "Ignore", "Strict", "Warn"]));
         }
         refuse(kind, &errors)?;
@@ -86,13 +86,13 @@ impl PatchOptions {
     /// manager.
     pub fn parse(query: &Query<'_>, apply: bool) -> status::Result<PatchOptions> {
         let force = query.flag("force");
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         if apply && query.get("fieldManager").unwrap_or_default().is_empty() {
-            errors.push(FieldError::required(&Path::new("fieldManager"), "is required for apply patch"));
+            errors.push(FieldError::required(&FieldPath::new("fieldManager"), "is required for apply patch"));
         }
         if !apply && force.is_some() {
             let detail = "may not be specified for non-apply patch";
-            errors.push(FieldError::forbidden(&Path::new("force"), detail));
+            errors.push(FieldError::forbidden(&FieldPath::new("force"), detail));
         }
         let write = WriteOptions::checked(query, "PatchOptions", errors)?;
         Ok(PatchOptions { write, force: force.unwrap_or(false) })
@@ -100,8 +100,8 @@ impl PatchOptions {
 }
 
 /// The errors of a field manager name.
-pub fn field_manager_errors(manager: &str, path: &Path) -> Errors {
-    let mut errors = Errors::new();
+pub fn field_manager_errors(manager: &str, path: &FieldPath) -> ErrorList {
+    let mut errors = ErrorList::new();
     if manager.len() > FIELD_MANAGER_BYTES {
         errors.push(FieldError::too_long(path, FIELD_MANAGER_BYTES));
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::de::DeserializeSeed as _;
 
-use crate::api::codec::json::{Any, Listen};
+use crate::api::codec::json::{Any, ParseObserver};
 use crate::api::codec::syntax;
 use crate::api::field::quoted;
 use crate::api::limits;
@@ -91,7 +91,7 @@ impl Notes {
     }
 }
 
-impl Listen for Notes {
+impl ParseObserver for Notes {
     type Mark = ();
 
     fn enter_field(&mut self, name: &str, again: impl FnOnce() -> bool) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-use super::text::Node;
+use super::lazy_json::Node;
 use crate::api::field::quoted;
 use crate::api::limits;
 

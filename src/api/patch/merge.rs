@@ -1,6 +1,6 @@
 //! JSON merge patch, RFC 7386: objects are merged, null removes, anything else replaces.
 
-use super::text::Node;
+use super::lazy_json::Node;
 
 /// Merges a patch into a text.
 pub fn apply<'a>(target: &mut Node<'a>, mut patch: Node<'a>) {

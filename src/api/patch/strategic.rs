@@ -70,12 +70,12 @@ pub fn apply(registry: &Registry, ty: TypeId, original: Value, patch: &mut Value
 }
 
 /// The schema of one field.
-struct Place<'r> {
+struct FieldSchema<'r> {
     ty: TypeId,
     field: &'r Field,
 }
 
-impl Place<'_> {
+impl FieldSchema<'_> {
     /// Whether the field is merged or replaced; empty if the schema does not say.
     fn strategy(&self) -> &str {
         let strategies = self.field.patch.iter().flat_map(|fact| &fact.strategies);
@@ -144,7 +144,7 @@ impl<'r> Merge<'r> {
     }
 
     /// The schema of a field.
-    fn place(&self, ty: TypeId, key: &str) -> Merged<Place<'r>> {
+    fn place(&self, ty: TypeId, key: &str) -> Merged<FieldSchema<'r>> {
         let unknown = |name: &str| {
             let key = quoted(key);
             Fault::Unfit(format!("unable to find api field in struct {name} for the json field {key}"))
@@ -159,17 +159,17 @@ impl<'r> Merge<'r> {
             }
             _ => return Err(unknown(&self.registry.type_name(ty))),
         };
-        Ok(Place { ty: field.ty, field })
+        Ok(FieldSchema { ty: field.ty, field })
     }
 
     /// The schema of a list's items.
-    fn list_place(&self, ty: TypeId, key: &str) -> Merged<Place<'r>> {
+    fn list_place(&self, ty: TypeId, key: &str) -> Merged<FieldSchema<'r>> {
         let place = self.place(ty, key)?;
         match self.registry.get(place.ty) {
             Type::List(list) if matches!(self.registry.get(list.item), Type::List(_)) => {
                 Err(Fault::unfit("unexpected slice of slice"))
             }
-            Type::List(list) => Ok(Place { ty: list.item, ..place }),
+            Type::List(list) => Ok(FieldSchema { ty: list.item, ..place }),
             _ => Err(Fault::unfit("expected slice or array type, but got: struct")),
         }
     }
@@ -210,7 +210,7 @@ impl<'r> Merge<'r> {
         &self,
         original: Vec<Value>,
         patch: &mut [Value],
-        place: &Place<'r>,
+        place: &FieldSchema<'r>,
         deletes: bool,
     ) -> Merged<Vec<Value>> {
         if place.strategy() != "merge" && !deletes {

@@ -1,7 +1,7 @@
 //! Rows of webhook configurations and admission policies.
 
 use super::Printer;
-use super::cells::{Shown, UNSET, cells};
+use super::cells::{PrintedObject, UNSET, cells};
 use super::labels::selector_in_full;
 use crate::api::value::Value;
 
@@ -16,11 +16,11 @@ pub fn printer(kind: &str) -> Option<Printer> {
     })
 }
 
-fn webhooks(it: &Shown<'_>) -> Vec<Value> {
+fn webhooks(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![it.name(), it.count("webhooks"), it.age()]
 }
 
-fn policy(it: &Shown<'_>, rules: &str) -> Vec<Value> {
+fn policy(it: &PrintedObject<'_>, rules: &str) -> Vec<Value> {
     let params = it.at("spec.paramKind").map_or_else(
         || UNSET.to_owned(),
         |params| format!("{}/{}", params.str("apiVersion"), params.str("kind")),
@@ -28,7 +28,7 @@ fn policy(it: &Shown<'_>, rules: &str) -> Vec<Value> {
     cells![it.name(), it.count(rules), params, it.age()]
 }
 
-fn binding(it: &Shown<'_>) -> Vec<Value> {
+fn binding(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![it.name(), it.text("spec.policyName"), params(it.at("spec.paramRef")), it.age()]
 }
 

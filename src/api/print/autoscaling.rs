@@ -1,6 +1,6 @@
 //! Rows of HorizontalPodAutoscalers.
 
-use super::cells::{NONE, Shown, UNKNOWN, UNSET, cells};
+use super::cells::{NONE, PrintedObject, UNKNOWN, UNSET, cells};
 use crate::api::value::Value;
 
 /// How many metrics of an autoscaler are shown.
@@ -10,7 +10,7 @@ const FEW: usize = 2;
 const AVERAGE: &str = " (avg)";
 
 /// Cells of a horizontal pod autoscaler.
-pub fn autoscaler(it: &Shown<'_>) -> Vec<Value> {
+pub fn autoscaler(it: &PrintedObject<'_>) -> Vec<Value> {
     let least = it.at("spec.minReplicas").and_then(Value::as_int);
     cells![
         it.name(),
@@ -24,7 +24,7 @@ pub fn autoscaler(it: &Shown<'_>) -> Vec<Value> {
 }
 
 /// Cells of a scale.
-pub fn scale(it: &Shown<'_>) -> Vec<Value> {
+pub fn scale(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![it.name(), it.int("spec.replicas"), it.int("status.replicas"), it.age()]
 }
 

@@ -1,7 +1,7 @@
 //! Rows of Jobs and CronJobs.
 
 use super::age;
-use super::cells::{NONE, Shown, UNSET, cells, holds};
+use super::cells::{NONE, PrintedObject, UNSET, cells, holds};
 use super::labels::selector;
 use super::workloads::containers;
 use crate::api::value::Value;
@@ -17,7 +17,7 @@ const WORDS: [(&str, Option<&str>); 5] = [
 ];
 
 /// Cells of a job.
-pub fn job(it: &Shown<'_>) -> Vec<Value> {
+pub fn job(it: &PrintedObject<'_>) -> Vec<Value> {
     let (names, images) = containers(it.at("spec.template.spec"));
     cells![
         it.name(),
@@ -31,13 +31,14 @@ pub fn job(it: &Shown<'_>) -> Vec<Value> {
     ]
 }
 
-fn status(it: &Shown<'_>) -> &'static str {
+fn status(it: &PrintedObject<'_>) -> &'static str {
     let conditions = it.items("status.conditions");
-    let is_true = |condition: &Option<&str>| condition.map_or(it.is_going(), |kind| holds(conditions, kind));
+    let is_true =
+        |condition: &Option<&str>| condition.map_or(it.is_terminating(), |kind| holds(conditions, kind));
     WORDS.iter().find(|(_, condition)| is_true(condition)).map_or("Running", |(word, _)| word)
 }
 
-fn completions(it: &Shown<'_>) -> String {
+fn completions(it: &PrintedObject<'_>) -> String {
     let succeeded = it.int("status.succeeded");
     match (it.at("spec.completions").and_then(Value::as_int), it.int("spec.parallelism")) {
         (Some(wanted), _) => format!("{succeeded}/{wanted}"),
@@ -46,13 +47,13 @@ fn completions(it: &Shown<'_>) -> String {
     }
 }
 
-fn duration(it: &Shown<'_>) -> String {
+fn duration(it: &PrintedObject<'_>) -> String {
     let Some(started) = it.instant("status.startTime") else { return String::new() };
     age::length(it.instant("status.completionTime").unwrap_or(it.now).saturating_sub(started))
 }
 
 /// Cells of a cron job.
-pub fn cron_job(it: &Shown<'_>) -> Vec<Value> {
+pub fn cron_job(it: &PrintedObject<'_>) -> Vec<Value> {
     let (names, images) = containers(it.at("spec.jobTemplate.spec.template.spec"));
     let suspended = match it.flag("spec.suspend") {
         None => UNSET,

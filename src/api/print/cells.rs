@@ -19,14 +19,14 @@ pub(super) use cells;
 
 /// An object to be shown, at an instant. Paths are written with dots, and lead through objects only.
 #[derive(Clone, Copy)]
-pub struct Shown<'a> {
+pub struct PrintedObject<'a> {
     /// The object.
     pub object: &'a Value,
     /// Now, in seconds since 1970.
     pub now: i64,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> PrintedObject<'a> {
     /// The field at the end of a path.
     pub fn at(&self, path: &str) -> Option<&'a Value> {
         at(self.object, path)
@@ -73,7 +73,7 @@ impl<'a> Shown<'a> {
     }
 
     /// Whether its deletion has been asked for.
-    pub fn is_going(&self) -> bool {
+    pub fn is_terminating(&self) -> bool {
         self.at("metadata.deletionTimestamp").is_some()
     }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::api::catalog::resource::{About, Column, Resource};
+use crate::api::catalog::resource::{Column, ColumnDescription, Resource};
 use crate::api::descriptions;
 use crate::api::schema::OBJECT_META;
 
@@ -58,8 +58,8 @@ pub fn custom_scale_columns() -> Vec<Column> {
         priority: 0,
         about,
     };
-    let of_object = |field: &str| About::Field(OBJECT_META.into(), field.into());
-    let said = |text: &str| About::Text(text.into());
+    let of_object = |field: &str| ColumnDescription::Field(OBJECT_META.into(), field.into());
+    let said = |text: &str| ColumnDescription::Text(text.into());
     vec![
         column("Name", "string", "name", of_object("name")),
         column("Desired", "integer", "", said("Number of desired replicas")),
@@ -70,8 +70,8 @@ pub fn custom_scale_columns() -> Vec<Column> {
 
 fn definition(column: &Column) -> ColumnDefinition {
     let description = match &column.about {
-        About::Field(of, field) => Cow::Borrowed(meaning(of, field)),
-        About::Text(text) => Cow::Owned(text.to_string()),
+        ColumnDescription::Field(of, field) => Cow::Borrowed(meaning(of, field)),
+        ColumnDescription::Text(text) => Cow::Owned(text.to_string()),
     };
     ColumnDefinition {
         name: column.name.clone(),
@@ -83,7 +83,7 @@ fn definition(column: &Column) -> ColumnDefinition {
 }
 
 fn documented(name: &str, kind: &str, format: &str, of: &str, field: &str) -> ColumnDefinition {
-    let about = About::Field(of.into(), field.into());
+    let about = ColumnDescription::Field(of.into(), field.into());
     definition(&Column { name: name.into(), kind: kind.into(), format: format.into(), priority: 0, about })
 }
 

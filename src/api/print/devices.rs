@@ -1,7 +1,7 @@
 //! Devices that pods can claim.
 
 use super::Printer;
-use super::cells::{Shown, cells};
+use super::cells::{PrintedObject, cells};
 use crate::api::value::Value;
 
 /// The printer of a kind.
@@ -15,12 +15,12 @@ pub fn printer(kind: &str) -> Option<Printer> {
     })
 }
 
-fn claim(it: &Shown<'_>) -> Vec<Value> {
+fn claim(it: &PrintedObject<'_>) -> Vec<Value> {
     let is_allocated = it.at("status.allocation").is_some();
     let is_reserved = is_allocated && !it.items("status.reservedFor").is_empty();
     let states = [
-        (it.is_going(), "deleted"),
-        (!it.is_going() && !is_allocated, "pending"),
+        (it.is_terminating(), "deleted"),
+        (!it.is_terminating() && !is_allocated, "pending"),
         (is_allocated, "allocated"),
         (is_reserved, "reserved"),
     ];
@@ -28,11 +28,11 @@ fn claim(it: &Shown<'_>) -> Vec<Value> {
     cells![it.name(), states.join(","), it.age()]
 }
 
-fn slice(it: &Shown<'_>) -> Vec<Value> {
+fn slice(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![it.name(), it.text("spec.nodeName"), it.text("spec.driver"), it.text("spec.pool.name"), it.age()]
 }
 
-fn taint_rule(it: &Shown<'_>) -> Vec<Value> {
+fn taint_rule(it: &PrintedObject<'_>) -> Vec<Value> {
     let added = it.at("spec.taint.timeAdded").map(|_| it.since("spec.taint.timeAdded"));
     cells![
         it.name(),

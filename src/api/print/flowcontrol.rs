@@ -2,11 +2,11 @@
 
 use std::cmp::Ordering;
 
-use super::cells::{NONE, Shown, cells, condition, int, text};
+use super::cells::{NONE, PrintedObject, cells, condition, int, text};
 use crate::api::value::Value;
 
 /// Cells of a flow schema.
-pub fn flow_schema(it: &Shown<'_>) -> Vec<Value> {
+pub fn flow_schema(it: &PrintedObject<'_>) -> Vec<Value> {
     let method = it.at("spec.distinguisherMethod").map_or(NONE, |method| method.str("type"));
     let dangling = condition(it.items("status.conditions"), "Dangling");
     cells![
@@ -26,7 +26,7 @@ pub fn by_precedence(one: &Value, other: &Value) -> Ordering {
 }
 
 /// Cells of a priority level.
-pub fn priority_level(it: &Shown<'_>) -> Vec<Value> {
+pub fn priority_level(it: &PrintedObject<'_>) -> Vec<Value> {
     let number = |of: &str, field: &str| match it.at(of) {
         None => Value::from(NONE),
         Some(of) => Value::from(of.get(field).and_then(Value::as_int).unwrap_or_default()),

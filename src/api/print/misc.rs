@@ -1,34 +1,34 @@
 //! Rows of kinds that belong to no other file.
 
 use super::age;
-use super::cells::{NONE, Shown, UNSET, cells, condition, first_few, or, quantity};
+use super::cells::{NONE, PrintedObject, UNSET, cells, condition, first_few, or, quantity};
 use crate::api::value::Value;
 
 /// How many servers of a storage version are shown.
 const FEW: usize = 3;
 
 /// Cells of a config map.
-pub fn config_map(it: &Shown<'_>) -> Vec<Value> {
+pub fn config_map(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![it.name(), it.count("data").saturating_add(it.count("binaryData")), it.age()]
 }
 
 /// Cells of a secret.
-pub fn secret(it: &Shown<'_>) -> Vec<Value> {
+pub fn secret(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![it.name(), it.text("type"), it.count("data"), it.age()]
 }
 
 /// Cells of a service account.
-pub fn service_account(it: &Shown<'_>) -> Vec<Value> {
+pub fn service_account(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![it.name(), it.count("secrets"), it.age()]
 }
 
 /// Cells of a namespace.
-pub fn namespace(it: &Shown<'_>) -> Vec<Value> {
+pub fn namespace(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![it.name(), it.text("status.phase"), it.age()]
 }
 
 /// Cells of a component status.
-pub fn component_status(it: &Shown<'_>) -> Vec<Value> {
+pub fn component_status(it: &PrintedObject<'_>) -> Vec<Value> {
     let healthy = condition(it.items("conditions"), "Healthy");
     let status = match healthy.map(|healthy| healthy.str("status")) {
         None => "Unknown",
@@ -40,7 +40,7 @@ pub fn component_status(it: &Shown<'_>) -> Vec<Value> {
 }
 
 /// Cells of a resource quota: what is used of what is allowed.
-pub fn quota(it: &Shown<'_>) -> Vec<Value> {
+pub fn quota(it: &PrintedObject<'_>) -> Vec<Value> {
     let hard = it.at("status.hard").and_then(Value::fields).into_iter().flatten();
     let (mut requests, mut limits) = (Vec::new(), Vec::new());
     for (resource, allowed) in hard {
@@ -52,7 +52,7 @@ pub fn quota(it: &Shown<'_>) -> Vec<Value> {
 }
 
 /// Cells of an event. A series says itself how often and when it was seen.
-pub fn event(it: &Shown<'_>) -> Vec<Value> {
+pub fn event(it: &PrintedObject<'_>) -> Vec<Value> {
     let first = it.instant("firstTimestamp").or_else(|| it.instant("eventTime"));
     let series = it.at("series");
     let last = match series {
@@ -89,7 +89,7 @@ pub fn event(it: &Shown<'_>) -> Vec<Value> {
 }
 
 /// Cells of a priority class.
-pub fn priority_class(it: &Shown<'_>) -> Vec<Value> {
+pub fn priority_class(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![
         it.name(),
         it.int("value"),
@@ -100,7 +100,7 @@ pub fn priority_class(it: &Shown<'_>) -> Vec<Value> {
 }
 
 /// Cells of a request for a certificate.
-pub fn signing_request(it: &Shown<'_>) -> Vec<Value> {
+pub fn signing_request(it: &PrintedObject<'_>) -> Vec<Value> {
     let has = |kind: &str| condition(it.items("status.conditions"), kind).is_some();
     let decision = match (has("Denied"), has("Approved")) {
         (true, _) => "Denied",
@@ -121,17 +121,17 @@ pub fn signing_request(it: &Shown<'_>) -> Vec<Value> {
 }
 
 /// Cells of a bundle of trust anchors.
-pub fn trust_bundle(it: &Shown<'_>) -> Vec<Value> {
+pub fn trust_bundle(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![it.name(), or(it.text("spec.signerName"), NONE)]
 }
 
 /// Cells of a lease.
-pub fn lease(it: &Shown<'_>) -> Vec<Value> {
+pub fn lease(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![it.name(), it.text("spec.holderIdentity"), it.age()]
 }
 
 /// Cells of a candidate for a lease.
-pub fn lease_candidate(it: &Shown<'_>) -> Vec<Value> {
+pub fn lease_candidate(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![
         it.name(),
         it.text("spec.leaseName"),
@@ -142,7 +142,7 @@ pub fn lease_candidate(it: &Shown<'_>) -> Vec<Value> {
 }
 
 /// Cells of a storage version.
-pub fn storage_version(it: &Shown<'_>) -> Vec<Value> {
+pub fn storage_version(it: &PrintedObject<'_>) -> Vec<Value> {
     let servers: Vec<String> = it
         .items("status.storageVersions")
         .iter()
@@ -157,13 +157,13 @@ pub fn storage_version(it: &Shown<'_>) -> Vec<Value> {
 }
 
 /// Cells of a migration to a storage version.
-pub fn storage_migration(it: &Shown<'_>) -> Vec<Value> {
+pub fn storage_migration(it: &PrintedObject<'_>) -> Vec<Value> {
     let part = |field: &str| it.text(&format!("spec.resource.{field}"));
     cells![it.name(), format!("{}.{}.{}", part("resource"), part("version"), part("group"))]
 }
 
 /// Cells of an API service.
-pub fn api_service(it: &Shown<'_>) -> Vec<Value> {
+pub fn api_service(it: &PrintedObject<'_>) -> Vec<Value> {
     let service = it.at("spec.service");
     let service = service.map(|service| format!("{}/{}", service.str("namespace"), service.str("name")));
     let available = match condition(it.items("status.conditions"), "Available") {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Printer;
 use super::cells::{
-    NONE, Shown, UNKNOWN, UNSET, cells, first_few, first_few_of, int, items, joined, or, texts,
+    NONE, PrintedObject, UNKNOWN, UNSET, cells, first_few, first_few_of, int, items, joined, or, texts,
 };
 use super::labels::{labels, selector};
 use crate::api::value::Value;
@@ -25,7 +25,7 @@ pub fn printer(kind: &str) -> Option<Printer> {
 }
 
 /// Cells of a service.
-pub fn service(it: &Shown<'_>) -> Vec<Value> {
+pub fn service(it: &PrintedObject<'_>) -> Vec<Value> {
     let ports: Vec<String> = it.items("spec.ports").iter().map(port).collect();
     cells![
         it.name(),
@@ -46,7 +46,7 @@ fn port(port: &Value) -> String {
     }
 }
 
-fn external_address(it: &Shown<'_>) -> String {
+fn external_address(it: &PrintedObject<'_>) -> String {
     let given = it.items("spec.externalIPs");
     match it.text("spec.type") {
         "ClusterIP" | "NodePort" => or(&joined(given), NONE).to_owned(),
@@ -65,7 +65,7 @@ fn external_address(it: &Shown<'_>) -> String {
 }
 
 /// The addresses or names of the load balancers, sorted.
-fn balancers(it: &Shown<'_>) -> String {
+fn balancers(it: &PrintedObject<'_>) -> String {
     let points = it.items("status.loadBalancer.ingress").iter();
     let all: BTreeSet<&str> = points
         .map(|point| or(point.str("ip"), point.str("hostname")))
@@ -75,7 +75,7 @@ fn balancers(it: &Shown<'_>) -> String {
 }
 
 /// Cells of endpoints.
-pub fn endpoints(it: &Shown<'_>) -> Vec<Value> {
+pub fn endpoints(it: &PrintedObject<'_>) -> Vec<Value> {
     let subsets = it.items("subsets");
     // Every address is reached on every port: only those that are shown are made, the rest is counted.
     let (mut shown, mut count) = (Vec::new(), 0);
@@ -99,7 +99,7 @@ pub fn endpoints(it: &Shown<'_>) -> Vec<Value> {
 }
 
 /// Cells of an endpoint slice.
-pub fn endpoint_slice(it: &Shown<'_>) -> Vec<Value> {
+pub fn endpoint_slice(it: &PrintedObject<'_>) -> Vec<Value> {
     let ports: Vec<String> = it
         .items("ports")
         .iter()
@@ -123,7 +123,7 @@ pub fn endpoint_slice(it: &Shown<'_>) -> Vec<Value> {
     ]
 }
 
-fn ingress(it: &Shown<'_>) -> Vec<Value> {
+fn ingress(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![
         it.name(),
         it.at("spec.ingressClassName").and_then(Value::as_str).unwrap_or(NONE),
@@ -149,7 +149,7 @@ fn hosts(rules: &[Value]) -> String {
     }
 }
 
-fn ingress_class(it: &Shown<'_>) -> Vec<Value> {
+fn ingress_class(it: &PrintedObject<'_>) -> Vec<Value> {
     let parameters = it.at("spec.parameters").map_or_else(
         || NONE.to_owned(),
         |parameters| {
@@ -163,15 +163,15 @@ fn ingress_class(it: &Shown<'_>) -> Vec<Value> {
     cells![it.name(), it.text("spec.controller"), parameters, it.age()]
 }
 
-fn network_policy(it: &Shown<'_>) -> Vec<Value> {
+fn network_policy(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![it.name(), selector(it.at("spec.podSelector")), it.age()]
 }
 
-fn service_cidr(it: &Shown<'_>) -> Vec<Value> {
+fn service_cidr(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![it.name(), joined(it.items("spec.cidrs")), it.age()]
 }
 
-fn ip_address(it: &Shown<'_>) -> Vec<Value> {
+fn ip_address(it: &PrintedObject<'_>) -> Vec<Value> {
     let parent = it.at("spec.parentRef").map_or_else(
         || NONE.to_owned(),
         |parent| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::cells::{NONE, Shown, UNKNOWN, cells, or};
+use super::cells::{NONE, PrintedObject, UNKNOWN, cells, or};
 use crate::api::value::Value;
 
 /// A label that begins like this names a role of a node.
@@ -11,7 +11,7 @@ const ROLE_PREFIX: &str = "node-role.kubernetes.io/";
 const ROLE_LABEL: &str = "kubernetes.io/role";
 
 /// Cells of a node.
-pub fn node(it: &Shown<'_>) -> Vec<Value> {
+pub fn node(it: &PrintedObject<'_>) -> Vec<Value> {
     let info = |field: &str| it.text(&format!("status.nodeInfo.{field}"));
     cells![
         it.name(),
@@ -27,7 +27,7 @@ pub fn node(it: &Shown<'_>) -> Vec<Value> {
     ]
 }
 
-fn status(it: &Shown<'_>) -> String {
+fn status(it: &PrintedObject<'_>) -> String {
     // Of several conditions of one type the last counts.
     let ready = it.items("status.conditions").iter().rev().find(|found| found.str("type") == "Ready");
     let mut status = match ready.map(|ready| ready.str("status")) {
@@ -42,7 +42,7 @@ fn status(it: &Shown<'_>) -> String {
     status
 }
 
-fn roles(it: &Shown<'_>) -> String {
+fn roles(it: &PrintedObject<'_>) -> String {
     let labels = it.at("metadata.labels").and_then(Value::fields).into_iter().flatten();
     let roles: BTreeSet<&str> = labels
         .filter_map(|(key, value)| match key.strip_prefix(ROLE_PREFIX) {
@@ -55,13 +55,13 @@ fn roles(it: &Shown<'_>) -> String {
     roles.into_iter().collect::<Vec<_>>().join(",")
 }
 
-fn address<'a>(it: &Shown<'a>, kind: &str) -> &'a str {
+fn address<'a>(it: &PrintedObject<'a>, kind: &str) -> &'a str {
     let found = it.items("status.addresses").iter().find(|address| address.str("type") == kind);
     found.map_or(NONE, |address| address.str("address"))
 }
 
 /// Cells of a runtime class.
-pub fn runtime_class(it: &Shown<'_>) -> Vec<Value> {
+pub fn runtime_class(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![it.name(), it.text("handler"), it.age()]
 }
 

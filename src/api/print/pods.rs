@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::age;
-use super::cells::{NONE, Shown, cells, holds, instant, int, items, or, text};
+use super::cells::{NONE, PrintedObject, cells, holds, instant, int, items, or, text};
 use crate::api::value::Value;
 
 /// How a pod has ended.
@@ -27,7 +27,7 @@ pub fn completion(pod: &Value) -> Option<Completion> {
 }
 
 /// Cells of a pod.
-pub fn pod(it: &Shown<'_>) -> Vec<Value> {
+pub fn pod(it: &PrintedObject<'_>) -> Vec<Value> {
     let summary = Summary::of(it);
     let restarts = match summary.restarts.last {
         Some(last) if summary.restarts.count != 0 => {
@@ -72,7 +72,7 @@ impl Restarts {
 }
 
 impl Summary {
-    fn of(it: &Shown<'_>) -> Summary {
+    fn of(it: &PrintedObject<'_>) -> Summary {
         let conditions = it.items("status.conditions");
         let gated = conditions
             .iter()
@@ -92,9 +92,9 @@ impl Summary {
             summary.restarts = of_sidecars;
             summary.of_containers(it, conditions);
         }
-        if it.is_going() && it.text("status.reason") == "NodeLost" {
+        if it.is_terminating() && it.text("status.reason") == "NodeLost" {
             summary.word = "Unknown".to_owned();
-        } else if it.is_going() && completion(it.object).is_none() {
+        } else if it.is_terminating() && completion(it.object).is_none() {
             summary.word = "Terminating".to_owned();
         }
         summary
@@ -102,7 +102,7 @@ impl Summary {
 
     /// Takes in the init containers up to the first that holds the others up. Tells whether there is one, and the
     /// restarts of those that go on running beside the containers.
-    fn of_init_containers(&mut self, it: &Shown<'_>) -> (bool, Restarts) {
+    fn of_init_containers(&mut self, it: &PrintedObject<'_>) -> (bool, Restarts) {
         let specs = it.items("spec.initContainers");
         // The last of a name counts.
         let sidecars: BTreeMap<&str, bool> =
@@ -136,7 +136,7 @@ impl Summary {
     }
 
     /// Takes in the containers. The first one has the last word.
-    fn of_containers(&mut self, it: &Shown<'_>, conditions: &[Value]) {
+    fn of_containers(&mut self, it: &PrintedObject<'_>, conditions: &[Value]) {
         let mut has_running = false;
         for status in it.items("status.containerStatuses").iter().rev() {
             self.restarts.add(status);
@@ -179,7 +179,7 @@ fn is_true_in_any(conditions: &[Value], kind: &str) -> bool {
 }
 
 /// How many of the conditions that must hold besides readiness do.
-fn readiness_gates(it: &Shown<'_>) -> String {
+fn readiness_gates(it: &PrintedObject<'_>) -> String {
     let gates = items(it.object, "spec.readinessGates");
     if gates.is_empty() {
         return NONE.to_owned();

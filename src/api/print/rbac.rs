@@ -1,10 +1,10 @@
 //! Rows of roles and bindings.
 
-use super::cells::{Shown, cells};
+use super::cells::{PrintedObject, cells};
 use crate::api::value::Value;
 
 /// Cells of a binding of a role.
-pub fn binding(it: &Shown<'_>) -> Vec<Value> {
+pub fn binding(it: &PrintedObject<'_>) -> Vec<Value> {
     let of_kind = |kind: &str| {
         let subjects = it.items("subjects").iter().filter(|subject| subject.str("kind") == kind);
         let names = subjects.map(|subject| match kind {

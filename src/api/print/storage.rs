@@ -1,9 +1,9 @@
 //! Rows of volumes, claims, drivers and classes.
 
 use super::Printer;
-use super::cells::{NONE, Shown, UNSET, cells, joined, or, quantity, texts};
+use super::cells::{NONE, PrintedObject, UNSET, cells, joined, or, quantity, texts};
 use crate::api::value::Value;
-use crate::api::words::annotations::{DEFAULT_STORAGE_CLASS, STORAGE_CLASS};
+use crate::api::well_known::annotations::{DEFAULT_STORAGE_CLASS, STORAGE_CLASS};
 
 /// The annotation that makes a class of volume attributes the default.
 const DEFAULT_ATTRIBUTES: &[&str] = &["volumeattributesclass.alpha.kubernetes.io/is-default-class"];
@@ -29,7 +29,7 @@ pub fn printer(kind: &str) -> Option<Printer> {
 }
 
 /// Cells of a persistent volume.
-pub fn volume(it: &Shown<'_>) -> Vec<Value> {
+pub fn volume(it: &PrintedObject<'_>) -> Vec<Value> {
     let claim = it.at("spec.claimRef");
     let claim = claim.map(|claim| format!("{}/{}", claim.str("namespace"), claim.str("name")));
     cells![
@@ -48,7 +48,7 @@ pub fn volume(it: &Shown<'_>) -> Vec<Value> {
 }
 
 /// Cells of a claim of a volume. Size and modes are those of the volume it is bound to.
-pub fn claim(it: &Shown<'_>) -> Vec<Value> {
+pub fn claim(it: &PrintedObject<'_>) -> Vec<Value> {
     let volume = it.text("spec.volumeName");
     let (capacity, modes) = match volume {
         "" => ("", String::new()),
@@ -67,15 +67,15 @@ pub fn claim(it: &Shown<'_>) -> Vec<Value> {
     ]
 }
 
-fn phase<'a>(it: &Shown<'a>) -> &'a str {
-    if it.is_going() { "Terminating" } else { it.text("status.phase") }
+fn phase<'a>(it: &PrintedObject<'a>) -> &'a str {
+    if it.is_terminating() { "Terminating" } else { it.text("status.phase") }
 }
 
-fn class_name<'a>(it: &Shown<'a>) -> &'a str {
+fn class_name<'a>(it: &PrintedObject<'a>) -> &'a str {
     it.note("annotations", STORAGE_CLASS).unwrap_or_else(|| it.text("spec.storageClassName"))
 }
 
-fn or_unset<'a>(it: &Shown<'a>, path: &str) -> &'a str {
+fn or_unset<'a>(it: &PrintedObject<'a>, path: &str) -> &'a str {
     it.at(path).and_then(Value::as_str).unwrap_or(UNSET)
 }
 
@@ -84,7 +84,7 @@ fn access_modes(modes: &[Value]) -> String {
     shown.map(|(_, short)| *short).collect::<Vec<_>>().join(",")
 }
 
-fn class(it: &Shown<'_>) -> Vec<Value> {
+fn class(it: &PrintedObject<'_>) -> Vec<Value> {
     let or_else = |path: &str, otherwise: &'static str| {
         it.at(path).and_then(Value::as_str).unwrap_or(otherwise).to_owned()
     };
@@ -98,17 +98,17 @@ fn class(it: &Shown<'_>) -> Vec<Value> {
     ]
 }
 
-fn attributes_class(it: &Shown<'_>) -> Vec<Value> {
+fn attributes_class(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![name_or_default(it, DEFAULT_ATTRIBUTES), it.text("driverName"), it.age()]
 }
 
 /// The name of a class, marked if it is the one that counts where none is named.
-fn name_or_default(it: &Shown<'_>, annotations: &[&str]) -> String {
+fn name_or_default(it: &PrintedObject<'_>, annotations: &[&str]) -> String {
     let is_default = annotations.iter().any(|name| it.note("annotations", name) == Some("true"));
     format!("{}{}", it.name(), if is_default { " (default)" } else { "" })
 }
 
-fn driver(it: &Shown<'_>) -> Vec<Value> {
+fn driver(it: &PrintedObject<'_>) -> Vec<Value> {
     let tokens = it.at("spec.tokenRequests").map_or_else(
         || UNSET.to_owned(),
         |tokens| tokens.items().iter().map(|token| token.str("audience")).collect::<Vec<_>>().join(","),
@@ -125,7 +125,7 @@ fn driver(it: &Shown<'_>) -> Vec<Value> {
     ]
 }
 
-fn attachment(it: &Shown<'_>) -> Vec<Value> {
+fn attachment(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![
         it.name(),
         it.text("spec.attacher"),

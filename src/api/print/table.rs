@@ -3,7 +3,7 @@
 use super::Completion;
 use super::columns::ColumnDefinition;
 use crate::api::codec::json::{write_string, write_value};
-use crate::api::form::MetaVersion;
+use crate::api::response_format::MetaVersion;
 use crate::api::value::Value;
 
 /// Appends the beginning of a table, up to the bracket that opens its rows. `list_meta` is the JSON of the metadata.

@@ -1,7 +1,7 @@
 //! Rows of workload resources.
 
 use super::Printer;
-use super::cells::{NONE, Shown, cells, items};
+use super::cells::{NONE, PrintedObject, cells, items};
 use super::labels::{labels, requirements, selector};
 use crate::api::value::Value;
 
@@ -24,7 +24,7 @@ pub fn containers(pod_spec: Option<&Value>) -> (String, String) {
     (all("name"), all("image"))
 }
 
-fn deployment(it: &Shown<'_>) -> Vec<Value> {
+fn deployment(it: &PrintedObject<'_>) -> Vec<Value> {
     let (names, images) = containers(it.at("spec.template.spec"));
     let selector = requirements(it.at("spec.selector")).unwrap_or_else(|| "<invalid>".to_owned());
     cells![
@@ -39,16 +39,16 @@ fn deployment(it: &Shown<'_>) -> Vec<Value> {
     ]
 }
 
-fn stateful_set(it: &Shown<'_>) -> Vec<Value> {
+fn stateful_set(it: &PrintedObject<'_>) -> Vec<Value> {
     let (names, images) = containers(it.at("spec.template.spec"));
     cells![it.name(), ready_of_desired(it), it.age(), names, images]
 }
 
-fn ready_of_desired(it: &Shown<'_>) -> String {
+fn ready_of_desired(it: &PrintedObject<'_>) -> String {
     format!("{}/{}", it.int("status.readyReplicas"), it.int("spec.replicas"))
 }
 
-fn replica_set(it: &Shown<'_>) -> Vec<Value> {
+fn replica_set(it: &PrintedObject<'_>) -> Vec<Value> {
     let (names, images) = containers(it.at("spec.template.spec"));
     let mut cells = replicas(it);
     cells.extend(cells![names, images, selector(it.at("spec.selector"))]);
@@ -56,14 +56,14 @@ fn replica_set(it: &Shown<'_>) -> Vec<Value> {
 }
 
 /// Cells of a replication controller.
-pub fn replication_controller(it: &Shown<'_>) -> Vec<Value> {
+pub fn replication_controller(it: &PrintedObject<'_>) -> Vec<Value> {
     let (names, images) = containers(it.at("spec.template.spec"));
     let mut cells = replicas(it);
     cells.extend(cells![names, images, labels(it.at("spec.selector"))]);
     cells
 }
 
-fn replicas(it: &Shown<'_>) -> Vec<Value> {
+fn replicas(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![
         it.name(),
         it.int("spec.replicas"),
@@ -73,7 +73,7 @@ fn replicas(it: &Shown<'_>) -> Vec<Value> {
     ]
 }
 
-fn daemon_set(it: &Shown<'_>) -> Vec<Value> {
+fn daemon_set(it: &PrintedObject<'_>) -> Vec<Value> {
     let (names, images) = containers(it.at("spec.template.spec"));
     cells![
         it.name(),
@@ -90,7 +90,7 @@ fn daemon_set(it: &Shown<'_>) -> Vec<Value> {
     ]
 }
 
-fn controller_revision(it: &Shown<'_>) -> Vec<Value> {
+fn controller_revision(it: &PrintedObject<'_>) -> Vec<Value> {
     let owners = it.items("metadata.ownerReferences");
     let controller =
         owners.iter().find(|owner| owner.get("controller").and_then(Value::as_bool) == Some(true));
@@ -110,13 +110,13 @@ fn controller_revision(it: &Shown<'_>) -> Vec<Value> {
 }
 
 /// Cells of a pod template.
-pub fn pod_template(it: &Shown<'_>) -> Vec<Value> {
+pub fn pod_template(it: &PrintedObject<'_>) -> Vec<Value> {
     let (names, images) = containers(it.at("template.spec"));
     cells![it.name(), names, images, labels(it.at("template.metadata.labels"))]
 }
 
 /// Cells of a disruption budget.
-pub fn disruption_budget(it: &Shown<'_>) -> Vec<Value> {
+pub fn disruption_budget(it: &PrintedObject<'_>) -> Vec<Value> {
     cells![
         it.name(),
         number_or_percent(it.at("spec.minAvailable")),

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::usage::{Change, Meter};
+use super::usage::{Change, UsageEvaluator};
 use super::{Features, Limited, Quota, Scope};
-use crate::api::amounts::Amounts;
+use crate::api::resource_list::ResourceList;
 use crate::api::schema::quantity::Quantity;
 use crate::api::status::GroupResource;
 use crate::api::value::Value;
@@ -29,7 +29,7 @@ pub struct Request<'a> {
 impl Request<'_> {
     /// Whether the write can add usage. If not, no quota need be read.
     pub fn charges(&self, features: Features) -> bool {
-        let meter = Meter::of(self.of, features);
+        let meter = UsageEvaluator::of(self.of, features);
         meter.is_some_and(|meter| meter.charges(self.change, self.subresource, self.new, self.old))
     }
 }
@@ -48,7 +48,7 @@ fn forbidden<T>(why: String) -> Result<T, Refusal> {
 }
 
 /// The new usage of quotas that change, by index.
-pub type Charges = BTreeMap<usize, Amounts>;
+pub type Charges = BTreeMap<usize, ResourceList>;
 
 /// Checks a write against all quotas of its namespace.
 pub fn check(
@@ -57,7 +57,7 @@ pub fn check(
     limited: &[Limited],
     features: Features,
 ) -> Result<Charges, Refusal> {
-    let Some(meter) = Meter::of(request.of, features) else { return Ok(Charges::new()) };
+    let Some(meter) = UsageEvaluator::of(request.of, features) else { return Ok(Charges::new()) };
     if !meter.charges(request.change, request.subresource, request.new, request.old) {
         return Ok(Charges::new());
     }
@@ -97,7 +97,7 @@ pub fn check(
 fn concerned<'q>(
     quotas: &'q [Quota],
     request: &Request<'_>,
-    meter: &Meter<'_>,
+    meter: &UsageEvaluator<'_>,
 ) -> Result<Vec<(usize, &'q Quota)>, Refusal> {
     let mut concerned = Vec::new();
     for (index, quota) in quotas.iter().enumerate().filter(|(_, quota)| meter.matches(quota, request.new)) {
@@ -123,7 +123,7 @@ fn require_cover(
     quotas: &[Quota],
     concerned: &[(usize, &Quota)],
     request: &Request<'_>,
-    (meter, input): (&Meter<'_>, &Amounts),
+    (meter, input): (&UsageEvaluator<'_>, &ResourceList),
     limited: &[Limited],
 ) -> Result<(), Refusal> {
     if limited.is_empty() {
@@ -161,7 +161,7 @@ fn require_cover(
 }
 
 /// The new usage of a quota; `None` if it does not change.
-fn charge(quota: &Quota, demand: &Amounts, subresource: &str) -> Result<Option<Amounts>, Refusal> {
+fn charge(quota: &Quota, demand: &ResourceList, subresource: &str) -> Result<Option<ResourceList>, Refusal> {
     let mut used = quota.used.clone();
     let mut exceeded = Vec::new();
     for (name, amount) in demand {
@@ -176,7 +176,7 @@ fn charge(quota: &Quota, demand: &Amounts, subresource: &str) -> Result<Option<A
     if exceeded.is_empty() {
         return Ok((used != quota.used).then_some(used));
     }
-    let shown = |amounts: &Amounts| {
+    let shown = |amounts: &ResourceList| {
         let parts = exceeded.iter().filter_map(|name| Some(format!("{name}={}", amounts.get(*name)?)));
         parts.collect::<Vec<_>>().join(",")
     };
@@ -189,17 +189,17 @@ fn charge(quota: &Quota, demand: &Amounts, subresource: &str) -> Result<Option<A
     ))
 }
 
-fn names_where(amounts: &Amounts, is: impl Fn(&Quantity) -> bool) -> Vec<&str> {
+fn names_where(amounts: &ResourceList, is: impl Fn(&Quantity) -> bool) -> Vec<&str> {
     amounts.iter().filter(|(_, amount)| is(amount)).map(|(name, _)| name.as_str()).collect()
 }
 
-fn positive(mut amounts: Amounts) -> Amounts {
+fn positive(mut amounts: ResourceList) -> ResourceList {
     amounts.retain(|_, amount| !amount.is_zero() && !amount.is_negative());
     amounts
 }
 
 /// The growth of usage; the quota controller subtracts, not a write.
-fn growth(new: &Amounts, old: &Amounts) -> Amounts {
+fn growth(new: &ResourceList, old: &ResourceList) -> ResourceList {
     let grown = new.iter().map(|(name, amount)| {
         let more = old.get(name).map_or_else(|| amount.clone(), |old| amount.minus(old));
         (name.clone(), more)

@@ -19,10 +19,10 @@ pub use check::{Refusal, Request, check};
 pub use limited::Limited;
 pub use scope::Scope;
 pub use tally::Tally;
-pub use usage::Meter;
+pub use usage::UsageEvaluator;
 
-use super::amounts::{self, Amounts};
 use super::meta;
+use super::resource_list::{self, ResourceList};
 use super::value::Value;
 
 /// The feature gates that change how usage is counted.
@@ -46,9 +46,9 @@ pub struct Quota {
     /// The name, for messages.
     pub name: String,
     /// The limits in its status: a spec that the controller has not processed yet has no effect.
-    pub hard: Amounts,
+    pub hard: ResourceList,
     /// The current usage.
-    pub used: Amounts,
+    pub used: ResourceList,
     /// The scopes; empty for everything.
     pub scopes: Vec<Scope>,
 }
@@ -58,8 +58,8 @@ impl Quota {
     pub fn read(object: &Value) -> Quota {
         Quota {
             name: meta::name(object).to_owned(),
-            hard: amounts::read(object.at(&["status", "hard"])),
-            used: amounts::read(object.at(&["status", "used"])),
+            hard: resource_list::read(object.at(&["status", "hard"])),
+            used: resource_list::read(object.at(&["status", "used"])),
             scopes: Scope::of_quota(object.get("spec").unwrap_or(&Value::Null)),
         }
     }

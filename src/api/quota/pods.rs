@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Features;
 use super::usage::one;
-use crate::api::amounts::{self, Amounts};
 use crate::api::kinds::core::resources::{COMPUTE, is_extended, is_huge_page, is_native, is_quota_huge_page};
 use crate::api::meta;
+use crate::api::resource_list::{self, ResourceList};
 use crate::api::schema::time;
 use crate::api::value::Value;
 
@@ -28,28 +28,28 @@ pub fn use_resource(name: &str) -> bool {
 }
 
 /// The usage of a pod at a time, in seconds.
-pub fn usage(pod: &Value, features: Features, now: i64) -> Amounts {
-    let mut used = Amounts::from([(COUNT.to_owned(), one())]);
+pub fn usage(pod: &Value, features: Features, now: i64) -> ResourceList {
+    let mut used = ResourceList::from([(COUNT.to_owned(), one())]);
     if is_over(pod, now) {
         return used;
     }
     let statuses = if features.resized_pods { statuses(pod) } else { BTreeMap::new() };
     let mut requests = total(pod, "requests", &statuses, features);
     let mut limits = total(pod, "limits", &statuses, features);
-    let overhead = amounts::read(pod.at(&["spec", "overhead"]));
-    amounts::add(&mut requests, &overhead);
+    let overhead = resource_list::read(pod.at(&["spec", "overhead"]));
+    resource_list::add(&mut requests, &overhead);
     // Overhead is not added to an unlimited resource.
     let overhead =
         overhead.into_iter().filter(|(name, _)| limits.get(name).is_some_and(|limit| !limit.is_zero()));
-    let overhead: Amounts = overhead.collect();
-    amounts::add(&mut limits, &overhead);
-    amounts::add(&mut used, &named(&requests, &limits));
+    let overhead: ResourceList = overhead.collect();
+    resource_list::add(&mut limits, &overhead);
+    resource_list::add(&mut used, &named(&requests, &limits));
     used
 }
 
 /// Requests and limits under the names of quotas.
-fn named(requests: &Amounts, limits: &Amounts) -> Amounts {
-    let mut used = Amounts::from([(PODS.to_owned(), one())]);
+fn named(requests: &ResourceList, limits: &ResourceList) -> ResourceList {
+    let mut used = ResourceList::from([(PODS.to_owned(), one())]);
     for (name, amount) in requests {
         let of_nodes = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || is_huge_page(name);
         if of_nodes {
@@ -87,10 +87,10 @@ fn statuses(pod: &Value) -> BTreeMap<&str, &Value> {
 }
 
 /// The requests or limits of a pod without its overhead.
-fn total(pod: &Value, field: &str, statuses: &BTreeMap<&str, &Value>, features: Features) -> Amounts {
+fn total(pod: &Value, field: &str, statuses: &BTreeMap<&str, &Value>, features: Features) -> ResourceList {
     let infeasible = is_resize_infeasible(pod);
-    let mut all = amounts::together(pod, |container, lasting| {
-        let wanted = amounts::read(container.at(&["resources", field]));
+    let mut all = resource_list::together(pod, |container, lasting| {
+        let wanted = resource_list::read(container.at(&["resources", field]));
         let running = statuses.get(container.str("name")).filter(|_| lasting);
         match running.filter(|status| status.get("resources").is_some()) {
             Some(status) => resized(wanted, status, field, infeasible),
@@ -98,19 +98,19 @@ fn total(pod: &Value, field: &str, statuses: &BTreeMap<&str, &Value>, features: 
         }
     });
     if features.pod_resources {
-        let whole = amounts::read(pod.at(&["spec", "resources", field]));
-        all.extend(whole.into_iter().filter(|(name, _)| amounts::is_for_whole_pods(name)));
+        let whole = resource_list::read(pod.at(&["spec", "resources", field]));
+        all.extend(whole.into_iter().filter(|(name, _)| resource_list::is_for_whole_pods(name)));
     }
     all
 }
 
 /// The usage of a container during a resize: the maximum of the allocated and the requested resources. An infeasible request does
 /// not count.
-fn resized(wanted: Amounts, status: &Value, field: &str, infeasible: bool) -> Amounts {
-    let mut held = if infeasible { Amounts::new() } else { wanted };
-    amounts::raise(&mut held, &amounts::read(status.at(&["resources", field])));
+fn resized(wanted: ResourceList, status: &Value, field: &str, infeasible: bool) -> ResourceList {
+    let mut held = if infeasible { ResourceList::new() } else { wanted };
+    resource_list::raise(&mut held, &resource_list::read(status.at(&["resources", field])));
     if field == "requests" {
-        amounts::raise(&mut held, &amounts::read(status.get("allocatedResources")));
+        resource_list::raise(&mut held, &resource_list::read(status.get("allocatedResources")));
     }
     held
 }
@@ -129,7 +129,7 @@ pub fn must_specify<'a>(
 ) -> Option<String> {
     let asks_as_whole = |field: &&str| {
         let asked = pod.at(&["spec", "resources", field]).and_then(Value::fields);
-        asked.is_some_and(|asked| asked.keys().any(|name| amounts::is_for_whole_pods(name)))
+        asked.is_some_and(|asked| asked.keys().any(|name| resource_list::is_for_whole_pods(name)))
     };
     if features.pod_resources && ["requests", "limits"].iter().any(asks_as_whole) {
         return None;

@@ -1,9 +1,9 @@
 //! Counts the usage of a namespace from its objects. The quota controller passes each object to the tally of each quota; the
 //! result is the quota's status.
 
-use super::usage::{Meter, number};
+use super::usage::{UsageEvaluator, number};
 use super::{Features, Scope};
-use crate::api::amounts::{self, Amounts};
+use crate::api::resource_list::{self, ResourceList};
 use crate::api::status::GroupResource;
 use crate::api::value::Value;
 
@@ -11,7 +11,7 @@ use crate::api::value::Value;
 #[derive(Clone, Debug)]
 pub struct Tally {
     scopes: Vec<Scope>,
-    used: Amounts,
+    used: ResourceList,
     features: Features,
 }
 
@@ -22,7 +22,8 @@ impl Tally {
         types: impl Iterator<Item = GroupResource<'a>>,
         features: Features,
     ) -> Tally {
-        let meters: Vec<Meter<'_>> = types.filter_map(|of| Meter::of(of, features)).collect();
+        let meters: Vec<UsageEvaluator<'_>> =
+            types.filter_map(|of| UsageEvaluator::of(of, features)).collect();
         let hard = spec.get("hard").and_then(Value::fields).into_iter().flatten();
         let used = hard
             .map(|(name, _)| name)
@@ -34,22 +35,22 @@ impl Tally {
 
     /// Whether objects of a type matter. Others need not be read.
     pub fn counts(&self, of: GroupResource<'_>) -> bool {
-        let meter = Meter::of(of, self.features);
+        let meter = UsageEvaluator::of(of, self.features);
         meter.is_some_and(|meter| self.used.keys().any(|name| meter.measures(name)))
     }
 
     /// Counts an object at a time, in seconds.
     pub fn add(&mut self, of: GroupResource<'_>, object: &Value, now: i64) {
-        let Some(meter) = Meter::of(of, self.features) else { return };
+        let Some(meter) = UsageEvaluator::of(of, self.features) else { return };
         if self.scopes.iter().all(|scope| meter.is_in(object, scope)) {
             let mut usage = meter.usage(object, now);
             usage.retain(|name, _| self.used.contains_key(name));
-            amounts::add(&mut self.used, &usage);
+            resource_list::add(&mut self.used, &usage);
         }
     }
 
     /// The total usage.
-    pub fn end(self) -> Amounts {
+    pub fn end(self) -> ResourceList {
         self.used
     }
 }

@@ -2,12 +2,12 @@
 
 use super::scope::has_deadline;
 use super::{Features, Quota, Scope, pods};
-use crate::api::amounts::{self, Amounts};
 use crate::api::meta;
+use crate::api::resource_list::{self, ResourceList};
 use crate::api::schema::quantity::Quantity;
 use crate::api::status::GroupResource;
 use crate::api::value::Value;
-use crate::api::words::annotations;
+use crate::api::well_known::annotations;
 
 /// Between the name of a storage class and the counted resource.
 const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
@@ -37,7 +37,7 @@ const IGNORED: [(&str, &str); 10] = [
 
 /// How the objects of one type are measured.
 #[derive(Clone, Copy, Debug)]
-pub struct Meter<'a> {
+pub struct UsageEvaluator<'a> {
     of: GroupResource<'a>,
     what: What,
     features: Features,
@@ -61,9 +61,9 @@ pub enum Change {
     Update,
 }
 
-impl<'a> Meter<'a> {
+impl<'a> UsageEvaluator<'a> {
     /// The meter of a type; `None` for types that quotas do not count.
-    pub fn of(of: GroupResource<'a>, features: Features) -> Option<Meter<'a>> {
+    pub fn of(of: GroupResource<'a>, features: Features) -> Option<UsageEvaluator<'a>> {
         if IGNORED.contains(&(of.group, of.resource)) {
             return None;
         }
@@ -74,7 +74,7 @@ impl<'a> Meter<'a> {
             ("resource.k8s.io", "resourceclaims") if features.device_claims => What::Devices,
             _ => What::Objects,
         };
-        Some(Meter { of, what, features })
+        Some(UsageEvaluator { of, what, features })
     }
 
     /// Whether such a write can add usage. Answers true if the states are needed to know.
@@ -154,14 +154,14 @@ impl<'a> Meter<'a> {
     }
 
     /// The usage of an object at a time, in seconds.
-    pub fn usage(&self, object: &Value, now: i64) -> Amounts {
+    pub fn usage(&self, object: &Value, now: i64) -> ResourceList {
         match self.what {
             What::Pods => pods::usage(object, self.features, now),
             What::Services => service(object),
             What::Claims => self.claim(object),
             What::Devices => self.devices(object),
             What::Objects => {
-                let mut used = Amounts::from([(self.count_name(), one())]);
+                let mut used = ResourceList::from([(self.count_name(), one())]);
                 if self.measures(self.of.resource) {
                     used.insert(self.of.resource.to_owned(), one());
                 }
@@ -170,8 +170,8 @@ impl<'a> Meter<'a> {
         }
     }
 
-    fn claim(&self, claim: &Value) -> Amounts {
-        let mut used = Amounts::from([(self.count_name(), one())]);
+    fn claim(&self, claim: &Value) -> ResourceList {
+        let mut used = ResourceList::from([(self.count_name(), one())]);
         let old_class = meta::of(claim)
             .get("annotations")
             .and_then(|annotations| annotations.get(annotations::STORAGE_CLASS));
@@ -190,18 +190,18 @@ impl<'a> Meter<'a> {
 
     /// The charged size of a claim, in whole bytes.
     fn claim_size(&self, claim: &Value) -> Option<Quantity> {
-        let amount = |path: &[&str]| amounts::read(claim.at(path)).remove("storage");
+        let amount = |path: &[&str]| resource_list::read(claim.at(path)).remove("storage");
         let wanted = amount(&["spec", "resources", "requests"])?.in_wholes();
         let allocated = amount(&["status", "allocatedResources"]).filter(|_| self.features.failed_expansion);
         Some(allocated.filter(|allocated| *allocated > wanted).map_or(wanted, Quantity::in_wholes))
     }
 
-    fn devices(&self, claim: &Value) -> Amounts {
-        let mut used = Amounts::from([(self.count_name(), one())]);
+    fn devices(&self, claim: &Value) -> ResourceList {
+        let mut used = ResourceList::from([(self.count_name(), one())]);
         let requests = claim.at(&["spec", "devices", "requests"]).map(Value::items).unwrap_or_default();
         for request in requests {
             // For alternatives the worst case per class counts.
-            let mut worst = Amounts::new();
+            let mut worst = ResourceList::new();
             let choices = request.get("firstAvailable").map(Value::items).unwrap_or_default();
             let own = request.get("exactly").unwrap_or(request);
             for choice in if choices.is_empty() { std::slice::from_ref(own) } else { choices } {
@@ -211,15 +211,15 @@ impl<'a> Meter<'a> {
                     _ => 0,
                 };
                 let name = format!("{}{DEVICE_CLASS}", choice.str("deviceClassName"));
-                amounts::raise(&mut worst, &Amounts::from([(name, number(count))]));
+                resource_list::raise(&mut worst, &ResourceList::from([(name, number(count))]));
             }
-            amounts::add(&mut used, &worst);
+            resource_list::add(&mut used, &worst);
         }
         used
     }
 }
 
-fn service(service: &Value) -> Amounts {
+fn service(service: &Value) -> ResourceList {
     let spec = service.get("spec").unwrap_or(&Value::Null);
     let ports = spec.get("ports").map(Value::items).unwrap_or_default();
     let chosen = |port: &&Value| port.get("nodePort").and_then(Value::as_int).is_some_and(|port| port != 0);
@@ -258,11 +258,11 @@ mod tests {
     use super::*;
     use crate::api::kinds::testing::object;
 
-    fn meter<'a>(group: &'a str, resource: &'a str, features: Features) -> Meter<'a> {
-        Meter::of(GroupResource { group, resource }, features).unwrap()
+    fn meter<'a>(group: &'a str, resource: &'a str, features: Features) -> UsageEvaluator<'a> {
+        UsageEvaluator::of(GroupResource { group, resource }, features).unwrap()
     }
 
-    fn shown(meter: &Meter<'_>, text: &str) -> String {
+    fn shown(meter: &UsageEvaluator<'_>, text: &str) -> String {
         let used = meter.usage(&object(text), 0);
         assert!(used.keys().all(|name| meter.measures(name)), "{used:?}");
         used.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(",")
@@ -288,7 +288,7 @@ mod tests {
             assert!(!deployments.measures(other), "{other}");
         }
         for (group, resource) in [("", "events"), ("events.k8s.io", "events"), ("", "bindings")] {
-            assert!(Meter::of(GroupResource { group, resource }, USUAL).is_none(), "{resource}");
+            assert!(UsageEvaluator::of(GroupResource { group, resource }, USUAL).is_none(), "{resource}");
         }
     }
 

@@ -12,16 +12,16 @@ use crate::api::value::Value;
 
 /// The relevant parts of one role.
 #[derive(Debug, Default, PartialEq)]
-struct Known {
+struct ClusterRoleInfo {
     labels: Option<Value>,
     /// Its aggregation rule; `None` if its rules are its own.
     selectors: Option<Vec<Value>>,
 }
 
-impl Known {
-    fn of(role: &Value) -> Known {
+impl ClusterRoleInfo {
+    fn of(role: &Value) -> ClusterRoleInfo {
         let selectors = role.at(&["aggregationRule", "clusterRoleSelectors"]);
-        Known {
+        ClusterRoleInfo {
             labels: meta::of(role).get("labels").cloned(),
             selectors: role
                 .get("aggregationRule")
@@ -36,12 +36,12 @@ impl Known {
 
 /// All ClusterRoles, as far as aggregation needs them.
 #[derive(Debug, Default)]
-pub struct Gatherers(BTreeMap<String, Known>);
+pub struct RoleAggregator(BTreeMap<String, ClusterRoleInfo>);
 
-impl Gatherers {
+impl RoleAggregator {
     /// Adds a role, or replaces its older state. Answers the roles whose rules may change.
     pub fn put(&mut self, name: &str, role: &Value) -> BTreeSet<String> {
-        let known = Known::of(role);
+        let known = ClusterRoleInfo::of(role);
         let gathers = known.selectors.is_some();
         let old = self.0.insert(name.to_owned(), known);
         let known = self.0.get(name);
@@ -99,7 +99,7 @@ impl Gatherers {
         Some(sources)
     }
 
-    fn next_to(&self, selectors: &[Value]) -> Vec<(&str, &Known)> {
+    fn next_to(&self, selectors: &[Value]) -> Vec<(&str, &ClusterRoleInfo)> {
         let found = selectors.iter().flat_map(|one| {
             self.0.iter().filter(|(_, known)| selector_matches(Some(one), known.labels.as_ref()))
         });
@@ -134,8 +134,8 @@ mod tests {
         role
     }
 
-    fn all(roles: &[(&str, &[&str], &[&str])]) -> Gatherers {
-        let mut all = Gatherers::default();
+    fn all(roles: &[(&str, &[&str], &[&str])]) -> RoleAggregator {
+        let mut all = RoleAggregator::default();
         for (name, labels, gathers) in roles {
             all.put(name, &role(labels, gathers));
         }
@@ -189,9 +189,9 @@ mod tests {
         for name in ["a", "b", "c"] {
             assert_eq!(ring.sources(name), Some(vec!["leaf"]), "{name}");
         }
-        let mut chain = Gatherers::default();
+        let mut chain = RoleAggregator::default();
         for at in 0..20_000 {
-            chain.0.insert(format!("{at:05}"), Known::default());
+            chain.0.insert(format!("{at:05}"), ClusterRoleInfo::default());
         }
         chain.put("x", &role(&["x"], &["x"]));
         chain.put("deep", &role(&[], &["x"]));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::role::Role;
-use super::rule::{Ask, Rule, Words};
+use super::rule::{PreparedAction, Rule, StringList};
 use crate::api::field::quoted;
 use crate::api::limits::{RIGHTS_COMPARED, ROLE_PERMISSIONS};
 
@@ -41,7 +41,7 @@ pub fn missing<'a>(held: &[&Role], wanted: impl IntoIterator<Item = &'a Rule>) -
 }
 
 /// Whether one of the roles allows this. `None` if the budget is exceeded.
-fn is_held(held: &[&Role], ask: &Ask<'_>, words_left: &mut usize) -> Option<bool> {
+fn is_held(held: &[&Role], ask: &PreparedAction<'_>, words_left: &mut usize) -> Option<bool> {
     for role in held {
         if role.allows_within(ask, words_left)? {
             return Some(true);
@@ -74,9 +74,9 @@ fn permissions(rule: &Rule) -> Option<usize> {
 /// Visits each single permission of a rule, as a question and as a rule, until the visitor stops.
 fn for_each_permission(
     rule: &Rule,
-    mut take: impl FnMut(&Ask<'_>, &dyn Fn() -> Rule) -> Option<()>,
+    mut take: impl FnMut(&PreparedAction<'_>, &dyn Fn() -> Rule) -> Option<()>,
 ) -> Option<()> {
-    let one = |word: &str| -> Words { Box::from([Box::from(word)]) };
+    let one = |word: &str| -> StringList { Box::from([Box::from(word)]) };
     for group in &rule.api_groups {
         for resource in &rule.resources {
             for verb in &rule.verbs {
@@ -88,10 +88,10 @@ fn for_each_permission(
                 };
                 for name in &rule.resource_names {
                     let named = || Rule { resource_names: one(name), ..single() };
-                    take(&Ask::resource(verb, group, resource, name), &named)?;
+                    take(&PreparedAction::resource(verb, group, resource, name), &named)?;
                 }
                 if rule.resource_names.is_empty() {
-                    take(&Ask::resource(verb, group, resource, ""), &single)?;
+                    take(&PreparedAction::resource(verb, group, resource, ""), &single)?;
                 }
             }
         }
@@ -99,7 +99,7 @@ fn for_each_permission(
     for path in &rule.paths {
         for verb in &rule.verbs {
             let single = || Rule { verbs: one(verb), paths: one(path), ..Rule::default() };
-            take(&Ask::path(verb, path), &single)?;
+            take(&PreparedAction::path(verb, path), &single)?;
         }
     }
     Some(())

@@ -15,11 +15,11 @@ use pilothouse_actors::identity::Identity;
 use serde::Deserialize;
 
 use super::role::Role;
-use super::rule::{Ask, Rule, null_is_default};
+use super::rule::{PreparedAction, Rule, null_is_default};
 use crate::api::field::quoted;
 use crate::api::limits::MISSING_ROLES_TOLD;
-use crate::api::words::ACCOUNT_PREFIX;
-use crate::api::words::RBAC_GROUP;
+use crate::api::well_known::ACCOUNT_PREFIX;
+use crate::api::well_known::RBAC_GROUP;
 
 /// The number of role changes after which unused roles are swept.
 const SWEEP_EVERY: usize = 10_000;
@@ -60,21 +60,22 @@ pub struct Binding {
 }
 
 /// The key of a subject.
-enum Whom {
+enum SubjectKey {
     User(String),
     Group(Box<str>),
 }
 
 impl Subject {
     /// The user or group of a subject in a binding of this namespace; `None` for nobody.
-    fn whom(&self, namespace: &str) -> Option<Whom> {
+    fn whom(&self, namespace: &str) -> Option<SubjectKey> {
         match &*self.kind {
-            "User" => Some(Whom::User(self.name.to_string())),
-            "Group" => Some(Whom::Group(self.name.clone())),
+            "User" => Some(SubjectKey::User(self.name.to_string())),
+            "Group" => Some(SubjectKey::Group(self.name.clone())),
             "ServiceAccount" => {
                 let namespace = if self.namespace.is_empty() { namespace } else { &self.namespace };
                 let name = &self.name;
-                (!namespace.is_empty()).then(|| Whom::User(format!("{ACCOUNT_PREFIX}{namespace}:{name}")))
+                (!namespace.is_empty())
+                    .then(|| SubjectKey::User(format!("{ACCOUNT_PREFIX}{namespace}:{name}")))
             }
             _ => None,
         }
@@ -82,8 +83,8 @@ impl Subject {
 
     fn is(&self, who: &Identity, namespace: &str) -> bool {
         match self.whom(namespace) {
-            Some(Whom::User(name)) => who.name == name,
-            Some(Whom::Group(name)) => who.is_in(&name),
+            Some(SubjectKey::User(name)) => who.name == name,
+            Some(SubjectKey::Group(name)) => who.is_in(&name),
             None => false,
         }
     }
@@ -119,12 +120,12 @@ pub fn read_binding(namespace: &str, name: &str, text: &[u8]) -> Option<Binding>
 
 /// The bindings of one user or group, sorted by name.
 #[derive(Debug, Default)]
-struct Held {
+struct SubjectBindings {
     everywhere: Vec<Arc<Binding>>,
     within: HashMap<Box<str>, Vec<Arc<Binding>>>,
 }
 
-impl Held {
+impl SubjectBindings {
     fn add(&mut self, binding: &Arc<Binding>) {
         let list = match &*binding.namespace {
             "" => &mut self.everywhere,
@@ -164,16 +165,16 @@ impl Held {
 }
 
 /// By namespace, then name; cluster-scoped ones have the empty namespace.
-type ByPlace<T> = HashMap<Box<str>, HashMap<Box<str>, Arc<T>>>;
+type ByNamespacedName<T> = HashMap<Box<str>, HashMap<Box<str>, Arc<T>>>;
 
-fn put<T>(places: &mut ByPlace<T>, namespace: &str, name: &str, item: Arc<T>) -> Option<Arc<T>> {
+fn put<T>(places: &mut ByNamespacedName<T>, namespace: &str, name: &str, item: Arc<T>) -> Option<Arc<T>> {
     match places.get_mut(namespace) {
         Some(names) => names.insert(name.into(), item),
         None => places.entry(namespace.into()).or_default().insert(name.into(), item),
     }
 }
 
-fn take<T>(places: &mut ByPlace<T>, namespace: &str, name: &str) -> Option<Arc<T>> {
+fn take<T>(places: &mut ByNamespacedName<T>, namespace: &str, name: &str) -> Option<Arc<T>> {
     let names = places.get_mut(namespace)?;
     let taken = names.remove(name);
     if names.is_empty() {
@@ -238,22 +239,22 @@ impl Pool {
 /// The index. See the module documentation.
 #[derive(Debug, Default)]
 pub struct Index {
-    roles: ByPlace<Role>,
+    roles: ByNamespacedName<Role>,
     /// The shared roles.
     pool: Pool,
     /// Role changes since the last sweep.
     changes: usize,
-    bindings: ByPlace<Binding>,
-    users: HashMap<Box<str>, Held>,
-    groups: HashMap<Box<str>, Held>,
+    bindings: ByNamespacedName<Binding>,
+    users: HashMap<Box<str>, SubjectBindings>,
+    groups: HashMap<Box<str>, SubjectBindings>,
 }
 
 /// A role that a binding names and that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing(pub RoleRef);
+pub struct MissingRole(pub RoleRef);
 
 /// In the words of the reference's caches.
-impl fmt::Display for Missing {
+impl fmt::Display for MissingRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RoleRef { kind, name } = &self.0;
         match &**kind {
@@ -266,7 +267,7 @@ impl fmt::Display for Missing {
 }
 
 /// Notes a missing role: once each, and only a limited number.
-fn tell(missing: &mut Vec<Missing>, lost: Missing) {
+fn tell(missing: &mut Vec<MissingRole>, lost: MissingRole) {
     if missing.len() < MISSING_ROLES_TOLD && !missing.contains(&lost) {
         missing.push(lost);
     }
@@ -274,13 +275,13 @@ fn tell(missing: &mut Vec<Missing>, lost: Missing) {
 
 /// The roles that were examined for one question. Most users have few, which need no hash table.
 #[derive(Default)]
-struct Refused {
+struct ExaminedRoles {
     few: [usize; 8],
     count: usize,
     many: HashSet<usize>,
 }
 
-impl Refused {
+impl ExaminedRoles {
     fn is_new(&mut self, role: &Arc<Role>) -> bool {
         let at = Arc::as_ptr(role).addr();
         if self.few.contains(&at) {
@@ -297,22 +298,22 @@ impl Refused {
 
 /// The result of a question.
 #[derive(Debug)]
-pub enum Found {
+pub enum RuleLookup {
     /// A binding allows it.
-    Allowed(Allowance),
+    Allowed(GrantedBy),
     /// No binding allows it; these roles are missing.
-    Nothing(Vec<Missing>),
+    Nothing(Vec<MissingRole>),
 }
 
 /// Why an action is allowed.
 #[derive(Clone, Debug)]
-pub struct Allowance {
+pub struct GrantedBy {
     binding: Arc<Binding>,
     /// The first of its subjects that matches the user.
     subject: Subject,
 }
 
-impl fmt::Display for Allowance {
+impl fmt::Display for GrantedBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RBAC: allowed by {} to {}", Described(&self.binding), self.subject.kind)?;
         let Subject { kind, name, namespace } = &self.subject;
@@ -367,8 +368,8 @@ impl Index {
         let binding = Arc::new(binding);
         for subject in &binding.subjects {
             match subject.whom(&binding.namespace) {
-                Some(Whom::User(name)) => self.users.entry(name.into()).or_default().add(&binding),
-                Some(Whom::Group(name)) => self.groups.entry(name).or_default().add(&binding),
+                Some(SubjectKey::User(name)) => self.users.entry(name.into()).or_default().add(&binding),
+                Some(SubjectKey::Group(name)) => self.groups.entry(name).or_default().add(&binding),
                 None => {}
             }
         }
@@ -379,7 +380,7 @@ impl Index {
     /// Removes a binding.
     pub fn remove_binding(&mut self, namespace: &str, name: &str) {
         let Some(binding) = take(&mut self.bindings, namespace, name) else { return };
-        let forget = |held: &mut HashMap<Box<str>, Held>, name: &str| {
+        let forget = |held: &mut HashMap<Box<str>, SubjectBindings>, name: &str| {
             if let Some(mine) = held.get_mut(name) {
                 mine.remove(&binding);
                 if mine.is_empty() {
@@ -389,8 +390,8 @@ impl Index {
         };
         for subject in &binding.subjects {
             match subject.whom(namespace) {
-                Some(Whom::User(name)) => forget(&mut self.users, &name),
-                Some(Whom::Group(name)) => forget(&mut self.groups, &name),
+                Some(SubjectKey::User(name)) => forget(&mut self.users, &name),
+                Some(SubjectKey::Group(name)) => forget(&mut self.groups, &name),
                 None => {}
             }
         }
@@ -410,14 +411,14 @@ impl Index {
     }
 
     /// The role that a binding of this namespace names.
-    pub fn role(&self, namespace: &str, role: &RoleRef) -> Result<&Arc<Role>, Missing> {
+    pub fn role(&self, namespace: &str, role: &RoleRef) -> Result<&Arc<Role>, MissingRole> {
         let place = match &*role.kind {
             "ClusterRole" => "",
             "Role" if !namespace.is_empty() => namespace,
-            _ => return Err(Missing(role.clone())),
+            _ => return Err(MissingRole(role.clone())),
         };
         let found = self.roles.get(place).and_then(|names| names.get(&role.name));
-        found.ok_or_else(|| Missing(role.clone()))
+        found.ok_or_else(|| MissingRole(role.clone()))
     }
 
     /// Visits every binding of a user in a namespace, cluster-wide ones first. One that the user has through two groups is
@@ -439,11 +440,11 @@ impl Index {
     }
 
     /// Decides whether a user may do this.
-    pub fn decide(&self, who: &Identity, action: &Action) -> Found {
-        let ask = Ask::from(action);
+    pub fn decide(&self, who: &Identity, action: &Action) -> RuleLookup {
+        let ask = PreparedAction::from(action);
         let mut missing = Vec::new();
         // A role that is bound a thousand times is evaluated once.
-        let mut refused = Refused::default();
+        let mut refused = ExaminedRoles::default();
         let allowed = self.bindings_of(who, namespace_of(action), |binding| {
             match self.role(&binding.namespace, &binding.role) {
                 Ok(role) if !refused.is_new(role) => {}
@@ -453,15 +454,15 @@ impl Index {
             }
             ControlFlow::Continue(())
         });
-        let ControlFlow::Break(binding) = allowed else { return Found::Nothing(missing) };
+        let ControlFlow::Break(binding) = allowed else { return RuleLookup::Nothing(missing) };
         let mut subjects = binding.subjects.iter();
         let subject = subjects.find(|subject| subject.is(who, &binding.namespace));
         let subject = subject.cloned().unwrap_or_default();
-        Found::Allowed(Allowance { binding: Arc::clone(binding), subject })
+        RuleLookup::Allowed(GrantedBy { binding: Arc::clone(binding), subject })
     }
 
     /// The roles of a user in a namespace, and the missing ones.
-    pub fn roles_of(&self, who: &Identity, namespace: &str) -> (Vec<Arc<Role>>, Vec<Missing>) {
+    pub fn roles_of(&self, who: &Identity, namespace: &str) -> (Vec<Arc<Role>>, Vec<MissingRole>) {
         let (mut roles, mut missing) = (Vec::new(), Vec::new());
         let (mut seen, mut given) = (HashSet::new(), HashSet::new());
         let _all: ControlFlow<()> = self.bindings_of(who, namespace, |binding| {
@@ -484,13 +485,13 @@ impl Index {
         Grants {
             grants: roles.iter().flat_map(|role| role.rules()).map(Rule::to_grant).collect(),
             incomplete: false,
-            errors: missing.iter().map(Missing::to_string).collect(),
+            errors: missing.iter().map(MissingRole::to_string).collect(),
         }
     }
 
     /// The binding that lacks only this user or, if there is none, the smallest role that would allow this.
     pub fn nearest(&self, action: &Action) -> Option<String> {
-        let (ask, namespace) = (Ask::from(action), namespace_of(action));
+        let (ask, namespace) = (PreparedAction::from(action), namespace_of(action));
         let places = if namespace.is_empty() { vec![""] } else { vec![namespace, ""] };
         let bindings = places.iter().filter_map(|place| self.bindings.get(*place)).flat_map(HashMap::values);
         let near = bindings.filter_map(|binding| {

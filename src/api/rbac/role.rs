@@ -1,6 +1,6 @@
 //! The rules of one role, indexed by resource: a role with a hundred rules is as fast as one with two.
 
-use super::rule::{Ask, On, Rule};
+use super::rule::{On, PreparedAction, Rule};
 
 /// The rules of one role. See the module documentation.
 #[derive(Debug, Default)]
@@ -29,13 +29,13 @@ impl Role {
     }
 
     /// Whether one of its rules allows this.
-    pub fn allows(&self, ask: &Ask<'_>) -> bool {
+    pub fn allows(&self, ask: &PreparedAction<'_>) -> bool {
         self.matching(ask).any(|rule| rule.allows_asked(ask))
     }
 
     /// [`Role::allows`] with a budget: subtracts from `left` how many words were compared at most. `None` if the budget is
     /// exceeded.
-    pub(super) fn allows_within(&self, ask: &Ask<'_>, left: &mut usize) -> Option<bool> {
+    pub(super) fn allows_within(&self, ask: &PreparedAction<'_>, left: &mut usize) -> Option<bool> {
         for rule in self.matching(ask) {
             *left = left.checked_sub(rule.words() + 1)?;
             if rule.allows_asked(ask) {
@@ -47,7 +47,7 @@ impl Role {
     }
 
     /// The rules that name the requested resource, or a wildcard.
-    fn matching<'a>(&'a self, ask: &'a Ask<'_>) -> impl Iterator<Item = &'a Rule> {
+    fn matching<'a>(&'a self, ask: &'a PreparedAction<'_>) -> impl Iterator<Item = &'a Rule> {
         let (every, names) = match &ask.on {
             On::Path(_) => (&*self.rules, [None; 3]),
             On::Resource { resource, any_with_part, .. } => {
@@ -85,13 +85,17 @@ mod tests {
             rule("update", "*", "*/scale", ""),
             path_rule("get", "/metrics"),
         ]);
-        let allows = |verb, group, what| role.allows(&Ask::from(&action(verb, group, what, "", "a")));
+        let allows =
+            |verb, group, what| role.allows(&PreparedAction::from(&action(verb, group, what, "", "a")));
         assert!(allows("get", "", "pods") && allows("list", "", "pods") && allows("get", "", "pods/log"));
         assert!(allows("watch", "apps", "anything") && allows("update", "x", "things/scale"));
         assert!(!allows("get", "", "secrets") && !allows("list", "", "pods/log") && !allows("get", "", "po"));
         assert!(!allows("update", "", "scale"));
-        assert!(role.allows(&Ask::path("get", "/metrics")) && !role.allows(&Ask::path("get", "/")));
-        let ask = Ask::resource("get", "", "pods", "");
+        assert!(
+            role.allows(&PreparedAction::path("get", "/metrics"))
+                && !role.allows(&PreparedAction::path("get", "/"))
+        );
+        let ask = PreparedAction::resource("get", "", "pods", "");
         assert_eq!(role.allows_within(&ask, &mut 100), Some(true));
         assert_eq!(role.allows_within(&ask, &mut 1), None, "nobody knows");
     }

@@ -12,7 +12,7 @@ use crate::api::value::Value;
 const ALL: &str = "*";
 
 /// A compact list of words.
-pub type Words = Box<[Box<str>]>;
+pub type StringList = Box<[Box<str>]>;
 
 /// A PolicyRule. Fields that do not apply are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
@@ -20,19 +20,19 @@ pub type Words = Box<[Box<str>]>;
 pub struct Rule {
     /// The verbs; `*` stands for all.
     #[serde(deserialize_with = "null_is_default")]
-    pub verbs: Words,
+    pub verbs: StringList,
     /// The API groups; `*` stands for all.
     #[serde(deserialize_with = "null_is_default")]
-    pub api_groups: Words,
+    pub api_groups: StringList,
     /// The resources: `pods`, `pods/log`, `*/scale`, `*`.
     #[serde(deserialize_with = "null_is_default")]
-    pub resources: Words,
+    pub resources: StringList,
     /// The names of the objects; empty for all.
     #[serde(deserialize_with = "null_is_default")]
-    pub resource_names: Words,
+    pub resource_names: StringList,
     /// The non-resource paths; a final `*` stands for any rest.
     #[serde(rename = "nonResourceURLs", deserialize_with = "null_is_default")]
-    pub paths: Words,
+    pub paths: StringList,
 }
 
 /// Parses null as the default, because absent fields may be written so.
@@ -43,7 +43,7 @@ pub fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>
 }
 
 /// An action, prepared for comparisons.
-pub struct Ask<'a> {
+pub struct PreparedAction<'a> {
     pub(super) verb: &'a str,
     pub(super) on: On<'a>,
 }
@@ -60,8 +60,8 @@ pub(super) enum On<'a> {
     Path(&'a str),
 }
 
-impl<'a> From<&'a Action> for Ask<'a> {
-    fn from(action: &'a Action) -> Ask<'a> {
+impl<'a> From<&'a Action> for PreparedAction<'a> {
+    fn from(action: &'a Action) -> PreparedAction<'a> {
         let on = match &action.target {
             Target::Path(path) => On::Path(path),
             Target::Resource { group, resource, subresource, name, .. } if subresource.is_empty() => {
@@ -74,21 +74,26 @@ impl<'a> From<&'a Action> for Ask<'a> {
                 name,
             },
         };
-        Ask { verb: &action.verb, on }
+        PreparedAction { verb: &action.verb, on }
     }
 }
 
-impl<'a> Ask<'a> {
+impl<'a> PreparedAction<'a> {
     /// One verb on one resource as rules name it, including `*` and `*/part`, and on one object or all of them.
-    pub(super) fn resource(verb: &'a str, group: &'a str, resource: &'a str, name: &'a str) -> Ask<'a> {
+    pub(super) fn resource(
+        verb: &'a str,
+        group: &'a str,
+        resource: &'a str,
+        name: &'a str,
+    ) -> PreparedAction<'a> {
         let part = resource.split_once('/').map(|(_, part)| format!("*/{part}"));
         let any_with_part = part.unwrap_or_default();
-        Ask { verb, on: On::Resource { group, resource: resource.into(), any_with_part, name } }
+        PreparedAction { verb, on: On::Resource { group, resource: resource.into(), any_with_part, name } }
     }
 
     /// One verb on one path as rules name it.
-    pub(super) fn path(verb: &'a str, path: &'a str) -> Ask<'a> {
-        Ask { verb, on: On::Path(path) }
+    pub(super) fn path(verb: &'a str, path: &'a str) -> PreparedAction<'a> {
+        PreparedAction { verb, on: On::Path(path) }
     }
 }
 
@@ -107,7 +112,7 @@ fn path_covers(rule: &str, path: &str) -> bool {
 
 impl Rule {
     /// Whether it allows the action.
-    pub fn allows(&self, ask: &Ask<'_>) -> bool {
+    pub fn allows(&self, ask: &PreparedAction<'_>) -> bool {
         match &ask.on {
             On::Resource { resource, any_with_part, .. } => {
                 self.allows_asked(ask)
@@ -124,7 +129,7 @@ impl Rule {
     }
 
     /// Whether it allows the action, given that it names the requested resource.
-    pub(super) fn allows_asked(&self, ask: &Ask<'_>) -> bool {
+    pub(super) fn allows_asked(&self, ask: &PreparedAction<'_>) -> bool {
         let On::Resource { group, name, .. } = &ask.on else { return self.allows(ask) };
         has_or_all(&self.verbs, ask.verb)
             && has_or_all(&self.api_groups, group)
@@ -139,7 +144,9 @@ impl Rule {
 
     /// Whether this rule alone allows everything that `other` allows.
     pub fn covers(&self, other: &Rule) -> bool {
-        let all = |mine: &Words, theirs: &Words| has(mine, ALL) || theirs.iter().all(|word| has(mine, word));
+        let all = |mine: &StringList, theirs: &StringList| {
+            has(mine, ALL) || theirs.iter().all(|word| has(mine, word))
+        };
         let names = if other.resource_names.is_empty() {
             self.resource_names.is_empty()
         } else {
@@ -192,7 +199,7 @@ impl Rule {
 
     /// The rule as a grant.
     pub fn to_grant(&self) -> Grant {
-        let words = |words: &Words| words.iter().map(|word| word.to_string()).collect();
+        let words = |words: &StringList| words.iter().map(|word| word.to_string()).collect();
         Grant {
             verbs: words(&self.verbs),
             groups: words(&self.api_groups),
@@ -233,7 +240,7 @@ impl fmt::Display for Rule {
 pub(crate) mod tests {
     use super::*;
 
-    fn words(text: &str) -> Words {
+    fn words(text: &str) -> StringList {
         text.split_whitespace().map(|word| if word == "core" { "" } else { word }.into()).collect()
     }
 
@@ -285,7 +292,7 @@ pub(crate) mod tests {
         ];
         for (rule, (verb, group, what, name), wanted) in table {
             let action = action(verb, group, what, "n", name);
-            assert_eq!(rule.allows(&Ask::from(&action)), wanted, "{rule} {action:?}");
+            assert_eq!(rule.allows(&PreparedAction::from(&action)), wanted, "{rule} {action:?}");
         }
     }
 
@@ -293,7 +300,7 @@ pub(crate) mod tests {
     fn a_star_at_the_end_of_a_path_stands_for_the_rest() {
         let allows = |paths: &str, path: &str| {
             let action = Action { verb: "get".into(), target: Target::Path(path.into()) };
-            path_rule("get", paths).allows(&Ask::from(&action))
+            path_rule("get", paths).allows(&PreparedAction::from(&action))
         };
         assert!(allows("/api/*", "/api/v1") && allows("/api/*", "/api/") && allows("*", "/x"));
         assert!(allows("/nope*", "/nopex") && allows("/a**", "/ab"));

@@ -6,8 +6,8 @@ use pilothouse_actors::authorizer::{Action, Decision, Selection, Target, Verdict
 use pilothouse_actors::filter::{FieldRule, LabelRule};
 use pilothouse_actors::identity::Identity;
 
-use crate::api::field::{FieldError, Path};
-use crate::api::kinds::{Errors, Node, check_values, is_set_based};
+use crate::api::field::{FieldError, FieldPath};
+use crate::api::kinds::{ErrorList, FieldValue, check_values, is_set_based};
 use crate::api::limits::SELECTOR_RULES;
 use crate::api::meta;
 use crate::api::names;
@@ -16,7 +16,7 @@ use crate::api::value::Value;
 
 /// The subject of a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum About {
+pub enum ReviewedSubject {
     /// The asking user.
     Oneself,
     /// The user in the spec.
@@ -26,9 +26,9 @@ pub enum About {
 }
 
 /// Validates a review, in the reference's order.
-pub fn validate(review: &Value, about: About) -> Errors {
-    let mut errors = Errors::new();
-    let spec = Node::of(review, "spec");
+pub fn validate(review: &Value, about: ReviewedSubject) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let spec = FieldValue::of(review, "spec");
     let (resource, path) = (spec.child("resourceAttributes"), spec.child("nonResourceAttributes"));
     if resource.is_set() && path.is_set() {
         shown(&mut errors, &path, "cannot be specified in combination with resourceAttributes");
@@ -37,13 +37,13 @@ pub fn validate(review: &Value, about: About) -> Errors {
         let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
         errors.push(FieldError::invalid(&resource.path, "\"null\"", why));
     }
-    if about != About::Oneself && spec.child("user").is_empty() && spec.child("groups").is_empty() {
+    if about != ReviewedSubject::Oneself && spec.child("user").is_empty() && spec.child("groups").is_empty() {
         spec.child("user").invalid_text(&mut errors, "at least one of user or group must be specified");
     }
     check_selector(&resource.child("fieldSelector"), &mut errors, check_field_requirement);
     check_selector(&resource.child("labelSelector"), &mut errors, check_label_requirement);
     check_metadata(review, about, &mut errors);
-    if about == About::AnybodyIn {
+    if about == ReviewedSubject::AnybodyIn {
         let namespace = resource.child("namespace");
         if resource.is_set() && namespace.text() != meta::of(review).str("namespace") {
             namespace.invalid_text(&mut errors, "must match metadata.namespace");
@@ -56,12 +56,12 @@ pub fn validate(review: &Value, about: About) -> Errors {
 }
 
 /// An error whose value is printed in Go syntax.
-fn shown(errors: &mut Errors, node: &Node<'_>, why: &str) {
+fn shown(errors: &mut ErrorList, node: &FieldValue<'_>, why: &str) {
     errors.push(FieldError::invalid(&node.path, "authorization.NonResourceAttributes{}", why));
 }
 
-fn check_metadata(review: &Value, about: About, errors: &mut Errors) {
-    let local = about == About::AnybodyIn;
+fn check_metadata(review: &Value, about: ReviewedSubject, errors: &mut ErrorList) {
+    let local = about == ReviewedSubject::AnybodyIn;
     let says = meta::of(review).fields().into_iter().flatten();
     let mut extra = says.filter(|(field, value)| {
         let void = value.is_null() || value.as_str() == Some("") || value.as_int() == Some(0);
@@ -71,11 +71,15 @@ fn check_metadata(review: &Value, about: About, errors: &mut Errors) {
     });
     if extra.next().is_some() {
         let why = if local { "must be empty except for namespace" } else { "must be empty" };
-        errors.push(FieldError::invalid(&Path::new("metadata"), "v1.ObjectMeta{}", why));
+        errors.push(FieldError::invalid(&FieldPath::new("metadata"), "v1.ObjectMeta{}", why));
     }
 }
 
-fn check_selector(selector: &Node<'_>, errors: &mut Errors, check: fn(&Node<'_>, &mut Errors)) {
+fn check_selector(
+    selector: &FieldValue<'_>,
+    errors: &mut ErrorList,
+    check: fn(&FieldValue<'_>, &mut ErrorList),
+) {
     if !selector.is_set() {
         return;
     }
@@ -91,21 +95,21 @@ fn check_selector(selector: &Node<'_>, errors: &mut Errors, check: fn(&Node<'_>,
     requirements.items().for_each(|requirement| check(&requirement, errors));
 }
 
-fn check_operator(requirement: &Node<'_>, errors: &mut Errors) {
+fn check_operator(requirement: &FieldValue<'_>, errors: &mut ErrorList) {
     let operator = requirement.child("operator").text();
     if is_set_based(operator) {
         check_values(operator, &requirement.child("values"), errors);
     }
 }
 
-fn check_field_requirement(requirement: &Node<'_>, errors: &mut Errors) {
+fn check_field_requirement(requirement: &FieldValue<'_>, errors: &mut ErrorList) {
     if requirement.child("key").is_empty() {
         requirement.child("key").required(errors, "must be specified");
     }
     check_operator(requirement, errors);
 }
 
-fn check_label_requirement(requirement: &Node<'_>, errors: &mut Errors) {
+fn check_label_requirement(requirement: &FieldValue<'_>, errors: &mut ErrorList) {
     check_operator(requirement, errors);
     requirement.child("key").syntax(errors, names::qualified_name);
     requirement.child("values").items().for_each(|value| value.syntax(errors, names::label_value));
@@ -277,13 +281,13 @@ mod tests {
         codec::decode_object(body.as_bytes(), &kind, &registry).unwrap().value
     }
 
-    fn wrong(kind: &str, about: About, body: &str) -> Vec<String> {
+    fn wrong(kind: &str, about: ReviewedSubject, body: &str) -> Vec<String> {
         validate(&review(kind, body), about).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn each_rule_refuses() {
-        let any = |body| wrong("SubjectAccessReview", About::Anybody, body);
+        let any = |body| wrong("SubjectAccessReview", ReviewedSubject::Anybody, body);
         assert_eq!(
             any("{}"),
             [
@@ -315,7 +319,7 @@ mod tests {
         let local =
             r#"{"metadata":{"namespace":"n"},"spec":{"user":"u","resourceAttributes":{"namespace":"m"}}}"#;
         assert_eq!(
-            wrong("LocalSubjectAccessReview", About::AnybodyIn, local),
+            wrong("LocalSubjectAccessReview", ReviewedSubject::AnybodyIn, local),
             ["spec.resourceAttributes.namespace: Invalid value: \"m\": must match metadata.namespace"]
         );
     }

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use super::notes::{Notes, What};
 use super::quantity::Quantity;
 use super::{Either, Field, Other, Registry, Scalar, Struct, Type, TypeId, base64, time};
-use crate::api::codec::json::{self, Listen as _};
+use crate::api::codec::json::{self, ParseObserver as _};
 use crate::api::value::{Fields, Value};
 
 /// A decoded body.
@@ -72,7 +72,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_, '_> {
     fn deserialize<D: Deserializer<'de>>(self, tokens: D) -> Result<Option<Value>, D::Error> {
         match self.notes.registry.get(self.ty) {
             Type::Scalar(Scalar::Raw | Scalar::RawJson) => {
-                let value = json::Any(&mut json::Silent).deserialize(tokens)?;
+                let value = json::Any(&mut json::NoObserver).deserialize(tokens)?;
                 Ok(Some(value).filter(|value| !value.is_null()))
             }
             Type::Scalar(Scalar::Free) => json::Any(self.notes).deserialize(tokens).map(Some),

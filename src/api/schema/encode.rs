@@ -28,7 +28,7 @@ impl Encoded {
 
 /// Whether an empty list differs from an absent one where a field shows both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum EmptyLists {
     /// No: the reference stores objects in Protobuf, which does not tell them apart.
     Kept,
     /// Yes: decoded values are encoded as they are.
@@ -37,34 +37,34 @@ pub enum Form {
 
 /// The canonical JSON of a value.
 pub fn encode(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
-    encode_as(registry, ty, value, Form::Kept)
+    encode_as(registry, ty, value, EmptyLists::Kept)
 }
 
 /// The JSON of a value in either form.
-pub fn encode_as(registry: &Registry, ty: TypeId, value: &Value, form: Form) -> Vec<u8> {
+pub fn encode_as(registry: &Registry, ty: TypeId, value: &Value, form: EmptyLists) -> Vec<u8> {
     let mut writer = Writer::new(registry, false);
     writer.form = form;
-    writer.value(ty, value, Place::Root);
+    writer.value(ty, value, Position::Root);
     writer.out
 }
 
 /// The canonical JSON of the zero value of a type.
 pub fn encode_zero(registry: &Registry, ty: TypeId) -> Vec<u8> {
     let mut writer = Writer::new(registry, false);
-    writer.zero(ty, Place::Inside);
+    writer.zero(ty, Position::Inside);
     writer.out
 }
 
 /// The canonical JSON of an object to store. Its resourceVersion is left empty, whatever the value.
 pub fn encode_draft(registry: &Registry, ty: TypeId, value: &Value) -> Encoded {
     let mut writer = Writer::new(registry, true);
-    writer.value(ty, value, Place::Root);
+    writer.value(ty, value, Position::Root);
     Encoded { bytes: writer.out, revision_at: writer.revision_at, item_at: writer.item_at }
 }
 
 /// The position of the walk: the gap belongs to the object's own metadata, not to that of a template.
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum Position {
     Root,
     Metadata,
     Inside,
@@ -73,7 +73,7 @@ enum Place {
 struct Writer<'r> {
     registry: &'r Registry,
     out: Vec<u8>,
-    form: Form,
+    form: EmptyLists,
     draft: bool,
     revision_at: usize,
     item_at: usize,
@@ -93,14 +93,14 @@ impl<'r> Writer<'r> {
         Writer {
             registry,
             out: Vec::with_capacity(1024),
-            form: Form::Kept,
+            form: EmptyLists::Kept,
             draft,
             revision_at: 0,
             item_at: 0,
         }
     }
 
-    fn value(&mut self, ty: TypeId, value: &Value, place: Place) {
+    fn value(&mut self, ty: TypeId, value: &Value, place: Position) {
         match (self.registry.get(ty), value) {
             (Type::Struct(structure), Value::Object(fields)) => self.fields(structure, Some(fields), place),
             (Type::Struct(structure), Value::Null) => self.fields(structure, None, place),
@@ -112,18 +112,18 @@ impl<'r> Writer<'r> {
                 Other::Bool => json::write_value(&mut self.out, value),
             },
             // As an item: stored objects do not tell empty bytes from absent ones.
-            (Type::Scalar(Scalar::Bytes), Value::Null) if self.form == Form::Kept => {
+            (Type::Scalar(Scalar::Bytes), Value::Null) if self.form == EmptyLists::Kept => {
                 self.out.extend_from_slice(b"\"\"");
             }
             _ => json::write_value(&mut self.out, value),
         }
     }
 
-    fn fields(&mut self, structure: &'r Struct, fields: Option<&Object>, place: Place) {
+    fn fields(&mut self, structure: &'r Struct, fields: Option<&Object>, place: Position) {
         self.out.push(b'{');
         let mut first = true;
         for (at, field) in structure.fields.iter().enumerate() {
-            let gap = self.draft && place == Place::Metadata && &*field.name == "resourceVersion";
+            let gap = self.draft && place == Position::Metadata && &*field.name == "resourceVersion";
             let print = if gap { Print::Zero } else { printed(self.registry, field, fields, self.form) };
             if matches!(print, Print::Omit) {
                 continue;
@@ -133,16 +133,16 @@ impl<'r> Writer<'r> {
             }
             first = false;
             // Kind and apiVersion are the first two fields of an object.
-            if place == Place::Root && structure.object && at >= 2 && self.item_at == 0 {
+            if place == Position::Root && structure.object && at >= 2 && self.item_at == 0 {
                 self.item_at = self.out.len();
             }
             self.out.push(b'"');
             self.out.extend_from_slice(field.name.as_bytes());
             self.out.extend_from_slice(b"\":");
-            let inner = if place == Place::Root && &*field.name == "metadata" {
-                Place::Metadata
+            let inner = if place == Position::Root && &*field.name == "metadata" {
+                Position::Metadata
             } else {
-                Place::Inside
+                Position::Inside
             };
             match print {
                 Print::Value(value) => self.value(field.ty, value, inner),
@@ -162,13 +162,13 @@ impl<'r> Writer<'r> {
                 first = false;
                 json::write_string(&mut self.out, name);
                 self.out.push(b':');
-                self.value(ty, value, Place::Inside);
+                self.value(ty, value, Position::Inside);
             }
         }
         self.out.push(b'}');
     }
 
-    fn zero(&mut self, ty: TypeId, place: Place) {
+    fn zero(&mut self, ty: TypeId, place: Position) {
         let text: &[u8] = match self.registry.get(ty) {
             Type::Struct(structure) => return self.fields(structure, None, place),
             Type::Scalar(Scalar::String) => b"\"\"",
@@ -186,7 +186,7 @@ impl<'r> Writer<'r> {
             if index > 0 {
                 self.out.push(b',');
             }
-            self.value(ty, item, Place::Inside);
+            self.value(ty, item, Position::Inside);
         }
         self.out.push(b']');
     }
@@ -199,7 +199,7 @@ impl<'r> Writer<'r> {
             }
             json::write_string(&mut self.out, key);
             self.out.push(b':');
-            self.value(ty, value, Place::Inside);
+            self.value(ty, value, Position::Inside);
         }
         self.out.push(b'}');
     }
@@ -210,7 +210,7 @@ pub(in crate::api) fn printed<'v>(
     registry: &Registry,
     field: &Field,
     fields: Option<&'v Object>,
-    form: Form,
+    form: EmptyLists,
 ) -> Print<'v> {
     let value = fields.and_then(|fields| fields.get(&*field.name));
     if field.nullable && value.is_some_and(Value::is_null) {
@@ -234,7 +234,9 @@ pub(in crate::api) fn printed<'v>(
     };
     let always = || matches!(registry.get(field.ty), Type::Scalar(scalar) if scalar.always_printed());
     let zero = match value {
-        Value::Array(items) if form == Form::Kept && field.emit && !field.pointer && items.is_empty() => {
+        Value::Array(items)
+            if form == EmptyLists::Kept && field.emit && !field.pointer && items.is_empty() =>
+        {
             return Print::Null;
         }
         _ if field.pointer || field.emit => false,

@@ -11,14 +11,14 @@ pub mod builtin;
 pub mod decode;
 pub mod default;
 pub mod encode;
-mod free;
-pub(in crate::api) mod meanings;
+pub(in crate::api) mod enum_descriptions;
 mod notes;
 pub mod quantity;
 pub mod registry;
 pub mod table;
 pub(in crate::api) mod text_types;
 pub mod time;
+mod untyped;
 pub mod validate;
 
 use std::fmt;
@@ -103,7 +103,7 @@ pub struct Struct {
     /// The inlined types: JSON does not show them, Protobuf nests them under these numbers.
     pub inlined: Box<[(u32, TypeId)]>,
     /// The Protobuf fields, sorted by number.
-    pub wire: Box<[Slot]>,
+    pub wire: Box<[WireField]>,
     /// The indices of fields with a default at or below them: where defaulting must descend.
     pub defaulted: Box<[u16]>,
     /// The indices of fields with rules at or below them.
@@ -129,7 +129,7 @@ impl Struct {
     }
 
     /// The meaning of this Protobuf number.
-    pub fn slot(&self, number: u32) -> Option<InSlot> {
+    pub fn slot(&self, number: u32) -> Option<WireContent> {
         let at = self.wire.binary_search_by_key(&number, |slot| slot.number).ok()?;
         self.wire.get(at).map(|slot| slot.what)
     }
@@ -151,26 +151,26 @@ impl Struct {
 
 /// A Protobuf number of a struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct WireField {
     /// The field number.
     pub number: u32,
     /// Its meaning.
-    pub what: InSlot,
+    pub what: WireContent,
 }
 
-impl Slot {
+impl WireField {
     /// The number and type of an inlined type.
     fn inlined(&self) -> Option<(u32, TypeId)> {
         match self.what {
-            InSlot::Inlined(ty, _) => Some((self.number, ty)),
-            InSlot::Field(_) => None,
+            WireContent::Inlined(ty, _) => Some((self.number, ty)),
+            WireContent::Field(_) => None,
         }
     }
 }
 
 /// The meaning of a Protobuf number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InSlot {
+pub enum WireContent {
     /// The field at this index.
     Field(u16),
     /// A message of an inlined type, whose fields are among those of the struct, in order, from this index on.

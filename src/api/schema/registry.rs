@@ -3,15 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::table::{Facts, FieldFact, FillFact, ListFact, Shape, TableError, TypeFact};
+use super::table::{Facts, FieldFact, FieldType, FillFact, ListFact, TableError, TypeFact};
 use super::{
-    Either, Field, GroupVersionKind, InSlot, List, Map, Other, Rules, Scalar, Slot, Struct, Type, TypeId,
-    builtin, by_name, table,
+    Either, Field, GroupVersionKind, List, Map, Other, Rules, Scalar, Struct, Type, TypeId, WireContent,
+    WireField, builtin, by_name, table,
 };
 use crate::api::codec::json;
 use crate::api::limits;
 use crate::api::value::Value;
-use crate::api::words;
+use crate::api::well_known;
 
 /// The types of every known group version.
 #[derive(Debug, Default)]
@@ -129,7 +129,7 @@ impl Registry {
 
     /// A type of the meta group, such as `Status` or `ObjectMeta`.
     pub fn meta(&self, name: &str) -> Option<TypeId> {
-        self.version(words::META_GROUP, "v1")?.kinds.get(name).copied()
+        self.version(well_known::META_GROUP, "v1")?.kinds.get(name).copied()
     }
 
     /// The group and version that define a type.
@@ -293,7 +293,7 @@ impl<'a> Compiler<'a> {
                 let id = compiler.add(Type::Struct(Struct::default()))?;
                 compiler.named.insert((place.clone(), &fact.name), id);
                 // Types of the meta group are looked up by name, whether or not they are objects.
-                if fact.object || file.group == words::META_GROUP {
+                if fact.object || file.group == well_known::META_GROUP {
                     kinds.insert(fact.name.as_str().into(), id);
                 }
             }
@@ -346,8 +346,8 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn wrapper(&mut self, file: &Facts, fact: &TypeFact, shape: &Shape) -> Result<Type, String> {
-        let Shape::List(item) = shape else {
+    fn wrapper(&mut self, file: &Facts, fact: &TypeFact, shape: &FieldType) -> Result<Type, String> {
+        let FieldType::List(item) = shape else {
             return Err(format!("{} wraps no list", fact.name));
         };
         let item = self.resolve(file, item, &ListFact::Unsaid)?;
@@ -374,8 +374,8 @@ impl<'a> Compiler<'a> {
         let count = u16::try_from(fields.len()).map_err(|error| error.to_string())?;
         // The fields of an inlined type have numbers of the message that declares them.
         let own = fields.iter().zip(0..count).filter(|(field, _)| !field.inlined && field.number > 0);
-        let own = own.map(|(field, at)| Slot { number: field.number, what: InSlot::Field(at) });
-        let mut wire: Vec<Slot> = own.chain(nested.iter().copied()).collect();
+        let own = own.map(|(field, at)| WireField { number: field.number, what: WireContent::Field(at) });
+        let mut wire: Vec<WireField> = own.chain(nested.iter().copied()).collect();
         wire.sort_unstable_by_key(|slot| slot.number);
         Ok(Type::Struct(Struct {
             name: self.word(&fact.name),
@@ -383,7 +383,7 @@ impl<'a> Compiler<'a> {
             object: fact.object,
             atomic: fact.atomic,
             union: fact.union.as_deref().map(Into::into),
-            inlined: nested.iter().filter_map(Slot::inlined).collect(),
+            inlined: nested.iter().filter_map(WireField::inlined).collect(),
             wire: wire.into(),
             defaulted: Box::default(),
             ruled: Box::default(),
@@ -401,7 +401,7 @@ impl<'a> Compiler<'a> {
         fact: &TypeFact,
         depth: usize,
         fields: &mut Vec<Field>,
-        mut outermost: Option<&mut Vec<Slot>>,
+        mut outermost: Option<&mut Vec<WireField>>,
     ) -> Result<(), String> {
         let depth = depth.checked_sub(1).ok_or_else(|| format!("{} inlines itself", fact.name))?;
         for field in &fact.fields {
@@ -411,7 +411,7 @@ impl<'a> Compiler<'a> {
                     facts.get(&ty).ok_or_else(|| format!("{} inlines no struct", fact.name))?;
                 if let Some(nested) = &mut outermost {
                     let from = u16::try_from(fields.len()).map_err(|error| error.to_string())?;
-                    nested.push(Slot { number: field.number, what: InSlot::Inlined(ty, from) });
+                    nested.push(WireField { number: field.number, what: WireContent::Inlined(ty, from) });
                 }
                 self.flatten(facts, file, fact, depth, fields, None)?;
             } else {
@@ -436,7 +436,7 @@ impl<'a> Compiler<'a> {
             deprecated: fact.deprecated,
             inlined,
             map_atomic: fact.map_atomic,
-            list_atomic: fact.list == ListFact::Atomic && !matches!(fact.shape, Shape::List(_)),
+            list_atomic: fact.list == ListFact::Atomic && !matches!(fact.shape, FieldType::List(_)),
             patch: fact.patch.clone().map(Box::new),
             default: fact.default.as_deref().map(literal).transpose()?.map(Box::new),
             fill,
@@ -447,18 +447,18 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn resolve(&mut self, file: &Facts, shape: &Shape, merge: &ListFact) -> Result<TypeId, String> {
+    fn resolve(&mut self, file: &Facts, shape: &FieldType, merge: &ListFact) -> Result<TypeId, String> {
         match shape {
-            Shape::List(item) => {
+            FieldType::List(item) => {
                 let item = self.resolve(file, item, &ListFact::Unsaid)?;
                 let list = List { item, merge: merge.clone(), name: None };
                 self.interned(|me| &mut me.lists, list, Type::List)
             }
-            Shape::Map(value) => {
+            FieldType::Map(value) => {
                 let value = self.resolve(file, value, &ListFact::Unsaid)?;
                 self.interned(|me| &mut me.maps, Map { value }, Type::Map)
             }
-            Shape::Name(name) => match Scalar::named(name) {
+            FieldType::Name(name) => match Scalar::named(name) {
                 Some(scalar) => self.scalar(scalar),
                 None => self.either(file, name)?.map_or_else(|| self.find(file, name), Ok),
             },

@@ -105,7 +105,7 @@ pub struct TypeFact {
     /// `discriminator:field=Value,…` if at most one of its fields may be set.
     pub union: Option<String>,
     /// The type of a named list.
-    pub wraps: Option<Shape>,
+    pub wraps: Option<FieldType>,
     /// Its fields in JSON order.
     pub fields: Vec<FieldFact>,
 }
@@ -118,7 +118,7 @@ pub struct FieldFact {
     /// The JSON name; empty for an inlined type.
     pub name: String,
     /// The type of its value.
-    pub shape: Shape,
+    pub shape: FieldType,
     /// Whether absent and zero differ.
     pub pointer: bool,
     /// Whether it is printed even if zero.
@@ -151,18 +151,18 @@ pub struct FieldFact {
 
 /// The type of a field's value.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Shape {
+pub enum FieldType {
     /// A scalar, a type of this file, or `package/version.Type`.
     Name(String),
     /// A list.
-    List(Box<Shape>),
+    List(Box<FieldType>),
     /// A map with string keys.
-    Map(Box<Shape>),
+    Map(Box<FieldType>),
 }
 
-impl Default for Shape {
-    fn default() -> Shape {
-        Shape::Name(String::new())
+impl Default for FieldType {
+    fn default() -> FieldType {
+        FieldType::Name(String::new())
     }
 }
 
@@ -489,12 +489,12 @@ fn enum_values(value: &str) -> Vec<String> {
     words
 }
 
-fn shape(word: &str) -> Result<Shape, String> {
+fn shape(word: &str) -> Result<FieldType, String> {
     let inner = |open, close| word.strip_prefix::<char>(open).map(|rest| rest.strip_suffix::<char>(close));
     match (inner('[', ']'), inner('{', '}')) {
-        (Some(Some(item)), _) => Ok(Shape::List(Box::new(shape(item)?))),
-        (_, Some(Some(value))) => Ok(Shape::Map(Box::new(shape(value)?))),
-        (None, None) if !word.is_empty() => Ok(Shape::Name(word.to_owned())),
+        (Some(Some(item)), _) => Ok(FieldType::List(Box::new(shape(item)?))),
+        (_, Some(Some(value))) => Ok(FieldType::Map(Box::new(shape(value)?))),
+        (None, None) if !word.is_empty() => Ok(FieldType::Name(word.to_owned())),
         _ => Err(format!("unknown type {word:?}")),
     }
 }
@@ -518,12 +518,12 @@ fn release(value: &str) -> Result<(u32, u32), String> {
     Ok((major.parse().map_err(|_| bad())?, minor.parse().map_err(|_| bad())?))
 }
 
-impl fmt::Display for Shape {
+impl fmt::Display for FieldType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Shape::Name(name) => f.write_str(name),
-            Shape::List(item) => write!(f, "[{item}]"),
-            Shape::Map(value) => write!(f, "{{{value}}}"),
+            FieldType::Name(name) => f.write_str(name),
+            FieldType::List(item) => write!(f, "[{item}]"),
+            FieldType::Map(value) => write!(f, "{{{value}}}"),
         }
     }
 }

@@ -2,8 +2,8 @@
 //! functions of the kinds in [`crate::api::kinds`].
 
 use super::{Field, ListFact, Registry, Struct, Type, TypeId};
-use crate::api::field::{FieldError, Path, quoted};
-use crate::api::findings::Errors;
+use crate::api::error_list::ErrorList;
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::names;
 use crate::api::value::Value;
 
@@ -87,9 +87,9 @@ pub fn validate(
     new: &Value,
     old: Option<&Value>,
     unchanged: Unchanged,
-) -> Errors {
-    let mut walk = Walk { registry, unchanged, errors: Errors::new() };
-    walk.value(ty, new, old, &Path::root());
+) -> ErrorList {
+    let mut walk = Walk { registry, unchanged, errors: ErrorList::new() };
+    walk.value(ty, new, old, &FieldPath::root());
     walk.errors
 }
 
@@ -106,11 +106,11 @@ pub fn has_rules(registry: &Registry, ty: TypeId) -> bool {
 struct Walk<'a> {
     registry: &'a Registry,
     unchanged: Unchanged,
-    errors: Errors,
+    errors: ErrorList,
 }
 
 impl Walk<'_> {
-    fn value(&mut self, ty: TypeId, new: &Value, old: Option<&Value>, path: &Path) {
+    fn value(&mut self, ty: TypeId, new: &Value, old: Option<&Value>, path: &FieldPath) {
         let registry = self.registry;
         match registry.get(ty) {
             Type::Struct(structure) => self.structure(structure, new, old, path),
@@ -130,7 +130,7 @@ impl Walk<'_> {
         }
     }
 
-    fn structure(&mut self, structure: &Struct, new: &Value, old: Option<&Value>, path: &Path) {
+    fn structure(&mut self, structure: &Struct, new: &Value, old: Option<&Value>, path: &FieldPath) {
         for field in structure.ruled.iter().filter_map(|at| structure.fields.get(usize::from(*at))) {
             let (value, before) = (new.get(&field.name), old.and_then(|old| old.get(&field.name)));
             if self.unchanged == Unchanged::Passes && old.is_some() && value == before {
@@ -146,7 +146,7 @@ impl Walk<'_> {
         }
     }
 
-    fn field(&mut self, field: &Field, rules: &Rules, value: Option<&Value>, path: &Path) {
+    fn field(&mut self, field: &Field, rules: &Rules, value: Option<&Value>, path: &FieldPath) {
         let is_void = |value: &Value| match value {
             Value::String(text) => text.is_empty(),
             Value::Array(items) => items.is_empty(),
@@ -170,7 +170,7 @@ impl Walk<'_> {
         }
     }
 
-    fn number(&mut self, rules: &Rules, number: i64, path: &Path) {
+    fn number(&mut self, rules: &Rules, number: i64, path: &FieldPath) {
         if let Some(min) = rules.min.filter(|min| number < *min) {
             let wrong = format!("must be greater than or equal to {min}");
             self.errors.push(FieldError::invalid(path, &number.to_string(), &wrong).by_rule("minimum"));
@@ -181,7 +181,7 @@ impl Walk<'_> {
         }
     }
 
-    fn text(&mut self, rules: &Rules, text: &str, path: &Path) {
+    fn text(&mut self, rules: &Rules, text: &str, path: &FieldPath) {
         if let Some(least) = rules.min_length.filter(|least| text.len() < *least) {
             let wrong = format!("must be at least {least} bytes");
             self.errors.push(FieldError::invalid(path, &quoted(text), &wrong).by_rule("minLength"));
@@ -197,7 +197,7 @@ impl Walk<'_> {
         }
     }
 
-    fn items(&mut self, rules: &Rules, count: usize, path: &Path) {
+    fn items(&mut self, rules: &Rules, count: usize, path: &FieldPath) {
         if let Some(least) = rules.min_items.filter(|least| count < *least) {
             let wrong = format!("must have at least {least} items");
             self.errors.push(FieldError::invalid(path, &count.to_string(), &wrong).by_rule("minItems"));

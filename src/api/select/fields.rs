@@ -1,6 +1,6 @@
 //! Field selectors: `spec.nodeName=n1,status.phase!=Running`.
 
-use super::kinds;
+use super::selectable_fields;
 use crate::api::catalog::resource::Resource;
 use crate::api::status::{self, Status};
 
@@ -53,7 +53,8 @@ impl FieldSelector {
     /// The selector in terms of indexed fields, or an error if the kind does not support one.
     pub fn for_kind(&self, resource: &Resource) -> status::Result<FieldSelector> {
         let terms = self.0.iter().map(|term| {
-            let field = kinds::indexed_field(resource, &term.field).map_err(Status::bad_request)?;
+            let field =
+                selectable_fields::indexed_field(resource, &term.field).map_err(Status::bad_request)?;
             Ok(Term { field, ..term.clone() })
         });
         terms.collect::<status::Result<Vec<Term>>>().map(FieldSelector)

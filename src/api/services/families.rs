@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use super::addresses::{self, Family};
 use super::{HEADLESS, is_headless, list, needs_address};
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::core_v1::ServiceSpec;
-use crate::api::kinds::{Errors, Node, same};
+use crate::api::kinds::{ErrorList, FieldValue, same};
 use crate::api::names;
 use crate::api::value::Value;
 
@@ -30,12 +30,12 @@ impl Families {
     }
 }
 
-fn policy_path() -> Path {
-    Path::new("spec").child("ipFamilyPolicy")
+fn policy_path() -> FieldPath {
+    FieldPath::new("spec").child("ipFamilyPolicy")
 }
 
 /// Sets the families and the policy of a service, or reports errors.
-pub fn settle(service: &mut Value, old: Option<&Value>, cluster: Families) -> Result<(), Errors> {
+pub fn settle(service: &mut Value, old: Option<&Value>, cluster: Families) -> Result<(), ErrorList> {
     let was = old.map(super::spec);
     if !needs_address(super::spec(service))
         || was.is_some_and(|was| stays_preferred(super::spec(service), was))
@@ -50,8 +50,8 @@ pub fn settle(service: &mut Value, old: Option<&Value>, cluster: Families) -> Re
         let policy = before.unwrap_or(if unselected { REQUIRE } else { SINGLE }).to_owned();
         spec.set("ipFamilyPolicy", policy);
     }
-    let mut errors = Errors::new();
-    validate(&Node::of(service, "spec"), &mut errors);
+    let mut errors = ErrorList::new();
+    validate(&FieldValue::of(service, "spec"), &mut errors);
     refuse(&mut errors)?;
     let spec = service.entry("spec");
     let policy = spec.str("ipFamilyPolicy").to_owned();
@@ -84,7 +84,7 @@ pub fn settle(service: &mut Value, old: Option<&Value>, cluster: Families) -> Re
     Ok(())
 }
 
-fn refuse(errors: &mut Errors) -> Result<(), Errors> {
+fn refuse(errors: &mut ErrorList) -> Result<(), ErrorList> {
     if errors.is_empty() { Ok(()) } else { Err(std::mem::take(errors)) }
 }
 
@@ -110,7 +110,7 @@ fn shorten(spec: &mut Value, was: &Value) {
     }
 }
 
-fn refuse_loss(spec: &Value, was: &Value, policy: &str, errors: &mut Errors) {
+fn refuse_loss(spec: &Value, was: &Value, policy: &str, errors: &mut ErrorList) {
     for (field, what) in [("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")] {
         let now = list(spec, field).len();
         if now > 0 && now < list(was, field).len() {
@@ -121,11 +121,11 @@ fn refuse_loss(spec: &Value, was: &Value, policy: &str, errors: &mut Errors) {
 }
 
 /// The stated families, and those that follow from addresses.
-fn infer(spec: &Value, cluster: Families, errors: &mut Errors) -> Vec<String> {
+fn infer(spec: &Value, cluster: Families, errors: &mut ErrorList) -> Vec<String> {
     let mut families: Vec<String> = list(spec, "ipFamilies").into_iter().map(str::to_owned).collect();
-    let addresses = Node {
+    let addresses = FieldValue {
         value: spec.get("clusterIPs").unwrap_or(&Value::Null),
-        path: Path::new("spec").child("clusterIPs"),
+        path: FieldPath::new("spec").child("clusterIPs"),
     };
     for (index, address) in addresses.items().enumerate().skip(families.len()) {
         let Some(found) = addresses::parse(address.text()) else { break };
@@ -140,14 +140,14 @@ fn infer(spec: &Value, cluster: Families, errors: &mut Errors) -> Vec<String> {
     families
 }
 
-fn check_against_cluster(families: &[String], policy: &str, cluster: Families, errors: &mut Errors) {
+fn check_against_cluster(families: &[String], policy: &str, cluster: Families, errors: &mut ErrorList) {
     if policy == REQUIRE && !cluster.both {
         let wrong = "this cluster is not configured for dual-stack services";
         errors.push(FieldError::invalid(&policy_path(), &quoted(policy), wrong));
     }
     for (index, family) in families.iter().enumerate() {
         if !Family::parse(family).is_some_and(|family| cluster.has(family)) {
-            let path = Path::new("spec").child("ipFamilies").index(index);
+            let path = FieldPath::new("spec").child("ipFamilies").index(index);
             errors.push(FieldError::invalid(&path, &quoted(family), "not configured on this cluster"));
         }
     }
@@ -200,7 +200,7 @@ pub fn fill(service: &mut Value, index: usize, address: &str) {
 }
 
 /// Validates that the addresses and families of a service are consistent.
-pub fn validate(spec: &Node<'_>, errors: &mut Errors) {
+pub fn validate(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let (one, all) = (spec.child("clusterIP"), spec.child("clusterIPs"));
     let first = all.value.items().first().and_then(Value::as_str);
     match (one.text(), first) {
@@ -240,7 +240,7 @@ pub fn validate(spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_pairs(spec: &Node<'_>, errors: &mut Errors) {
+fn validate_pairs(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let all = spec.child("clusterIPs");
     let families: Vec<Option<Family>> =
         all.items().map(|address| addresses::parse(address.text()).map(Family::of)).collect();
@@ -261,7 +261,7 @@ fn validate_pairs(spec: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Validates that a changed service keeps its addresses and families, except for the second ones.
-pub fn validate_change(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+pub fn validate_change(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     if !needs_address(spec.value) || !needs_address(was.value) {
         return;
     }
@@ -271,7 +271,7 @@ pub fn validate_change(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
     }
     let policy = spec.child("ipFamilyPolicy");
     let (now, had) = (spec.child("clusterIPs"), was.child("clusterIPs"));
-    let texts = |node: &Node<'_>| node.items().map(|item| item.text().to_owned()).collect::<Vec<_>>();
+    let texts = |node: &FieldValue<'_>| node.items().map(|item| item.text().to_owned()).collect::<Vec<_>>();
     let (addresses, before) = (texts(&now), texts(&had));
     let mut wrong = |index: usize, why: &str| {
         errors.push(FieldError::invalid(&now.path.index(index), &shown_addresses(&now), why));
@@ -296,7 +296,7 @@ pub fn validate_change(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_family_change(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+fn validate_family_change(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     let (now, before) = (list(spec.value, "ipFamilies"), list(was.value, "ipFamilies"));
     let path = spec.path.child("ipFamilies").index(0);
     let shown: Vec<String> = now.iter().map(|family| quoted(family)).collect();
@@ -320,7 +320,7 @@ fn validate_family_change(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) 
     }
 }
 
-fn shown_addresses(all: &Node<'_>) -> String {
+fn shown_addresses(all: &FieldValue<'_>) -> String {
     if all.is_empty() { "[]string(nil)".to_owned() } else { all.shown() }
 }
 
@@ -424,8 +424,8 @@ mod tests {
         let refused = |new: &str| {
             let (new, old) =
                 (object(&format!(r#"{{"spec":{new}}}"#)), object(&format!(r#"{{"spec":{BOTH}}}"#)));
-            let mut errors = Errors::new();
-            validate_change(&Node::of(&new, "spec"), &Node::of(&old, "spec"), &mut errors);
+            let mut errors = ErrorList::new();
+            validate_change(&FieldValue::of(&new, "spec"), &FieldValue::of(&old, "spec"), &mut errors);
             said(&errors)
         };
         assert!(refused(BOTH).is_empty());
@@ -474,8 +474,8 @@ mod tests {
         let mut service = object(r#"{"spec":{}}"#);
         service.entry("spec").set("ipFamilies", many);
         let began = std::time::Instant::now();
-        let mut errors = Errors::new();
-        validate(&Node::of(&service, "spec"), &mut errors);
+        let mut errors = ErrorList::new();
+        validate(&FieldValue::of(&service, "spec"), &mut errors);
         assert_eq!(errors.len(), 196_000);
         assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
     }

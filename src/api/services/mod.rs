@@ -2,9 +2,9 @@
 //! `verbs/services.rs` allocates them.
 
 pub mod addresses;
-pub mod carry;
 pub mod families;
 pub mod ports;
+pub mod retained_fields;
 
 use std::collections::BTreeSet;
 
@@ -56,18 +56,18 @@ pub fn node_ports(spec: &Value) -> impl Iterator<Item = i64> {
 
 /// The allocated addresses and ports of a service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holdings {
+pub struct ServiceAllocations {
     /// Its cluster IPs in canonical form.
     pub addresses: BTreeSet<String>,
     /// Its node ports.
     pub ports: BTreeSet<u16>,
 }
 
-impl Holdings {
+impl ServiceAllocations {
     /// The allocations of this service.
-    pub fn of(service: &Value) -> Holdings {
+    pub fn of(service: &Value) -> ServiceAllocations {
         let spec = spec(service);
-        let mut held = Holdings::default();
+        let mut held = ServiceAllocations::default();
         if needs_address(spec) && !is_headless(spec) {
             let written = list(spec, "clusterIPs");
             held.addresses = written.into_iter().filter_map(addresses::name).collect();
@@ -88,8 +88,8 @@ impl Holdings {
     }
 
     /// The allocations that `other` lacks.
-    pub fn without(&self, other: &Holdings) -> Holdings {
-        Holdings {
+    pub fn without(&self, other: &ServiceAllocations) -> ServiceAllocations {
+        ServiceAllocations {
             addresses: self.addresses.difference(&other.addresses).cloned().collect(),
             ports: self.ports.difference(&other.ports).copied().collect(),
         }
@@ -102,7 +102,7 @@ mod tests {
     use crate::api::kinds::testing::object;
 
     fn held(json: &str) -> (Vec<String>, Vec<u16>) {
-        let held = Holdings::of(&object(json));
+        let held = ServiceAllocations::of(&object(json));
         (held.addresses.into_iter().collect(), held.ports.into_iter().collect())
     }
 

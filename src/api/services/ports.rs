@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{needs_health_port, needs_node_ports, node_ports};
-use crate::api::field::{FieldError, Path};
+use crate::api::field::{FieldError, FieldPath};
 use crate::api::kinds::items_mut;
 use crate::api::value::Value;
 
@@ -12,19 +12,19 @@ const DUMMY_PORTS: i64 = 32_769;
 
 /// One requested node port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct NodePortRequest {
     /// This port, or any.
     pub wanted: Option<i64>,
     /// The entries of `spec.ports` that get it. Empty for the health check port.
     pub entries: Vec<usize>,
 }
 
-impl Ask {
+impl NodePortRequest {
     /// The field of its errors.
-    pub fn path(&self) -> Path {
+    pub fn path(&self) -> FieldPath {
         match self.entries.first() {
-            Some(index) => Path::new("spec").child("ports").index(*index).child("nodePort"),
-            None => Path::new("spec").child("healthCheckNodePort"),
+            Some(index) => FieldPath::new("spec").child("ports").index(*index).child("nodePort"),
+            None => FieldPath::new("spec").child("healthCheckNodePort"),
         }
     }
 
@@ -35,8 +35,8 @@ impl Ask {
 }
 
 /// The node ports that a new service requests. Entries with the same port share one: so DNS has one number for both protocols.
-pub fn for_new(spec: &Value) -> Vec<Ask> {
-    let mut asks: Vec<Ask> = Vec::new();
+pub fn for_new(spec: &Value) -> Vec<NodePortRequest> {
+    let mut asks: Vec<NodePortRequest> = Vec::new();
     if matches!(spec.str("type"), "NodePort" | "LoadBalancer") {
         // By service port: the request that answers it.
         let mut answered: BTreeMap<i64, usize> = BTreeMap::new();
@@ -52,10 +52,10 @@ pub fn for_new(spec: &Value) -> Vec<Ask> {
             }
             match answered.get(&port) {
                 Some(ask) if own == 0 || asks[*ask].wanted == Some(own) => asks[*ask].entries.push(index),
-                Some(_) => asks.push(Ask { wanted: Some(own), entries: vec![index] }),
+                Some(_) => asks.push(NodePortRequest { wanted: Some(own), entries: vec![index] }),
                 None => {
                     answered.insert(port, asks.len());
-                    asks.push(Ask { wanted: named.get(&port).copied(), entries: vec![index] });
+                    asks.push(NodePortRequest { wanted: named.get(&port).copied(), entries: vec![index] });
                 }
             }
         }
@@ -67,16 +67,16 @@ pub fn for_new(spec: &Value) -> Vec<Ask> {
 }
 
 /// The additional node ports that a changed service requests.
-pub fn for_changed(spec: &Value, was: &Value) -> Vec<Ask> {
-    let mut asks: Vec<Ask> = Vec::new();
+pub fn for_changed(spec: &Value, was: &Value) -> Vec<NodePortRequest> {
+    let mut asks: Vec<NodePortRequest> = Vec::new();
     if matches!(spec.str("type"), "NodePort" | "LoadBalancer") {
         // The ports that it has, and those requested already.
         let mut known: BTreeSet<i64> = node_ports(was).collect();
         for (index, (_, own)) in entries(spec).into_iter().enumerate() {
             if own != 0 && known.insert(own) {
-                asks.push(Ask { wanted: Some(own), entries: vec![index] });
+                asks.push(NodePortRequest { wanted: Some(own), entries: vec![index] });
             } else if own == 0 && needs_node_ports(spec) {
-                asks.push(Ask { wanted: None, entries: vec![index] });
+                asks.push(NodePortRequest { wanted: None, entries: vec![index] });
             }
         }
     }
@@ -86,9 +86,9 @@ pub fn for_changed(spec: &Value, was: &Value) -> Vec<Ask> {
     asks
 }
 
-fn health(spec: &Value) -> Ask {
+fn health(spec: &Value) -> NodePortRequest {
     let own = spec.get("healthCheckNodePort").and_then(Value::as_int).filter(|port| *port != 0);
-    Ask { wanted: own, entries: Vec::new() }
+    NodePortRequest { wanted: own, entries: Vec::new() }
 }
 
 /// The port and node port of each entry.
@@ -99,7 +99,7 @@ fn entries(spec: &Value) -> Vec<(i64, i64)> {
 }
 
 /// Writes the allocated ports, one per request.
-pub fn fill(service: &mut Value, asks: &[Ask], got: &[i64]) {
+pub fn fill(service: &mut Value, asks: &[NodePortRequest], got: &[i64]) {
     let spec = service.entry("spec");
     for (ask, port) in asks.iter().zip(got) {
         if ask.entries.is_empty() {
@@ -115,9 +115,9 @@ pub fn fill(service: &mut Value, asks: &[Ask], got: &[i64]) {
 }
 
 /// The ports of a dry run: the stated ones, and dummies above them.
-pub fn dummies(asks: &[Ask]) -> Vec<i64> {
+pub fn dummies(asks: &[NodePortRequest]) -> Vec<i64> {
     let mut highest: Option<i64> = None;
-    let shown = |ask: &Ask| {
+    let shown = |ask: &NodePortRequest| {
         let next = highest.map_or(DUMMY_PORTS, |highest| highest.saturating_add(1));
         let port = ask.wanted.unwrap_or(next);
         highest = highest.max(Some(port));
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::api::kinds::testing::object;
 
-    fn asked(asks: &[Ask]) -> Vec<(Option<i64>, Vec<usize>)> {
+    fn asked(asks: &[NodePortRequest]) -> Vec<(Option<i64>, Vec<usize>)> {
         asks.iter().map(|ask| (ask.wanted, ask.entries.clone())).collect()
     }
 

@@ -14,7 +14,7 @@ use openssl::rsa::Rsa;
 use openssl::sha::sha256;
 use serde::Serialize;
 
-use super::checks::Checks;
+use super::verify_contexts::VerifyContexts;
 use super::{Algorithm, Error, Token, es512, provider};
 use crate::limits::{RSA_LEAST_BITS, RSA_MOST_BITS};
 
@@ -28,7 +28,7 @@ pub struct VerifyingKey {
     /// The accepted algorithms; at least one.
     takes: Vec<Algorithm>,
     /// Reusable verification contexts.
-    checks: Arc<Checks>,
+    checks: Arc<VerifyContexts>,
 }
 
 impl VerifyingKey {
@@ -120,10 +120,10 @@ fn public_key(parameters: &AlgorithmParameters) -> Result<Option<PKey<Public>>, 
 /// A key that signs tokens. Their headers contain only the algorithm and the key ID.
 pub struct SigningKey {
     id: String,
-    form: Form,
+    form: KeyEncoding,
 }
 
-enum Form {
+enum KeyEncoding {
     Library(Box<Header>, EncodingKey),
     Es512(PKey<Private>),
 }
@@ -137,20 +137,22 @@ impl SigningKey {
     fn with(key: PKey<Private>, algorithm: Algorithm) -> Result<SigningKey, Error> {
         provider::install()?;
         let id = id(&key)?;
-        let Some(name) = algorithm.in_library() else { return Ok(SigningKey { id, form: Form::Es512(key) }) };
+        let Some(name) = algorithm.in_library() else {
+            return Ok(SigningKey { id, form: KeyEncoding::Es512(key) });
+        };
         let der = match key.rsa() {
             Ok(rsa) => EncodingKey::from_rsa_der(&rsa.private_key_to_der()?),
             Err(_) => EncodingKey::from_ec_der(&key.private_key_to_pkcs8()?),
         };
         let header = Header { typ: None, kid: Some(id.clone()), ..Header::new(name) };
-        Ok(SigningKey { id, form: Form::Library(Box::new(header), der) })
+        Ok(SigningKey { id, form: KeyEncoding::Library(Box::new(header), der) })
     }
 
     /// Signs a token with `claims`.
     pub fn sign<T: Serialize>(&self, claims: &T) -> Result<String, Error> {
         match &self.form {
-            Form::Library(header, key) => Ok(jsonwebtoken::encode(header, claims, key)?),
-            Form::Es512(key) => es512::sign(key, &self.id, claims),
+            KeyEncoding::Library(header, key) => Ok(jsonwebtoken::encode(header, claims, key)?),
+            KeyEncoding::Es512(key) => es512::sign(key, &self.id, claims),
         }
     }
 

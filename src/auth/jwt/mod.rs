@@ -6,11 +6,11 @@
 //! accepted.
 
 mod algorithm;
-mod checks;
 mod es512;
+mod key_set;
 mod keys;
 mod provider;
-mod ring;
+mod verify_contexts;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
@@ -20,8 +20,8 @@ use serde::de::DeserializeOwned;
 use thiserror::Error as ThisError;
 
 pub use self::algorithm::Algorithm;
+pub use self::key_set::{KeySet, MISMATCH};
 pub use self::keys::{SigningKey, VerifyingKey};
-pub use self::ring::{MISMATCH, Ring};
 
 /// Why a key or token cannot be made.
 #[derive(Debug, ThisError)]

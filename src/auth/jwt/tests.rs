@@ -267,8 +267,8 @@ fn one_key_checks_good_and_bad_tokens_in_turn_and_on_many_threads() {
 #[test]
 fn a_ring_finds_the_key_by_its_name() {
     let signed: Vec<_> = KEYS.iter().map(usual).collect();
-    let ring = Ring::new(signed.iter().map(|(_, key)| key.clone()).collect());
-    let check = |ring: &Ring, token: &str| ring.signed(&Token::parse(token).unwrap());
+    let ring = KeySet::new(signed.iter().map(|(_, key)| key.clone()).collect());
+    let check = |ring: &KeySet, token: &str| ring.signed(&Token::parse(token).unwrap());
     for (signing, _) in &signed {
         assert_eq!(check(&ring, &signing.sign(&json!({})).unwrap()), Ok(()));
     }
@@ -276,10 +276,10 @@ fn a_ring_finds_the_key_by_its_name() {
     let token = stranger.sign(&json!({})).unwrap();
     assert_eq!(check(&ring, &token), Err("invalid signature, no keys found"));
     misnamed.id.clone_from(&signed[0].1.id);
-    let (good, ring) = (signed[0].0.sign(&json!({})).unwrap(), Ring::new(vec![misnamed]));
+    let (good, ring) = (signed[0].0.sign(&json!({})).unwrap(), KeySet::new(vec![misnamed]));
     assert_eq!(check(&ring, &good), Err("the signature does not match"));
     // Two keys of one name: one of them is enough.
-    let ring = Ring::new(vec![ring.keys()[0].clone(), signed[0].1.clone()]);
+    let ring = KeySet::new(vec![ring.keys()[0].clone(), signed[0].1.clone()]);
     assert_eq!(check(&ring, &good), Ok(()));
 }
 

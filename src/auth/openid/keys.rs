@@ -14,14 +14,14 @@ use pilothouse_actors::lock::Lock;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::timeout;
 
-use crate::auth::jwt::Ring;
+use crate::auth::jwt::KeySet;
 use crate::limits::{OIDC_REFETCH_EVERY, OIDC_REFETCHES, OIDC_WAIT, OIDC_WAITING};
 
 /// The keys. Shared by the verifiers of all workers and the fetching task.
 pub struct Keys {
     /// `None` until the first successful fetch.
-    ring: ArcSwapOption<Ring>,
-    turn: Lock<Turn>,
+    ring: ArcSwapOption<KeySet>,
+    turn: Lock<FetchAttempts>,
     /// Wakes the fetching task.
     wanted: Notify,
     /// The number of finished attempts, successful or not.
@@ -32,7 +32,7 @@ pub struct Keys {
 }
 
 /// The state of the attempts, which are numbered from one.
-struct Turn {
+struct FetchAttempts {
     begun: u64,
     /// The last requested attempt.
     wanted: u64,
@@ -45,7 +45,7 @@ impl Keys {
     pub fn new(clock: Clock) -> Keys {
         Keys {
             ring: ArcSwapOption::empty(),
-            turn: Lock::new(Turn { begun: 0, wanted: 0, free_at: Timestamp::default() }),
+            turn: Lock::new(FetchAttempts { begun: 0, wanted: 0, free_at: Timestamp::default() }),
             wanted: Notify::new(),
             ended: watch::Sender::new(0),
             places: Semaphore::new(OIDC_WAITING),
@@ -54,7 +54,7 @@ impl Keys {
     }
 
     /// The last fetched keys.
-    pub(super) fn ring(&self) -> Option<Arc<Ring>> {
+    pub(super) fn ring(&self) -> Option<Arc<KeySet>> {
         self.ring.load_full()
     }
 
@@ -102,7 +102,7 @@ impl Keys {
     }
 
     /// Ends an attempt. Without new keys the old ones stay valid.
-    pub(super) fn end(&self, found: Option<Ring>) {
+    pub(super) fn end(&self, found: Option<KeySet>) {
         if let Some(ring) = found {
             self.ring.store(Some(Arc::new(ring)));
         }
@@ -154,7 +154,7 @@ mod tests {
                     keys.begin();
                     attempts += 1;
                     tokio::time::sleep(Duration::from_millis(20)).await;
-                    keys.end(Some(Ring::new(Vec::new())));
+                    keys.end(Some(KeySet::new(Vec::new())));
                 }
             })
         };

@@ -20,7 +20,7 @@ use pilothouse_actors::lock::Lock;
 
 pub use self::keys::Keys;
 pub use self::provider::Provider;
-pub use self::rules::Rules;
+pub use self::rules::ClaimMapping;
 
 use self::rules::Claims;
 use super::jwt::Token;
@@ -31,7 +31,7 @@ use crate::metrics::authentication::Latency;
 pub struct OpenIdTokens(Arc<Shared>);
 
 struct Shared {
-    rules: Rules,
+    rules: ClaimMapping,
     keys: Arc<Keys>,
     clock: Clock,
     /// Measures how long a verification takes that is not cached.
@@ -56,7 +56,7 @@ enum Found {
 
 impl OpenIdTokens {
     /// A verifier for tokens that one of these keys signed.
-    pub fn new(rules: Rules, keys: Arc<Keys>, clock: Clock) -> OpenIdTokens {
+    pub fn new(rules: ClaimMapping, keys: Arc<Keys>, clock: Clock) -> OpenIdTokens {
         OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency: None, remembered: Lock::default() }))
     }
 
@@ -71,7 +71,7 @@ impl OpenIdTokens {
     }
 
     /// A verifier that measures its latency.
-    pub fn timed(rules: Rules, keys: Arc<Keys>, clock: Clock, latency: Latency) -> OpenIdTokens {
+    pub fn timed(rules: ClaimMapping, keys: Arc<Keys>, clock: Clock, latency: Latency) -> OpenIdTokens {
         let (latency, remembered) = (Some(latency), Lock::default());
         OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency, remembered }))
     }
@@ -172,6 +172,6 @@ impl Verifier for OpenIdTokens {
 }
 
 #[cfg(test)]
-mod stage;
+mod test_provider;
 #[cfg(test)]
 mod tests;

@@ -11,8 +11,8 @@ use openssl::x509::X509;
 use serde::Deserialize;
 
 use super::keys::Keys;
-use super::rules::Rules;
-use crate::auth::jwt::{Algorithm, Ring, VerifyingKey};
+use super::rules::ClaimMapping;
+use crate::auth::jwt::{Algorithm, KeySet, VerifyingKey};
 use crate::auth::service_account::metadata::CONFIGURATION_PATH;
 use crate::kubeconfig::Access;
 use crate::limits::{
@@ -50,7 +50,11 @@ pub struct Provider {
 
 impl Provider {
     /// Makes no request yet.
-    pub fn new(rules: &Rules, authority_pem: Option<Vec<u8>>, keys: Arc<Keys>) -> Result<Provider, String> {
+    pub fn new(
+        rules: &ClaimMapping,
+        authority_pem: Option<Vec<u8>>,
+        keys: Arc<Keys>,
+    ) -> Result<Provider, String> {
         if let Some(pem) = &authority_pem {
             let certificates =
                 X509::stack_from_pem(pem).map_err(|error| format!("--oidc-ca-file: {error}"))?;
@@ -114,7 +118,7 @@ impl Provider {
         }
     }
 
-    async fn fetch(&mut self) -> Result<Ring, String> {
+    async fn fetch(&mut self) -> Result<KeySet, String> {
         // After any failure the next attempt starts with discovery again.
         let published = match self.published.take() {
             Some(published) => published,
@@ -152,7 +156,7 @@ fn service(place: &str, authority_pem: Option<&Vec<u8>>) -> Result<Service, Stri
 }
 
 /// The usable keys of a JSON Web Key Set.
-fn ring(document: &[u8], permitted: &[Algorithm]) -> Result<Ring, String> {
+fn ring(document: &[u8], permitted: &[Algorithm]) -> Result<KeySet, String> {
     let published: Published =
         serde_json::from_slice(document).map_err(|error| format!("oidc: failed to decode keys: {error}"))?;
     let usable = |key| {
@@ -164,7 +168,7 @@ fn ring(document: &[u8], permitted: &[Algorithm]) -> Result<Ring, String> {
         tracing::warn!(kept = OIDC_KEYS, "the OpenID provider publishes more keys than are kept");
         keys.truncate(OIDC_KEYS);
     }
-    Ok(Ring::new(keys))
+    Ok(KeySet::new(keys))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::rules::Claims;
-use super::{Keys, OpenIdTokens, Provider, Rules};
+use super::{ClaimMapping, Keys, OpenIdTokens, Provider};
 use crate::auth::jwt::Token;
 use crate::config::authentication_file::Jwt;
 use crate::limits::{JWT_RELOAD, OIDC_TOKEN_BYTES};
@@ -48,7 +48,7 @@ impl Providers {
     }
 
     /// Accepts the provider from the flags. The start does not wait for it: it may come up later than this server.
-    pub fn accept(&self, rules: Rules, authority_pem: Option<Vec<u8>>) -> Result<(), String> {
+    pub fn accept(&self, rules: ClaimMapping, authority_pem: Option<Vec<u8>>) -> Result<(), String> {
         let running = self.begin(rules, authority_pem, None)?;
         self.all.store(Arc::new(vec![Arc::new(running)]));
         Ok(())
@@ -78,14 +78,16 @@ impl Providers {
         let same = |jwt: &Jwt| now.iter().find(|one| one.jwt.as_ref() == Some(jwt)).cloned();
         let one = |jwt: &Jwt| match same(jwt) {
             Some(running) => Ok(running),
-            None => self.begin(Rules::of(jwt), jwt.authority_pem.clone(), Some(jwt.clone())).map(Arc::new),
+            None => {
+                self.begin(ClaimMapping::of(jwt), jwt.authority_pem.clone(), Some(jwt.clone())).map(Arc::new)
+            }
         };
         jwts.iter().map(one).collect()
     }
 
     fn begin(
         &self,
-        rules: Rules,
+        rules: ClaimMapping,
         authority_pem: Option<Vec<u8>>,
         jwt: Option<Jwt>,
     ) -> Result<Running, String> {
@@ -131,7 +133,7 @@ impl Verifier for Providers {
 mod tests {
     use serde_json::json;
 
-    use super::super::stage::{NOW, Signer, Stage, claims};
+    use super::super::test_provider::{NOW, Signer, TestProvider, claims};
     use super::*;
     use crate::config::authentication_file::{Mapping, Source};
     use pilothouse_actors::clock::Timestamp;
@@ -140,7 +142,7 @@ mod tests {
         Source::Claim(Mapping { claim: claim.into(), prefix: prefix.into() })
     }
 
-    fn jwt(stage: &Stage, audience: &str) -> Jwt {
+    fn jwt(stage: &TestProvider, audience: &str) -> Jwt {
         Jwt {
             issuer: stage.issuer.clone(),
             authority_pem: Some(stage.authority_pem.clone()),
@@ -169,11 +171,11 @@ mod tests {
     #[actix::test]
     async fn each_token_is_for_the_provider_that_it_names() {
         let (one, other) = (Signer::fresh(), Signer::fresh());
-        let (first, second) = (Stage::open(&[&one]).await, Stage::open(&[&other]).await);
+        let (first, second) = (TestProvider::open(&[&one]).await, TestProvider::open(&[&other]).await);
         let clock = Clock::manual(Timestamp(NOW * 1_000_000));
         let metrics = Arc::new(Metrics::new(clock.now()).unwrap());
         let providers = Providers::new(metrics, clock);
-        let by = |signer: &Signer, stage: &Stage| signer.sign(&claims(&stage.issuer, &json!({})));
+        let by = |signer: &Signer, stage: &TestProvider| signer.sign(&claims(&stage.issuer, &json!({})));
         let known = Some(("p:ann".to_owned(), "7".to_owned()));
         assert_eq!(said(&providers, &by(&one, &first)).await, Verdict::NoOpinion);
         providers.accept_all(&[jwt(&first, "c"), jwt(&second, "c")]).unwrap();

@@ -6,11 +6,11 @@ use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::identity::Identity;
 use serde_json::{Map, Value};
 
-use crate::api::callers::Expression;
-use crate::api::callers::tokens::{Rule, Untold, check_claims, check_user};
-use crate::api::policies::request::user;
+use crate::api::admission_policies::request::user;
+use crate::api::auth_expressions::Expression;
+use crate::api::auth_expressions::claims::{ExpressionError, Rule, check_claims, check_user};
 use crate::api::value::Value as Given;
-use crate::api::words::CREDENTIAL_ID;
+use crate::api::well_known::CREDENTIAL_ID;
 use crate::auth::jwt::{Algorithm, Token};
 use crate::config::OpenId;
 use crate::config::authentication_file::{Jwt, Mapping, Source};
@@ -104,7 +104,7 @@ fn texts(value: &Value) -> Option<Vec<&str>> {
 
 /// The accepted issuer, and the mapping of its claims.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct ClaimMapping {
     /// The `iss` of its tokens.
     pub issuer: String,
     /// The accepted signature algorithms.
@@ -126,12 +126,12 @@ pub struct Rules {
     user_rules: Vec<Rule>,
 }
 
-impl Rules {
+impl ClaimMapping {
     /// The rules of the flags; `None` if they name no provider.
-    pub fn new(flags: &OpenId) -> Option<Rules> {
+    pub fn new(flags: &OpenId) -> Option<ClaimMapping> {
         let (issuer, client) = flags.issuer_and_client()?;
         let claim = |name: &str, prefix| Source::Claim(Mapping { claim: name.to_owned(), prefix });
-        Some(Rules {
+        Some(ClaimMapping {
             issuer: issuer.to_owned(),
             algorithms: flags.signing_algorithms().into_iter().filter_map(Algorithm::named).collect(),
             discovery: None,
@@ -149,8 +149,8 @@ impl Rules {
     }
 
     /// The rules of one provider in a file. All supported algorithms are accepted.
-    pub fn of(jwt: &Jwt) -> Rules {
-        Rules {
+    pub fn of(jwt: &Jwt) -> ClaimMapping {
+        ClaimMapping {
             issuer: jwt.issuer.clone(),
             algorithms: Algorithm::ALL.to_vec(),
             discovery: jwt.discovery.clone(),
@@ -314,9 +314,11 @@ impl Rules {
             None => return Ok(Vec::new()),
             Some(Source::Claim(mapping)) => mapping,
             Some(Source::Made(expression)) => {
-                return expression.texts_of(given).map_err(|(Untold::Failed(why) | Untold::NoTexts(why))| {
-                    format!("oidc: error evaluating group claim expression: {why}")
-                });
+                return expression.texts_of(given).map_err(
+                    |(ExpressionError::Failed(why) | ExpressionError::NoTexts(why))| {
+                        format!("oidc: error evaluating group claim expression: {why}")
+                    },
+                );
             }
         };
         let groups = match claims.get(claim) {
@@ -334,8 +336,8 @@ impl Rules {
         let mut extra: BTreeMap<_, _> = id.into_iter().collect();
         for (key, expression) in &self.extra {
             let values = expression.texts_of(given).map_err(|untold| match untold {
-                Untold::Failed(why) => why,
-                Untold::NoTexts(why) => {
+                ExpressionError::Failed(why) => why,
+                ExpressionError::NoTexts(why) => {
                     let text = expression.text();
                     format!("oidc: error evaluating extra claim expression: {text}: {why}")
                 }

@@ -10,10 +10,10 @@ use openssl::pkey::PKey;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::stage::{ISSUER, NOW, Says, Signer, Stage, claims, flags};
+use super::test_provider::{ISSUER, NOW, Signer, TestProvider, TestResponse, claims, flags};
 use super::*;
 use crate::auth::jwt::tests::private;
-use crate::auth::jwt::{Algorithm, Ring, VerifyingKey};
+use crate::auth::jwt::{Algorithm, KeySet, VerifyingKey};
 use crate::limits::OIDC_REFETCHES;
 
 const ALL: &str = "--oidc-signing-algs=RS256,RS384,RS512,ES256,ES384,ES512,PS256,PS384,PS512";
@@ -25,12 +25,12 @@ fn now() -> Timestamp {
 /// A verifier that has these keys and nobody to ask for more.
 fn alone(more: &[&str], signers: &[&Signer]) -> (OpenIdTokens, Clock) {
     let clock = Clock::manual(now());
-    let rules = Rules::new(&flags(ISSUER, more)).unwrap();
+    let rules = ClaimMapping::new(&flags(ISSUER, more)).unwrap();
     let keys = signers.iter().map(|signer| {
         let jwk: Jwk = serde_json::from_value(signer.published.clone()).unwrap();
         VerifyingKey::from_jwk(&jwk, &rules.algorithms).unwrap()
     });
-    let ring = Ring::new(keys.flatten().collect());
+    let ring = KeySet::new(keys.flatten().collect());
     let shared = Arc::new(Keys::new(clock.clone()));
     shared.begin();
     shared.end(Some(ring));
@@ -167,7 +167,7 @@ fn a_token_is_remembered_for_a_moment_and_not_beyond_its_end() {
     assert!(name(at_once(&verifier, &long)).is_some() && name(at_once(&verifier, &short)).is_some());
     // Without keys only memory can tell.
     verifier.0.keys.begin();
-    verifier.0.keys.end(Some(Ring::new(Vec::new())));
+    verifier.0.keys.end(Some(KeySet::new(Vec::new())));
     clock.advance(Duration::from_secs(2));
     assert!(name(at_once(&verifier, &long)).is_some() && name(at_once(&verifier, &short)).is_some());
     clock.advance(Duration::from_secs(2));
@@ -201,24 +201,25 @@ fn memory_is_bounded() {
 }
 
 /// A verifier with a provider behind it.
-fn wired(stage: &Stage) -> (Rc<OpenIdTokens>, Clock) {
+fn wired(stage: &TestProvider) -> (Rc<OpenIdTokens>, Clock) {
     let clock = Clock::manual(now());
-    let rules = Rules::new(&flags(&stage.issuer, &["--oidc-signing-algs=ES256", "--oidc-username-prefix=-"]))
-        .unwrap();
+    let rules =
+        ClaimMapping::new(&flags(&stage.issuer, &["--oidc-signing-algs=ES256", "--oidc-username-prefix=-"]))
+            .unwrap();
     let keys = Arc::new(Keys::new(clock.clone()));
     let provider = Provider::new(&rules, Some(stage.authority_pem.clone()), keys.clone()).unwrap();
     actix::spawn(provider.keep());
     (Rc::new(OpenIdTokens::new(rules, keys, clock.clone())), clock)
 }
 
-fn token(stage: &Stage, signer: &Signer, user: &str) -> String {
+fn token(stage: &TestProvider, signer: &Signer, user: &str) -> String {
     signer.sign(&claims(&stage.issuer, &json!({"sub": user})))
 }
 
 #[actix::test]
 async fn keys_that_change_are_found_and_strangers_cause_few_questions() {
     let (old, new, stranger) = (Signer::fresh(), Signer::fresh(), Signer::fresh());
-    let stage = Stage::open(&[&old]).await;
+    let stage = TestProvider::open(&[&old]).await;
     let (verifier, clock) = wired(&stage);
     assert_eq!(name(Some(verdict(&verifier, &token(&stage, &old, "ann")).await)).as_deref(), Some("ann"));
     stage.publish(&[&new]);
@@ -242,25 +243,25 @@ async fn keys_that_change_are_found_and_strangers_cause_few_questions() {
 #[actix::test]
 async fn a_provider_that_comes_late_is_found() {
     let signer = Signer::fresh();
-    let stage = Stage::open(&[&signer]).await;
-    stage.say("/.well-known/openid-configuration", Says::Status(503));
+    let stage = TestProvider::open(&[&signer]).await;
+    stage.say("/.well-known/openid-configuration", TestResponse::Status(503));
     let (verifier, _) = wired(&stage);
     let token = token(&stage, &signer, "ann");
     let refused = verdict(&verifier, &token).await;
     assert_eq!(refused, Verdict::Refused("oidc: authenticator not initialized".into()));
     stage.publish(&[&signer]);
     assert_eq!(name(Some(verdict(&verifier, &token).await)).as_deref(), Some("ann"));
-    stage.say("/keys", Says::Status(503));
+    stage.say("/keys", TestResponse::Status(503));
     assert!(name(at_once(&verifier, &token)).is_some());
 }
 
 #[actix::test]
 async fn a_provider_that_stalls_keeps_only_those_waiting_who_need_it() {
     let (known, other) = (Signer::fresh(), Signer::fresh());
-    let stage = Stage::open(&[&known]).await;
+    let stage = TestProvider::open(&[&known]).await;
     let (verifier, clock) = wired(&stage);
     assert!(name(Some(verdict(&verifier, &token(&stage, &known, "ann")).await)).is_some());
-    stage.say("/keys", Says::Stalls);
+    stage.say("/keys", TestResponse::Stalls);
     let waiting = {
         let (verifier, token) = (Rc::clone(&verifier), token(&stage, &other, "bob"));
         actix::spawn(async move { verdict(&verifier, &token).await })

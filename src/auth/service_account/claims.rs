@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
 use crate::api::names;
-use crate::api::words::{ACCOUNT_PREFIX, ALL_ACCOUNTS};
+use crate::api::well_known::{ACCOUNT_PREFIX, ALL_ACCOUNTS};
 use crate::limits::TOKEN_LEEWAY;
 
 /// The issuer of legacy tokens, which are stored in Secrets.

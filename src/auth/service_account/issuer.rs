@@ -12,12 +12,12 @@ use crate::limits::{POD_TOKEN_LIFE, TOKEN_EXTENDED_LIFE};
 /// Issues service account tokens. Shared by all workers.
 pub struct Issuer {
     key: Arc<SigningKey>,
-    rules: Rules,
+    rules: IssuerSettings,
 }
 
 /// The settings for new tokens.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct IssuerSettings {
     /// The `iss` claim.
     pub issuer: String,
     /// The default audiences.
@@ -30,14 +30,14 @@ pub struct Rules {
 
 impl Issuer {
     /// An issuer that signs with this key.
-    pub fn new(key: PKey<Private>, rules: Rules) -> Result<Issuer, String> {
+    pub fn new(key: PKey<Private>, rules: IssuerSettings) -> Result<Issuer, String> {
         let key = SigningKey::new(key).map_err(|error| error.to_string())?;
         let key = key.ok_or("the signing key is of a kind that cannot sign tokens")?;
         Ok(Issuer { key: Arc::new(key), rules })
     }
 
     /// The settings for new tokens.
-    pub fn rules(&self) -> &Rules {
+    pub fn rules(&self) -> &IssuerSettings {
         &self.rules
     }
 
@@ -57,7 +57,7 @@ impl Issuer {
     }
 }
 
-impl Rules {
+impl IssuerSettings {
     /// The lifetime of a token for which `seconds` were requested, and the time until its warning. The usual tokens of pods are
     /// extended, if they are for this server alone.
     pub fn life(&self, seconds: i64, of_pod: bool, audiences: &[String]) -> (i64, Option<i64>) {
@@ -78,12 +78,17 @@ mod tests {
     #[test]
     fn only_the_default_token_of_a_pod_holds_for_a_year() {
         let ours = vec!["us".to_owned()];
-        let rules = Rules { issuer: "us".into(), audiences: ours.clone(), longest_seconds: 0, extends: true };
+        let rules = IssuerSettings {
+            issuer: "us".into(),
+            audiences: ours.clone(),
+            longest_seconds: 0,
+            extends: true,
+        };
         assert_eq!(rules.life(3_607, true, &ours), (31_536_000, Some(3_607)));
         assert_eq!(rules.life(3_607, false, &ours), (3_607, None));
         assert_eq!(rules.life(3_606, true, &ours), (3_606, None));
         assert_eq!(rules.life(3_607, true, &["us".into(), "them".into()]), (3_607, None));
-        let rules = Rules { extends: false, ..rules };
+        let rules = IssuerSettings { extends: false, ..rules };
         assert_eq!(rules.life(3_607, true, &ours), (3_607, None));
     }
 }

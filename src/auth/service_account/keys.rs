@@ -7,19 +7,19 @@ use openssl::error::ErrorStack;
 use openssl::pkey::{PKey, Public};
 use serde::Serialize;
 
-use crate::auth::jwt::{Algorithm, Error, MISMATCH, Ring, Token, VerifyingKey};
+use crate::auth::jwt::{Algorithm, Error, KeySet, MISMATCH, Token, VerifyingKey};
 
 /// The reference's message, which TokenReviews show.
 const BAD_SIGNATURE: &str = "go-jose/go-jose: error in cryptographic primitive";
 
 /// All keys that verify tokens.
-pub struct Keys(Ring);
+pub struct Keys(KeySet);
 
 impl Keys {
     /// A ring of these keys, without those of unsupported types.
     pub fn new(keys: &[PKey<Public>]) -> Result<Keys, Error> {
         let keys = keys.iter().filter_map(|key| VerifyingKey::new(key.clone()).transpose());
-        Ok(Keys(Ring::new(keys.collect::<Result<_, _>>()?)))
+        Ok(Keys(KeySet::new(keys.collect::<Result<_, _>>()?)))
     }
 
     /// Verifies that one of the keys signed the token: the one with its key ID, or any if it has none.

@@ -1,11 +1,11 @@
 //! Service account tokens: issuing, claims, verification.
 
+mod bound_objects;
 pub mod claims;
 pub mod issuer;
 pub mod keys;
+pub mod legacy_use;
 pub mod metadata;
-mod standing;
-pub mod used;
 pub mod verifier;
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use self::issuer::Issuer;
 use self::keys::Keys;
 use self::metadata::Metadata;
 use self::verifier::ServiceAccountTokens;
-use super::objects::Objects;
+use super::token_objects::TokenObjects;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::pki::TokenKeys;
@@ -37,7 +37,7 @@ impl Tokens {
         config: &Config,
         pki: &TokenKeys,
         address: &str,
-        objects: Arc<Objects>,
+        objects: Arc<TokenObjects>,
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Result<Tokens, String> {
@@ -49,13 +49,14 @@ impl Tokens {
         let longest = accounts.service_account_max_token_expiration.as_secs();
         let uri = accounts.service_account_jwks_uri.as_deref();
         let metadata = Metadata::new(&first, uri, address, &keys);
-        let issuing = issuer::Rules {
+        let issuing = issuer::IssuerSettings {
             issuer: first,
             audiences: audiences.clone(),
             longest_seconds: i64::try_from(longest).unwrap_or(i64::MAX),
             extends: accounts.service_account_extend_token_expiration,
         };
-        let accepted = verifier::Rules { issuers, audiences, lookup: accounts.service_account_lookup };
+        let accepted =
+            verifier::VerifierSettings { issuers, audiences, lookup: accounts.service_account_lookup };
         Ok(Tokens {
             issuer: Arc::new(Issuer::new(pki.signing.clone(), issuing)?),
             verifier: ServiceAccountTokens::new(keys, accepted, objects, metrics, clock),

@@ -15,18 +15,18 @@ use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::lock::Lock;
 use pilothouse_actors::object::Key;
 
+use super::bound_objects::{self, BoundObjectsState};
 use super::claims::{Claims, LEGACY_ISSUER};
 use super::keys::Keys;
-use super::standing::{self, Standing};
-use super::used::{LAST_USED, Used, Uses, is_outdated};
+use super::legacy_use::{LAST_USED, LegacyTokenUse, LegacyUseSender, is_outdated};
 use crate::auth::jwt::Token;
-use crate::auth::objects::{Facts, Heads, Objects};
+use crate::auth::token_objects::{Facts, LatestRevisions, TokenObjects};
 use crate::limits::{TOKEN_BYTES, TOKENS_REMEMBERED};
 use crate::metrics::Metrics;
 
 /// The accepted tokens.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct VerifierSettings {
     /// The accepted issuers.
     pub issuers: Vec<String>,
     /// The accepted audiences.
@@ -41,14 +41,14 @@ pub struct ServiceAccountTokens(Arc<Shared>);
 
 struct Shared {
     keys: Arc<Keys>,
-    rules: Rules,
-    objects: Arc<Objects>,
+    rules: VerifierSettings,
+    objects: Arc<TokenObjects>,
     clock: Clock,
     metrics: Arc<Metrics>,
     /// By the digest of the token, so that memory holds no tokens.
     remembered: Lock<HashMap<[u8; 32], Arc<Signed>>>,
     /// Where the use of legacy tokens is reported.
-    uses: OnceLock<Uses>,
+    uses: OnceLock<LegacyUseSender>,
 }
 
 /// A token with a valid signature.
@@ -56,7 +56,7 @@ struct Signed {
     claims: Claims,
     identity: Arc<Identity>,
     /// The newest revisions when all its objects were last found to exist.
-    firm_at: Lock<Option<Heads>>,
+    firm_at: Lock<Option<LatestRevisions>>,
     /// The day of that check since the epoch: the Secret of a legacy token is checked on each day of use.
     firm_on: AtomicU64,
     /// Whether the account listed the Secret of a legacy token then.
@@ -72,8 +72,8 @@ impl ServiceAccountTokens {
     /// A verifier that trusts these keys.
     pub fn new(
         keys: Arc<Keys>,
-        rules: Rules,
-        objects: Arc<Objects>,
+        rules: VerifierSettings,
+        objects: Arc<TokenObjects>,
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> ServiceAccountTokens {
@@ -89,7 +89,7 @@ impl ServiceAccountTokens {
     }
 
     /// Reports the use of legacy tokens, once a day each.
-    pub fn tell(&self, uses: Uses) {
+    pub fn tell(&self, uses: LegacyUseSender) {
         let _already_told = self.0.uses.set(uses);
     }
 
@@ -137,7 +137,7 @@ impl Shared {
             ));
         }
         if claims.is_legacy() {
-            standing::check_legacy(claims)?;
+            bound_objects::check_legacy(claims)?;
         } else {
             claims.check_time(self.clock.now())?;
         }
@@ -193,17 +193,17 @@ impl Shared {
         // Before the check: objects that change during it are checked again.
         let (heads, today) = (self.objects.heads(), self.today());
         let found = match &signed.claims.bound {
-            Some(bound) => standing::of_bound(&self.objects, bound, self.clock.now()).await?,
+            Some(bound) => bound_objects::of_bound(&self.objects, bound, self.clock.now()).await?,
             None if signed.claims.is_legacy() => {
                 let used = |secret: &Facts| self.tell_of(&signed.claims, secret);
-                let listed = standing::of_legacy(&self.objects, &signed.claims, token, used).await?;
+                let listed = bound_objects::of_legacy(&self.objects, &signed.claims, token, used).await?;
                 signed.listed.store(listed, Ordering::Relaxed);
-                Standing::Firm
+                BoundObjectsState::Firm
             }
             None => return Err("the token names no service account".to_owned()),
         };
         signed.firm_on.store(today, Ordering::Relaxed);
-        *signed.firm_at.lock() = Some(heads).filter(|_| found == Standing::Firm);
+        *signed.firm_at.lock() = Some(heads).filter(|_| found == BoundObjectsState::Firm);
         Ok(())
     }
 
@@ -213,12 +213,12 @@ impl Shared {
 
     /// Reports the use of a legacy token, unless its Secret has today's label.
     fn tell_of(&self, claims: &Claims, secret: &Facts) {
-        if standing::is_marked_invalid(secret) {
+        if bound_objects::is_marked_invalid(secret) {
             self.metrics.tokens.invalidated.inc();
         }
         let label = secret.metadata.labels.get(LAST_USED).map(String::as_str);
         let Some(uses) = self.uses.get().filter(|_| is_outdated(label, self.clock.now())) else { return };
-        let used = Used {
+        let used = LegacyTokenUse {
             secret: Key::namespaced(&claims.namespace, &claims.secret_name),
             uid: secret.metadata.uid.clone(),
         };
@@ -228,7 +228,7 @@ impl Shared {
 
 impl Signed {
     /// Whether no type of the token's objects has changed since the last successful check.
-    fn is_firm(&self, now: &Heads, today: u64) -> bool {
+    fn is_firm(&self, now: &LatestRevisions, today: u64) -> bool {
         if self.claims.is_legacy() && self.firm_on.load(Ordering::Relaxed) != today {
             return false;
         }
@@ -240,8 +240,8 @@ impl Signed {
 }
 
 impl Claims {
-    /// The types of the token's objects, in the order of [`crate::auth::objects::Kind`].
-    fn kinds(&self) -> [bool; crate::auth::objects::KINDS] {
+    /// The types of the token's objects, in the order of [`crate::auth::token_objects::TokenObjectKind`].
+    fn kinds(&self) -> [bool; crate::auth::token_objects::KINDS] {
         match &self.bound {
             None => [true, true, false, false],
             Some(bound) => [

@@ -8,7 +8,7 @@ use crate::kubeconfig::Access;
 use crate::webhook::testing;
 
 /// Asks a server that gives these answers, one per connection. Answers what that was asked, too.
-async fn server(answers: Vec<(u16, String)>) -> (AskedElsewhere, JoinHandle<Vec<Json>>, Clock) {
+async fn server(answers: Vec<(u16, String)>) -> (WebhookTokenVerifier, JoinHandle<Vec<Json>>, Clock) {
     let (place, asked) = testing::server(answers).await;
     let access = Access::to(format!("{place}/authenticate"));
     let settings = Settings {
@@ -19,7 +19,7 @@ async fn server(answers: Vec<(u16, String)>) -> (AskedElsewhere, JoinHandle<Vec<
     let clock = Clock::manual(Timestamp(1));
     let metrics = Arc::new(Metrics::new(Timestamp(1)).unwrap());
     let service = Service::alone(&access).unwrap();
-    (AskedElsewhere::new(service, settings, metrics, clock.clone()), asked, clock)
+    (WebhookTokenVerifier::new(service, settings, metrics, clock.clone()), asked, clock)
 }
 
 fn review(status: &Json) -> (u16, String) {
@@ -27,7 +27,7 @@ fn review(status: &Json) -> (u16, String) {
     (200, review.to_string())
 }
 
-async fn verdict(verifier: &AskedElsewhere, token: &str, audiences: &[&str]) -> Verdict {
+async fn verdict(verifier: &WebhookTokenVerifier, token: &str, audiences: &[&str]) -> Verdict {
     let audiences = audiences.iter().copied().map(String::from).collect();
     let credentials = Credentials { bearer: Some(token.into()), audiences, ..Credentials::default() };
     match verifier.verify(&credentials) {
@@ -115,7 +115,7 @@ async fn whoever_hangs_up_leaves_nothing_behind() {
     let access = Access::to(format!("http://{}", listener.local_addr().unwrap()));
     let mut inner = Arc::into_inner(verifier.0).unwrap();
     inner.service = Service::alone(&access).unwrap();
-    let verifier = AskedElsewhere(Arc::new(inner));
+    let verifier = WebhookTokenVerifier(Arc::new(inner));
     let one = tokio::time::timeout(Duration::from_millis(50), verdict(&verifier, "t", &[]));
     let two = tokio::time::timeout(Duration::from_millis(100), verdict(&verifier, "t", &[]));
     let (one, two) = tokio::join!(one, two);

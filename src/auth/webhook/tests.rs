@@ -5,7 +5,9 @@ use crate::webhook::testing;
 use pilothouse_actors::clock::Timestamp;
 
 /// Asks a server that gives these answers, one per connection. Answers what that was asked, too.
-async fn server(answers: Vec<(u16, String)>) -> (AskedElsewhere, tokio::task::JoinHandle<Vec<Json>>, Clock) {
+async fn server(
+    answers: Vec<(u16, String)>,
+) -> (WebhookAuthorizer, tokio::task::JoinHandle<Vec<Json>>, Clock) {
     let (place, asked) = testing::server(answers).await;
     let access = Access::to(format!("{place}/authorize"));
     let settings = Settings {
@@ -18,11 +20,11 @@ async fn server(answers: Vec<(u16, String)>) -> (AskedElsewhere, tokio::task::Jo
     };
     let clock = Clock::manual(Timestamp(1));
     let meter = Metrics::new(Timestamp(0)).unwrap().authorization.webhook("w");
-    let policy = AskedElsewhere::new(Service::alone(&access).unwrap(), settings, clock.clone(), meter);
+    let policy = WebhookAuthorizer::new(Service::alone(&access).unwrap(), settings, clock.clone(), meter);
     (policy, asked, clock)
 }
 
-async fn judged(policy: &AskedElsewhere, path: &str) -> Verdict {
+async fn judged(policy: &WebhookAuthorizer, path: &str) -> Verdict {
     let who = Identity { name: "u".into(), groups: vec!["g".into()], ..Identity::default() };
     let action = Action { verb: "get".into(), target: Target::Path(path.into()) };
     match policy.judge(&who, &action, &Selection::default()) {
@@ -66,7 +68,7 @@ async fn answers_count_and_are_remembered_for_a_while() {
 async fn conditions_decide_what_is_asked() {
     let (policy, asked, _) = server(vec![status(r#"{"allowed":true}"#)]).await;
     let Ok(mut inner) = Arc::try_unwrap(policy.0) else { panic!("nobody else has it") };
-    let mut compiler = crate::api::callers::conditions::Compiler::default();
+    let mut compiler = crate::api::auth_expressions::match_conditions::Compiler::default();
     let paths = "request.nonResourceAttributes.path";
     inner.settings.conditions = vec![
         compiler.compile("request.extra['a'] == [] || request.user == 'u'").unwrap(),
@@ -74,7 +76,7 @@ async fn conditions_decide_what_is_asked() {
         compiler.compile(&format!("{paths} != '/bad' || request.resourceAttributes.name == ''")).unwrap(),
     ];
     inner.settings.denies_on_failure = true;
-    let policy = AskedElsewhere(Arc::new(inner));
+    let policy = WebhookAuthorizer(Arc::new(inner));
     assert_eq!(judged(&policy, "/no").await.decision, Decision::NoOpinion(String::new()));
     let bad = judged(&policy, "/bad").await;
     assert_eq!(bad.decision, Decision::Denied(String::new()));

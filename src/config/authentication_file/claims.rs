@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::{Found, Jwt, Mapping, Source};
-use crate::api::callers::Expression;
-use crate::api::callers::tokens::{Compiler, Rule};
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::auth_expressions::Expression;
+use crate::api::auth_expressions::claims::{Compiler, Rule};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::names;
 use crate::api::value::Value;
 
@@ -23,7 +23,7 @@ const RESERVED: [&str; 2] = ["kubernetes.io", "k8s.io"];
 type Compile = fn(&mut Compiler, &str) -> Result<Expression, String>;
 
 impl Found<'_> {
-    fn compile(&mut self, text: &str, at: &Path, compile: Compile) -> Option<Expression> {
+    fn compile(&mut self, text: &str, at: &FieldPath, compile: Compile) -> Option<Expression> {
         match compile(&mut self.compiler, text) {
             Ok(expression) => Some(expression),
             Err(why) => {
@@ -34,7 +34,7 @@ impl Found<'_> {
     }
 
     /// Parses claim validation rules. Answers whether one of them checks `email_verified`.
-    pub(super) fn claim_rules(&mut self, one: &Value, path: &Path, jwt: &mut Jwt) -> bool {
+    pub(super) fn claim_rules(&mut self, one: &Value, path: &FieldPath, jwt: &mut Jwt) -> bool {
         let mut seen = BTreeSet::new();
         for (at, rule) in self.list(one, "claimValidationRules", path).iter().enumerate() {
             let path = path.index(at);
@@ -60,7 +60,7 @@ impl Found<'_> {
         jwt.claim_rules.iter().any(|rule| rule.expression.uses_claim(EMAIL_VERIFIED))
     }
 
-    fn claim_value(&mut self, path: &Path, claim: &str, value: String, message: &str, jwt: &mut Jwt) {
+    fn claim_value(&mut self, path: &FieldPath, claim: &str, value: String, message: &str, jwt: &mut Jwt) {
         if !message.is_empty() {
             let why = "message can't be set when claim is set";
             self.wrong(&FieldError::invalid(&path.child("message"), &quoted(message), why));
@@ -74,7 +74,7 @@ impl Found<'_> {
         &mut self,
         text: String,
         message: String,
-        path: &Path,
+        path: &FieldPath,
         seen: &mut BTreeSet<String>,
         compile: Compile,
     ) -> Option<Rule> {
@@ -87,7 +87,7 @@ impl Found<'_> {
     fn compile_new(
         &mut self,
         text: String,
-        at: &Path,
+        at: &FieldPath,
         seen: &mut BTreeSet<String>,
         compile: Compile,
     ) -> Option<Expression> {
@@ -101,7 +101,7 @@ impl Found<'_> {
     }
 
     /// Parses user validation rules.
-    pub(super) fn user_rules(&mut self, one: &Value, path: &Path, jwt: &mut Jwt) {
+    pub(super) fn user_rules(&mut self, one: &Value, path: &FieldPath, jwt: &mut Jwt) {
         let mut seen = BTreeSet::new();
         for (at, rule) in self.list(one, "userValidationRules", path).iter().enumerate() {
             let path = path.index(at);
@@ -116,7 +116,7 @@ impl Found<'_> {
     }
 
     /// Parses claim mappings. `verified`: whether a rule checks `email_verified`.
-    pub(super) fn mappings(&mut self, value: &Value, path: &Path, verified: bool, jwt: &mut Jwt) {
+    pub(super) fn mappings(&mut self, value: &Value, path: &FieldPath, verified: bool, jwt: &mut Jwt) {
         self.only(value, path, &["username", "groups", "uid", "extra"]);
         let nothing = Value::object();
         let part = |field: &str| value.get(field).filter(|value| !value.is_null()).unwrap_or(&nothing);
@@ -141,7 +141,7 @@ impl Found<'_> {
 
     /// A claim or an expression; `None` if there is neither. Errors are reported already. A claim that supports a prefix must
     /// state one, so that none is omitted by mistake.
-    fn source(&mut self, value: &Value, path: &Path, known: &[&str]) -> Result<Option<Source>, ()> {
+    fn source(&mut self, value: &Value, path: &FieldPath, known: &[&str]) -> Result<Option<Source>, ()> {
         self.only(value, path, known);
         let (claim, text) = (self.text(value, "claim", path), self.text(value, "expression", path));
         let prefix = self.maybe_text(value, "prefix", path);
@@ -172,7 +172,7 @@ impl Found<'_> {
         }
     }
 
-    fn extra(&mut self, value: &Value, path: &Path, jwt: &mut Jwt) {
+    fn extra(&mut self, value: &Value, path: &FieldPath, jwt: &mut Jwt) {
         let mut seen = BTreeSet::new();
         for (number, extra) in self.list(value, "extra", path).iter().enumerate() {
             let path = path.index(number);
@@ -192,7 +192,7 @@ impl Found<'_> {
         }
     }
 
-    fn extra_key(&mut self, key: &str, at: &Path) {
+    fn extra_key(&mut self, key: &str, at: &FieldPath) {
         if key.is_empty() {
             self.wrong(&FieldError::required(at, ""));
         } else {

@@ -8,7 +8,7 @@ use pilothouse_actors::object::Object;
 use crate::api::catalog::resource::Resource;
 use crate::api::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
 use crate::api::options::{DeleteOptions, Propagation};
-use crate::api::status::{Result, Status, Unless as _};
+use crate::api::status::{IgnoreErrors as _, Result, Status};
 use crate::api::value::Value;
 use crate::controllers::client::At;
 use crate::controllers::each;
@@ -201,7 +201,7 @@ impl GarbageCollector {
     async fn delete(&self, item: Item, policy: Propagation) -> Result<Outcome> {
         let options =
             DeleteOptions { uid: Some(item.uid), propagation: Some(policy), ..DeleteOptions::default() };
-        self.client.delete(&item.resource, item.object, &options).await.unless_gone()?;
+        self.client.delete(&item.resource, item.object, &options).await.ignore_not_found()?;
         Ok(Outcome::Done)
     }
 
@@ -291,7 +291,7 @@ impl GarbageCollector {
             }
             Ok(change(metadata))
         });
-        changed.await.unless_gone()?;
+        changed.await.ignore_not_found()?;
         Ok(Outcome::Done)
     }
 }

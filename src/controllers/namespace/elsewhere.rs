@@ -8,8 +8,8 @@ use hyper::Method;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::api::aggregation::contents::{Deletable, LISTED, Left, deletable};
-use crate::api::words::JSON;
+use crate::api::aggregation::contents::{Deletable, LISTED, RemainingObjects, deletable};
+use crate::api::well_known::JSON;
 use crate::limits::{DELETIONS_IN_FLIGHT, EXTENSION_CLEARING, EXTENSION_DELETION, EXTENSION_LIST_BYTES};
 use crate::verbs::aggregation::{Extensions, Question, Reply};
 
@@ -40,13 +40,13 @@ impl Elsewhere {
     }
 
     /// Deletes the objects of a resource, and answers what is left.
-    pub async fn clear(&self, resource: &Deletable, namespace: &str) -> Result<Left, String> {
+    pub async fn clear(&self, resource: &Deletable, namespace: &str) -> Result<RemainingObjects, String> {
         timeout(EXTENSION_CLEARING, self.clear_slowly(resource, namespace))
             .await
             .unwrap_or_else(|_| Err(format!("the server of {} takes too long", resource.name())))
     }
 
-    async fn clear_slowly(&self, resource: &Deletable, namespace: &str) -> Result<Left, String> {
+    async fn clear_slowly(&self, resource: &Deletable, namespace: &str) -> Result<RemainingObjects, String> {
         let path = resource.path(namespace);
         let at_once = resource.at_once
             && match self.delete(resource, &path).await? {
@@ -67,17 +67,17 @@ impl Elsewhere {
         self.left(resource, &path).await
     }
 
-    async fn left(&self, resource: &Deletable, path: &str) -> Result<Left, String> {
+    async fn left(&self, resource: &Deletable, path: &str) -> Result<RemainingObjects, String> {
         if !resource.listable {
-            return Ok(Left::default());
+            return Ok(RemainingObjects::default());
         }
         let query = format!("limit={LISTED}");
         let question = Question { query: &query, accept: METADATA_LIST, ..self.question(path) };
         let reply = self.ask(resource, &question).await?;
         match reply.status {
-            404 | 405 => Ok(Left::default()),
+            404 | 405 => Ok(RemainingObjects::default()),
             _ if is_fine(&reply) => {
-                Left::read(&reply.body).ok_or_else(|| format!("no list of {}", resource.name()))
+                RemainingObjects::read(&reply.body).ok_or_else(|| format!("no list of {}", resource.name()))
             }
             _ => Err(refused(&reply, "list", resource)),
         }

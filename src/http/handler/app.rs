@@ -15,16 +15,16 @@ use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::connect::Way;
-use crate::api::form::{self, Extent, Form};
-use crate::api::media::Agreed;
+use crate::api::connect::ConnectSubresource;
+use crate::api::managed_fields::ConvertedVersions;
+use crate::api::media::Negotiated;
 use crate::api::options::ListOptions;
-use crate::api::ownership::Elsewhere;
-use crate::api::parts;
 use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::query::{self, Query};
+use crate::api::response_format::{self, ResponseFormat, ResponseScope};
 use crate::api::routes;
 use crate::api::status::{Result, Status};
+use crate::api::subresources;
 use crate::api::verb::Verb;
 use crate::flows::{Asked, Room};
 use crate::http::websocket::Upgrade;
@@ -171,7 +171,7 @@ async fn serve_resource(
         return Ok(render::page_not_found());
     };
     let warnings = &context.warnings;
-    if let Some(way) = Way::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
+    if let Some(way) = ConnectSubresource::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
         context.arrive();
         let out = Out { way, resource: &resource, found, path, query, user, warnings };
         return connect::serve(worker, request, payload, &out).await;
@@ -185,10 +185,14 @@ async fn serve_resource(
     let rows = kept && (verb != Verb::Watch || !streams_list(worker, query));
     let is_custom = resource.custom.is_some() && found.subresource != "scale";
     let offer = if is_custom { context.offer().custom() } else { context.offer() };
-    let agreed =
-        form::agree(&context.accept, offer, verb, rows && parts::has_table(found.group, found.subresource))?;
+    let agreed = response_format::agree(
+        &context.accept,
+        offer,
+        verb,
+        rows && subresources::has_table(found.group, found.subresource),
+    )?;
     let form = asked_form(worker, &agreed, verb, (&resource, found.subresource), query);
-    let (form, misfit) = form::misfit(form, verb, agreed.encoding)?;
+    let (form, misfit) = response_format::misfit(form, verb, agreed.encoding)?;
     let socket = if verb == Verb::Watch { Upgrade::asked(request)? } else { None };
     let (body, payload) = match &socket {
         Some(_) => (Body::default(), Some(payload)),
@@ -224,15 +228,15 @@ fn streams_list(worker: &Worker, query: &Query<'_>) -> bool {
 /// The form of the objects in the response: full, table or metadata only.
 fn asked_form(
     worker: &Worker,
-    agreed: &Agreed<'_>,
+    agreed: &Negotiated<'_>,
     verb: Verb,
     (resource, subresource): (&Resource, &str),
     query: &Query<'_>,
-) -> Result<Form> {
+) -> Result<ResponseFormat> {
     let extent = match verb {
-        Verb::List | Verb::DeleteCollection => Extent::List,
-        Verb::Watch => Extent::Events,
-        _ => Extent::One,
+        Verb::List | Verb::DeleteCollection => ResponseScope::List,
+        Verb::Watch => ResponseScope::Events,
+        _ => ResponseScope::One,
     };
     let sub = resource.subresource(subresource);
     let (gv, kind) = sub.map_or((&resource.gv, &resource.kind), |sub| (&sub.gv, &sub.kind));
@@ -241,7 +245,12 @@ fn asked_form(
         Some(_) => format!("{}.{kind}", gv.version),
         None => format!("{}.{kind}", worker.backend.registry.family(&gv.group)),
     };
-    Form::agreed(agreed, extent, query.get(form::INCLUDE_OBJECT).unwrap_or_default(), name)
+    ResponseFormat::agreed(
+        agreed,
+        extent,
+        query.get(response_format::INCLUDE_OBJECT).unwrap_or_default(),
+        name,
+    )
 }
 
 /// The parts of a call, before its store is known.
@@ -249,7 +258,7 @@ struct Part<'a> {
     found: &'a ResourcePath<'a>,
     query: &'a Query<'a>,
     body: Body,
-    form: Form,
+    form: ResponseFormat,
     warnings: &'a Warnings,
     identity: &'a Identity,
     user_agent: &'a str,
@@ -290,7 +299,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         user: part.identity,
         user_agent: part.user_agent,
         permit: part.permit,
-        elsewhere: Elsewhere::default(),
+        elsewhere: ConvertedVersions::default(),
     };
     let backend = &worker.backend;
     match verb {

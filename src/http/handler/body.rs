@@ -9,7 +9,7 @@ use actix_web::web::Payload;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 
-use crate::api::media::{self, Encoding, Offer, PatchType};
+use crate::api::media::{self, Encoding, OfferedEncodings, PatchType};
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
 use crate::limits::REQUEST_BODY_BYTES;
@@ -33,7 +33,12 @@ impl Default for Body {
 }
 
 /// Reads the body of a request with this verb, and its encoding.
-pub async fn read(request: &HttpRequest, payload: Payload, verb: Verb, offer: Offer) -> Result<Body> {
+pub async fn read(
+    request: &HttpRequest,
+    payload: Payload,
+    verb: Verb,
+    offer: OfferedEncodings,
+) -> Result<Body> {
     let content_type = text(request.headers(), header::CONTENT_TYPE);
     let plain = |encoding, bytes| Body { encoding, patch: None, bytes };
     match verb {

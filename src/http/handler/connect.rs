@@ -23,8 +23,8 @@ use pilothouse_actors::identity::Identity;
 use tokio::time::sleep;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::connect::place::{self, KubeletRules};
-use crate::api::connect::{self, Destination, Way, url};
+use crate::api::connect::location::{self, KubeletRules};
+use crate::api::connect::{self, ConnectSubresource, Destination, url};
 use crate::api::path::ResourcePath;
 use crate::api::query::Query;
 use crate::api::status::{GroupResource, Result, Status};
@@ -59,7 +59,7 @@ pub struct Connecting {
 /// A request for a connecting subresource.
 pub struct Out<'a> {
     /// The subresource.
-    pub way: Way,
+    pub way: ConnectSubresource,
     /// The resource that it belongs to.
     pub resource: &'a Arc<Resource>,
     /// The parsed path.
@@ -87,7 +87,7 @@ pub async fn serve(
     if !out.way.allows(request.method().as_str()) {
         return Err(Status::method_not_allowed());
     }
-    if out.way != Way::Log {
+    if out.way != ConnectSubresource::Log {
         connect::refuse_dry_run(out.query)?;
     }
     let asked = Asked {
@@ -179,7 +179,7 @@ async fn beginning<E>(
 fn common(failure: &Failure) -> Option<Box<Status>> {
     match failure {
         Failure::Busy => Some(Status::too_many_requests(failure.to_string(), 1)),
-        Failure::NotAllowed => Some(place::not_allowed()),
+        Failure::NotAllowed => Some(location::not_allowed()),
         Failure::BadTarget => Some(Status::bad_request(failure.to_string())),
         Failure::SlowAnswer => Some(Status::no_answer(failure.to_string())),
         _ => None,

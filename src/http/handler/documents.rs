@@ -6,9 +6,9 @@ use actix_web::{HttpRequest, HttpResponse};
 
 use crate::api::catalog::{Catalog, Group};
 use crate::api::discovery::{Document, Documents};
-use crate::api::media::{self, Agreed, Encoding, Offer};
+use crate::api::media::{self, Encoding, Negotiated, OfferedEncodings};
 use crate::api::status::{Result, Status};
-use crate::api::words::{DISCOVERY_GROUP, JSON};
+use crate::api::well_known::{DISCOVERY_GROUP, JSON};
 use crate::auth::service_account::metadata::{CONFIGURATION_PATH, KEYS_PATH};
 
 use super::health;
@@ -42,8 +42,8 @@ pub async fn answer(
         return Err(Status::method_not_allowed());
     }
     if matches!(path, "/version" | "/version/") {
-        media::routed(&context.accept, Offer::JSON_ONLY)?;
-        return render::document(context, Agreed::DEFAULT, 200, &worker.shared.release.document());
+        media::routed(&context.accept, OfferedEncodings::JSON_ONLY)?;
+        return render::document(context, Negotiated::DEFAULT, 200, &worker.shared.release.document());
     }
     if path.starts_with("/version/") {
         return Err(Status::no_such_resource());
@@ -93,7 +93,7 @@ pub async fn answer(
 }
 
 /// The encoding of aggregated discovery if the client accepts it at all: it wins over media types with a higher weight.
-fn everything(accept: &str, offer: Offer) -> Option<Agreed<'_>> {
+fn everything(accept: &str, offer: OfferedEncodings) -> Option<Negotiated<'_>> {
     media::transformed(accept, offer, |_, asked| {
         asked.group == DISCOVERY_GROUP && asked.version == "v2" && asked.kind == "APIGroupDiscoveryList"
     })

@@ -20,8 +20,8 @@ use crate::api::reviews::access::parse_fields;
 use crate::api::select::parse_labels;
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
-use crate::api::words::{ANONYMOUS, UNAUTHENTICATED};
-use crate::auth::impersonation::{self, Mask};
+use crate::api::well_known::{ANONYMOUS, UNAUTHENTICATED};
+use crate::auth::impersonation::{self, ImpersonatedUser};
 use crate::flows::{Asked, Room};
 use crate::http::peer::Peer;
 use crate::http::websocket;
@@ -127,11 +127,11 @@ pub async fn impersonate(
         let text = std::str::from_utf8(value);
         asked.push((name, text.map_err(|_| Status::bad_request(format!("Impersonate-{name} is no text")))?));
     }
-    let Some(mask) = Mask::of(asked.into_iter())? else { return Ok(caller) };
+    let Some(mask) = ImpersonatedUser::of(asked.into_iter())? else { return Ok(caller) };
     for action in mask.actions() {
         judge(worker, &caller, Arc::new(action), Arc::default()).await?.0?;
     }
-    let identity = mask.wear();
+    let identity = mask.into_identity();
     tracing::debug!(caller = caller.name, as_ = identity.name, "impersonation");
     Ok(Arc::new(identity))
 }

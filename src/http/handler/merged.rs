@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pilothouse_actors::lock::Lock;
 
-use crate::api::aggregation::Registration;
+use crate::api::aggregation::ApiService;
 use crate::api::discovery::{Documents, usual_places};
 use crate::verbs::aggregation::{Extensions, State};
 
@@ -25,7 +25,7 @@ impl MergedDocuments {
     /// The discovery documents of all groups, local and aggregated.
     pub async fn of(&self, served: &Arc<Served>, extensions: &Extensions) -> Arc<Documents> {
         let here = served.clone();
-        let is_ours = move |known: &Registration| {
+        let is_ours = move |known: &ApiService| {
             let (group, version) = (&*known.gv.group, &*known.gv.version);
             let places = (known.group_priority, known.version_priority);
             here.serves(group, version) && places == usual_places(group, version)

@@ -14,13 +14,13 @@ use bytes::Bytes;
 use openssl::sha::sha512;
 use pilothouse_actors::lock::Lock;
 
-use crate::api::aggregation::Registration;
+use crate::api::aggregation::ApiService;
 use crate::api::media;
 use crate::api::openapi::merged::merge;
 use crate::api::openapi::{Custom, Sources, v2_protobuf, v3_protobuf};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
-use crate::api::words::JSON;
+use crate::api::well_known::JSON;
 use crate::limits::OPENAPI_KEPT_BYTES;
 use crate::verbs::aggregation::{Description, Digest};
 
@@ -219,7 +219,7 @@ pub fn has_own(worker: &Worker, name: &str) -> bool {
 /// What others say of the versions that they serve. What this server serves it describes itself.
 async fn described(worker: &Worker) -> Vec<Description> {
     let served = worker.shared.served.load_full();
-    let is_ours = move |known: &Registration| served.serves(&known.gv.group, &known.gv.version);
+    let is_ours = move |known: &ApiService| served.serves(&known.gv.group, &known.gv.version);
     worker.shared.extensions.described(is_ours).await
 }
 

@@ -17,7 +17,7 @@ use futures::StreamExt as _;
 use pilothouse_actors::clock::Timestamp;
 
 use crate::api::codec;
-use crate::api::media::{self, Agreed, Encoding, Offer};
+use crate::api::media::{self, Encoding, Negotiated, OfferedEncodings};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
 use crate::api::status::{Result, Status};
@@ -50,7 +50,7 @@ pub struct Context {
     /// The audit trail, once it is decided whether there is one.
     pub trail: OnceCell<Option<Rc<Trail>>>,
     worker: Rc<Worker>,
-    offer: Cell<Offer>,
+    offer: Cell<OfferedEncodings>,
     audit_id: HeaderValue,
     flow: OnceCell<Arc<Flow>>,
     pretty: bool,
@@ -72,7 +72,7 @@ impl Context {
             began: worker.backend.clock.now(),
             trail: OnceCell::new(),
             worker: worker.clone(),
-            offer: Cell::new(Offer::objects(false)),
+            offer: Cell::new(OfferedEncodings::objects(false)),
             audit_id,
             flow: OnceCell::new(),
             pretty: wants_pretty(request),
@@ -81,13 +81,13 @@ impl Context {
     }
 
     /// The encodings that can be negotiated at this point of the chain.
-    pub fn offer(&self) -> Offer {
+    pub fn offer(&self) -> OfferedEncodings {
         self.offer.get()
     }
 
     /// Allows CBOR from here on. Errors before this point and discovery of groups are never CBOR, as in the reference.
     pub fn arrive(&self) {
-        self.offer.set(Offer::objects(self.worker.shared.encoding.cbor));
+        self.offer.set(OfferedEncodings::objects(self.worker.shared.encoding.cbor));
     }
 
     /// The audit trail, if the request is audited.
@@ -169,7 +169,7 @@ fn wants_pretty(request: &HttpRequest) -> bool {
 }
 
 /// Renders the reply of a verb.
-pub async fn answer(context: &Context, agreed: Agreed<'_>, reply: Reply) -> Result<HttpResponse> {
+pub async fn answer(context: &Context, agreed: Negotiated<'_>, reply: Reply) -> Result<HttpResponse> {
     match reply {
         Reply::Object(code, bytes) => shown(context, agreed, code, bytes).await,
         Reply::Status(status) => {
@@ -206,7 +206,7 @@ fn warning_header(text: &str) -> String {
 }
 
 /// Renders an object in the negotiated encoding; YAML is made from JSON.
-async fn shown(context: &Context, agreed: Agreed<'_>, code: u16, bytes: Bytes) -> Result<HttpResponse> {
+async fn shown(context: &Context, agreed: Negotiated<'_>, code: u16, bytes: Bytes) -> Result<HttpResponse> {
     context.told(agreed.encoding, &bytes);
     let body = match agreed.encoding {
         Encoding::Json | Encoding::Yaml => text_of(context, agreed, bytes).await?,
@@ -224,7 +224,7 @@ async fn shown(context: &Context, agreed: Agreed<'_>, code: u16, bytes: Bytes) -
 }
 
 /// Renders a small JSON document in any encoding.
-pub fn document(context: &Context, agreed: Agreed<'_>, code: u16, json: &[u8]) -> Result<HttpResponse> {
+pub fn document(context: &Context, agreed: Negotiated<'_>, code: u16, json: &[u8]) -> Result<HttpResponse> {
     let body = match agreed.encoding {
         Encoding::Json => json_text(context.pretty || agreed.pretty, json),
         encoding => codec::encode_document(context.registry(), encoding, json)
@@ -233,7 +233,7 @@ pub fn document(context: &Context, agreed: Agreed<'_>, code: u16, json: &[u8]) -
     Ok(sized(agreed, code, Bytes::from(body)))
 }
 
-fn sized(agreed: Agreed<'_>, code: u16, body: Bytes) -> HttpResponse {
+fn sized(agreed: Negotiated<'_>, code: u16, body: Bytes) -> HttpResponse {
     let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     HttpResponse::build(code).insert_header((header::CONTENT_TYPE, agreed.encoding.media_type())).body(body)
 }
@@ -253,7 +253,7 @@ pub fn json_text(pretty: bool, json: &[u8]) -> Vec<u8> {
 
 /// Renders an object or list from JSON to JSON or YAML. Large ones are formatted on another thread, so that requests of this
 /// thread go on.
-async fn text_of(context: &Context, agreed: Agreed<'_>, json: Bytes) -> Result<Bytes> {
+async fn text_of(context: &Context, agreed: Negotiated<'_>, json: Bytes) -> Result<Bytes> {
     let (encoding, pretty) = (agreed.encoding, context.pretty || agreed.pretty);
     let broken = |error: &dyn std::fmt::Display| Status::internal(error.to_string());
     if encoding == Encoding::Json && !pretty {
@@ -268,7 +268,7 @@ async fn text_of(context: &Context, agreed: Agreed<'_>, json: Bytes) -> Result<B
     text.map(Bytes::from).map_err(|error| broken(&error))
 }
 
-async fn list(context: &Context, agreed: Agreed<'_>, mut listing: Listing) -> Result<HttpResponse> {
+async fn list(context: &Context, agreed: Negotiated<'_>, mut listing: Listing) -> Result<HttpResponse> {
     let laid_out = context.pretty || agreed.pretty;
     if agreed.encoding == Encoding::Yaml || agreed.encoding == Encoding::Json && laid_out {
         let (whole, held) = listing.collect().await?;
@@ -349,7 +349,7 @@ pub fn error(context: &Context, status: &Status) -> HttpResponse {
     if let Some(trail) = context.trail().filter(|_| negotiated.is_ok()) {
         trail.status(status, &json);
     }
-    let agreed = negotiated.unwrap_or(Agreed::DEFAULT);
+    let agreed = negotiated.unwrap_or(Negotiated::DEFAULT);
     let mut response = document(context, agreed, status.code, &json)
         .unwrap_or_else(|_| HttpResponse::InternalServerError().body(json.clone()));
     let headers = response.headers_mut();

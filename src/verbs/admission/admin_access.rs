@@ -1,7 +1,7 @@
 //! Devices that are in use can be had for administration only in namespaces that are marked for it. Always on: whoever may make
 //! claims could look into the devices of others otherwise.
 
-use crate::api::field::{FieldError, Path};
+use crate::api::field::{FieldError, FieldPath};
 use crate::api::meta;
 use crate::api::status::Result;
 use crate::api::value::Value;
@@ -44,18 +44,18 @@ impl Plugin for AdminAccess {
 
 /// The first request for administration in a claim, or in what claims are made from. The path is that of the claim in both, in the
 /// form of the oldest version.
-fn asked_for(object: &Value) -> Option<Path> {
+fn asked_for(object: &Value) -> Option<FieldPath> {
     let spec = object.get("spec")?;
     let devices = spec.get("devices").or_else(|| spec.at(&["spec", "devices"]))?;
     let asks = |request: &Value| is_set(request) || request.get("exactly").is_some_and(is_set);
     let at = devices.get("requests")?.items().iter().position(asks)?;
-    Some(Path::new("spec").child("devices").child("requests").index(at).child("adminAccess"))
+    Some(FieldPath::new("spec").child("devices").child("requests").index(at).child("adminAccess"))
 }
 
 /// The first device of a claim that was given for administration.
-fn given(claim: &Value) -> Option<Path> {
+fn given(claim: &Value) -> Option<FieldPath> {
     let at = claim.at(&["status", "allocation", "devices", "results"])?.items().iter().position(is_set)?;
-    let devices = Path::new("status").child("allocation").child("devices");
+    let devices = FieldPath::new("status").child("allocation").child("devices");
     Some(devices.child("results").index(at).child("adminAccess"))
 }
 
@@ -63,7 +63,7 @@ fn is_set(of: &Value) -> bool {
     of.get("adminAccess").and_then(Value::as_bool) == Some(true)
 }
 
-async fn check(write: &Write<'_>, object: &Value, path: &Path) -> Result<()> {
+async fn check(write: &Write<'_>, object: &Value, path: &FieldPath) -> Result<()> {
     let namespace = lookup::namespace(write).await?;
     let mark = meta::of(&namespace).get("labels").map_or("", |labels| labels.str(MARK)).to_owned();
     if mark == "true" {

@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use pilothouse_actors::authorizer::{Decision, Judge, Selection};
 
-use crate::api::matching::Asked;
+use crate::api::admission_policies::authorizer::{
+    AuthorizationCheck, AuthorizationResult, Authorizer, RequestTarget,
+};
+use crate::api::admission_policies::request::RequestInfo;
+use crate::api::matching::AdmissionAttributes;
 use crate::api::meta;
 use crate::api::options::{DeleteOptions, Propagation};
-use crate::api::policies::request::Told;
-use crate::api::policies::rights::{About, Answer, Question, Rights};
 use crate::api::reviews::access::parse_fields;
 use crate::api::select::parse_labels;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words::NAMESPACES;
+use crate::api::well_known::NAMESPACES;
 use crate::auth::service_account::claims::account;
 use crate::limits::POLICY_QUESTIONS;
 use crate::verbs::rights;
@@ -32,7 +34,7 @@ pub fn operation(write: &Write<'_>) -> &'static str {
 }
 
 /// The request as match rules see it.
-pub fn asked<'a>(write: &'a Write<'a>, object: &'a Value) -> Asked<'a> {
+pub fn asked<'a>(write: &'a Write<'a>, object: &'a Value) -> AdmissionAttributes<'a> {
     let call = write.call;
     let given = meta::of(object);
     let (name, prefix) = (given.str("name"), given.str("generateName"));
@@ -44,7 +46,7 @@ pub fn asked<'a>(write: &'a Write<'a>, object: &'a Value) -> Asked<'a> {
     };
     let resource = call.resource;
     let is_namespace = resource.gv.group.is_empty() && *resource.plural == *NAMESPACES;
-    Asked {
+    AdmissionAttributes {
         group: &resource.gv.group,
         version: &resource.gv.version,
         resource: &resource.plural,
@@ -61,8 +63,12 @@ pub fn triple<'a>((gv, kind): (&'a GroupVersion, &'a str)) -> (&'a str, &'a str,
 }
 
 /// The request as webhooks and expressions see it, with its [`options`].
-pub fn told<'a>(write: &'a Write<'a>, asked: Asked<'a>, options: &'a Options) -> Told<'a> {
-    Told {
+pub fn told<'a>(
+    write: &'a Write<'a>,
+    asked: AdmissionAttributes<'a>,
+    options: &'a Options,
+) -> RequestInfo<'a> {
+    RequestInfo {
         asked,
         kind: triple(write.call.shown_kind()),
         user: write.call.user,
@@ -141,8 +147,8 @@ fn deletion(options: &DeleteOptions) -> Value {
 }
 
 /// The `authorizer` variable of expressions about a request.
-pub fn rights(asked: &Asked<'_>) -> Rights {
-    Rights::new(About {
+pub fn rights(asked: &AdmissionAttributes<'_>) -> Authorizer {
+    Authorizer::new(RequestTarget {
         group: asked.group.to_owned(),
         resource: asked.resource.to_owned(),
         subresource: asked.subresource.to_owned(),
@@ -155,7 +161,7 @@ pub fn rights(asked: &Asked<'_>) -> Rights {
 /// for too many.
 pub async fn until_answered<T>(
     write: &Write<'_>,
-    rights: &Rights,
+    rights: &Authorizer,
     who: &str,
     evaluate: impl Fn() -> Option<T>,
 ) -> Result<T> {
@@ -171,7 +177,7 @@ pub async fn until_answered<T>(
     Err(Status::internal(format!("{who} asks for more rights than it may")))
 }
 
-async fn answer(write: &Write<'_>, question: &Question) -> Result<Answer> {
+async fn answer(write: &Write<'_>, question: &AuthorizationCheck) -> Result<AuthorizationResult> {
     let identity = match &question.account {
         Some((namespace, name)) => account(namespace, name, ""),
         None => write.call.user.clone(),
@@ -190,7 +196,7 @@ async fn answer(write: &Write<'_>, question: &Question) -> Result<Answer> {
     };
     let verdict = rights::ask(&backend.authorizer, asked).await?;
     let allowed = verdict.decision == Decision::Allowed;
-    Ok(Answer { allowed, reason: verdict.reason(), error: verdict.error })
+    Ok(AuthorizationResult { allowed, reason: verdict.reason(), error: verdict.error })
 }
 
 #[cfg(test)]

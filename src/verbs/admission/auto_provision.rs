@@ -3,7 +3,7 @@
 use crate::api::catalog::Catalog;
 use crate::api::status::Result;
 use crate::api::value::Value;
-use crate::api::words::NAMESPACES;
+use crate::api::well_known::NAMESPACES;
 
 use super::super::bootstrap;
 use super::{Kinds, Operation, Outcome, Plugin, Write};

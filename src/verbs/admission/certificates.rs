@@ -11,8 +11,8 @@ use crate::api::kinds::same;
 use crate::api::meta;
 use crate::api::status::Result;
 use crate::api::value::Value;
-use crate::api::words::MASTERS;
-use crate::api::words::signers::CLIENT;
+use crate::api::well_known::MASTERS;
+use crate::api::well_known::signers::CLIENT;
 use crate::verbs::rights;
 
 use super::{Operation, Outcome, Plugin, Write, done};

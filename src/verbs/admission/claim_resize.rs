@@ -3,7 +3,7 @@
 use crate::api::schema::quantity::Quantity;
 use crate::api::status::Result;
 use crate::api::value::Value;
-use crate::api::words::annotations::STORAGE_CLASS;
+use crate::api::well_known::annotations::STORAGE_CLASS;
 
 use super::lookup::STORAGE_CLASSES;
 use super::{Operation, Outcome, Plugin, Write, done};

@@ -3,7 +3,7 @@
 use crate::api::meta;
 use crate::api::status::Result;
 use crate::api::value::Value;
-use crate::api::words::annotations::{DEFAULT_STORAGE_CLASS, INGRESS_CLASS, STORAGE_CLASS};
+use crate::api::well_known::annotations::{DEFAULT_STORAGE_CLASS, INGRESS_CLASS, STORAGE_CLASS};
 
 use super::lookup::{INGRESS_CLASSES, Memo, STORAGE_CLASSES};
 use super::{Operation, Outcome, Plugin, Write};

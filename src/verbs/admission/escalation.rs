@@ -9,12 +9,12 @@ use pilothouse_actors::authorizer::Target;
 use crate::api::kinds::same;
 use crate::api::meta;
 use crate::api::rbac::escalation::{everything, missing, refusal};
-use crate::api::rbac::index::{Missing, RoleRef};
+use crate::api::rbac::index::{MissingRole, RoleRef};
 use crate::api::rbac::role::Role;
 use crate::api::rbac::rule::{Rule, rules_of};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
-use crate::api::words::{MASTERS, RBAC_GROUP};
+use crate::api::well_known::{MASTERS, RBAC_GROUP};
 use crate::verbs::rights;
 
 use super::{Operation, Outcome, Plugin, Write};
@@ -101,10 +101,10 @@ async fn check_binding(write: &Write<'_>, binding: &Value) -> Result<()> {
     let role = RoleRef { kind: given.str("kind").into(), name: given.str("name").into() };
     let namespace = write.call.namespace.to_owned();
     let found = settle(write.backend.roles.look(move |index| index.role(&namespace, &role).cloned())).await?;
-    let role = found.map_err(|Missing(role)| match &*role.kind {
+    let role = found.map_err(|MissingRole(role)| match &*role.kind {
         // The error names the resource that is written, as the reference's does.
         "Role" | "ClusterRole" => Status::not_found(write.call.of(), &role.name),
-        _ => Status::internal(Missing(role).to_string()),
+        _ => Status::internal(MissingRole(role).to_string()),
     })?;
     held(write).await?.must_cover(write, binding, role.rules())
 }
@@ -120,7 +120,7 @@ fn forbidden(write: &Write<'_>, object: &Value, why: &str) -> Box<Status> {
 struct Held {
     roles: Vec<Arc<Role>>,
     /// Roles that bindings of the user name and that do not exist.
-    missing: Vec<Missing>,
+    missing: Vec<MissingRole>,
 }
 
 async fn held(write: &Write<'_>) -> Result<Held> {
@@ -150,7 +150,7 @@ impl Held {
     fn must_cover(&self, write: &Write<'_>, object: &Value, wanted: &[Rule]) -> Result<()> {
         let Some(lacking) = missing(&self.roles(), wanted) else { return Ok(()) };
         let of = write.call.of();
-        let trouble = self.missing.iter().map(|Missing(role)| Status::not_found(of, &role.name).message);
+        let trouble = self.missing.iter().map(|MissingRole(role)| Status::not_found(of, &role.name).message);
         let trouble: Vec<String> = trouble.collect();
         let user = write.call.user;
         Err(forbidden(write, object, &refusal(&user.name, &user.groups, &lacking, &trouble)))

@@ -3,7 +3,7 @@
 use actix::Addr;
 use pilothouse_actors::rates::{Limit, Rates, Spend};
 
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 
@@ -71,7 +71,7 @@ pub fn read(document: Option<&Value>) -> std::result::Result<Vec<EventLimit>, St
         None => Document::untyped(&missing),
     };
     document.has_only("", &["apiVersion", "kind", "limits"])?;
-    let path = Path::new("limits");
+    let path = FieldPath::new("limits");
     let list = document.list(&["limits"])?;
     if list.is_empty() {
         errors.push(FieldError::invalid(&path, "[]", "must not be empty"));

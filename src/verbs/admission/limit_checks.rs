@@ -1,21 +1,21 @@
 //! Checks pods and claims against LimitRanges, in the reference's words.
 
-use crate::api::amounts::{self, Amounts};
 use crate::api::limits::FIELD_ERRORS;
+use crate::api::resource_list::{self, ResourceList};
 use crate::api::schema::quantity::Quantity;
 use crate::api::value::Value;
 
 /// One limit of a range, parsed once for all containers.
 struct Limit<'a> {
     kind: &'a str,
-    least: Amounts,
-    most: Amounts,
-    ratio: Amounts,
+    least: ResourceList,
+    most: ResourceList,
+    ratio: ResourceList,
 }
 
 impl<'a> Limit<'a> {
     fn of(limit: &'a Value) -> Limit<'a> {
-        let amounts = |field: &str| amounts::read(limit.get(field));
+        let amounts = |field: &str| resource_list::read(limit.get(field));
         Limit {
             kind: limit.str("type"),
             least: amounts("min"),
@@ -38,12 +38,12 @@ pub fn pod(pod: &Value, range: &Value) -> Vec<String> {
                     if wrong.len() >= FIELD_ERRORS {
                         break;
                     }
-                    let amounts = |field: &str| amounts::read(container.at(&["resources", field]));
+                    let amounts = |field: &str| resource_list::read(container.at(&["resources", field]));
                     check(&limit, &amounts("requests"), &amounts("limits"), &mut wrong);
                 }
             }
             "Pod" => {
-                let total = |field: &str| amounts::total(pod, field);
+                let total = |field: &str| resource_list::total(pod, field);
                 check(&limit, &total("requests"), &total("limits"), &mut wrong);
             }
             _ => {}
@@ -54,14 +54,14 @@ pub fn pod(pod: &Value, range: &Value) -> Vec<String> {
 
 /// Checks a claim against one range. Only requests count for claims, limits have no meaning.
 pub fn claim(claim: &Value, range: &Value) -> Vec<String> {
-    let requests = amounts::read(claim.at(&["spec", "resources", "requests"]));
+    let requests = resource_list::read(claim.at(&["spec", "resources", "requests"]));
     let mut wrong = Vec::new();
     for limit in limits(range).iter().filter(|limit| limit.str("type") == "PersistentVolumeClaim") {
         let kind = limit.str("type");
-        for (name, least) in amounts::read(limit.get("min")) {
+        for (name, least) in resource_list::read(limit.get("min")) {
             wrong.extend(minimum(kind, &name, &least, requests.get(&name), None));
         }
-        for (name, most) in amounts::read(limit.get("max")) {
+        for (name, most) in resource_list::read(limit.get("max")) {
             let title = format!("maximum {name} usage per {kind} is {most}");
             match requests.get(&name) {
                 None => wrong.push(format!("{title}.  No request is specified")),
@@ -77,7 +77,7 @@ fn limits(range: &Value) -> &[Value] {
     range.at(&["spec", "limits"]).map(Value::items).unwrap_or_default()
 }
 
-fn check(limit: &Limit<'_>, requests: &Amounts, limits: &Amounts, wrong: &mut Vec<String>) {
+fn check(limit: &Limit<'_>, requests: &ResourceList, limits: &ResourceList, wrong: &mut Vec<String>) {
     for (name, least) in &limit.least {
         wrong.extend(minimum(limit.kind, name, least, requests.get(name), limits.get(name)));
     }

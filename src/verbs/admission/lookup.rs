@@ -11,7 +11,7 @@ use pilothouse_actors::store::Position;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words;
+use crate::api::well_known;
 
 use super::Write;
 
@@ -25,7 +25,7 @@ pub struct Source {
 }
 
 /// What keeps names and rights apart.
-pub const NAMESPACES: Source = Source::first("", words::NAMESPACES, "Namespace");
+pub const NAMESPACES: Source = Source::first("", well_known::NAMESPACES, "Namespace");
 /// What runs.
 pub const PODS: Source = Source::first("", "pods", "Pod");
 /// Limits on what the pods and claims of a namespace may ask for.

@@ -7,7 +7,7 @@ use pilothouse_actors::object::{Key, Object, TypeName};
 
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
-use crate::api::words::{IMMORTAL_NAMESPACES, NAMESPACES};
+use crate::api::well_known::{IMMORTAL_NAMESPACES, NAMESPACES};
 
 use super::{Operation, Outcome, Plugin, Write, done};
 
@@ -65,8 +65,8 @@ async fn find(write: &Write<'_>) -> Result<Arc<Object>> {
 async fn require_live(write: &Write<'_>, object: &Value) -> Result<()> {
     let namespace = find(write).await?;
     // The phase is an indexed field, so the namespace need not be decoded for every new object in it.
-    let is_going = || namespace.fields.get("status.phase") == Some("Terminating");
-    if write.operation == Operation::Create && is_going() {
+    let is_terminating = || namespace.fields.get("status.phase") == Some("Terminating");
+    if write.operation == Operation::Create && is_terminating() {
         let (of, name) = (write.call.of(), write.name(object));
         return Err(Status::namespace_terminating(of, name, write.call.namespace));
     }

@@ -11,8 +11,8 @@ use crate::api::meta;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words::LEASE_NAMESPACE;
-use crate::api::words::annotations::MIRROR;
+use crate::api::well_known::LEASE_NAMESPACE;
+use crate::api::well_known::annotations::MIRROR;
 use crate::auth::node::node_of;
 
 use super::{Operation, Outcome, Plugin, Write};

@@ -7,13 +7,13 @@ use pilothouse_actors::authorizer::Target;
 use pilothouse_actors::identity::Identity;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::field::{FieldError, Path};
+use crate::api::field::{FieldError, FieldPath};
 use crate::api::kinds::same;
 use crate::api::meta;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words::{ADMISSION_REGISTRATION_GROUP, MASTERS};
+use crate::api::well_known::{ADMISSION_REGISTRATION_GROUP, MASTERS};
 use crate::verbs::rights;
 
 use super::lookup::{MUTATING_POLICIES, VALIDATING_POLICIES};
@@ -150,7 +150,7 @@ impl ParamRights {
 }
 
 fn refused(write: &Write<'_>, object: &Value, field: &str, why: &str) -> Box<Status> {
-    let path = Path::new("spec").child(field);
+    let path = FieldPath::new("spec").child(field);
     write.call.invalid(meta::name(object), &[FieldError::forbidden(&path, why)])
 }
 

@@ -22,7 +22,7 @@ use crate::api::field::FieldError;
 use crate::api::meta;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
-use crate::api::words::NAMESPACES;
+use crate::api::well_known::NAMESPACES;
 use crate::metrics::Metrics;
 use crate::metrics::pod_security::Judged;
 

@@ -2,7 +2,7 @@
 //!
 //! What policies say is compiled once and shared ([`table`]). Of the policies whose rules mean a request, each binding that
 //! means it too is looked at ([`asking`]): its parameters are read ([`params`]), the object is shown in the version that the rule
-//! names (`shown.rs`), and the policy is asked, which is pure (`api/policies/`). A policy that asks who may do what is asked again
+//! names (`shown.rs`), and the policy is asked, which is pure (`api/admission_policies/`). A policy that asks who may do what is asked again
 //! once the authorizer has answered. [`mutating`] lets policies change objects, [`validating`] lets them refuse.
 
 mod asking;
@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
 
-use crate::api::policies::policy::Policy;
+use crate::api::admission_policies::policy::Policy;
 use crate::api::status::{GroupResource, Result, Status};
-use crate::api::words::ADMISSION_REGISTRATION_GROUP;
+use crate::api::well_known::ADMISSION_REGISTRATION_GROUP;
 use crate::metrics::Metrics;
 use crate::metrics::conditions::Conditions;
 

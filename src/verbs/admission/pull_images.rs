@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::value::Value;
 
 use super::{Operation, Outcome, Plugin, Write, done};
@@ -63,9 +63,9 @@ fn pull(pod: &mut Value) {
 
 /// An error for each image with another policy.
 fn not_pulled(pod: &Value) -> Vec<String> {
-    let spec = Path::new("spec");
+    let spec = FieldPath::new("spec");
     let mut wrong = Vec::new();
-    let mut check = |path: &Path, policy: &str| {
+    let mut check = |path: &FieldPath, policy: &str| {
         if policy != ALWAYS {
             wrong.push(FieldError::not_supported(path, &quoted(policy), &[ALWAYS]).to_string());
         }

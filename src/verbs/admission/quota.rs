@@ -16,8 +16,8 @@ use pilothouse_actors::rounds::{Join, Rounds};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::api::field::{FieldError, Path};
-use crate::api::quota::usage::{Change, Meter};
+use crate::api::field::{FieldError, FieldPath};
+use crate::api::quota::usage::{Change, UsageEvaluator};
 use crate::api::quota::{self, Features, Limited, Quota, Refusal, Request};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
@@ -53,7 +53,7 @@ pub fn read(document: Option<&Value>) -> std::result::Result<Vec<Limited>, Strin
     document.has_only("", &["apiVersion", "kind", "limitedResources"])?;
     let mut errors = Vec::new();
     for (index, entry) in document.list(&["limitedResources"])?.iter().enumerate() {
-        let at = Path::new("limitedResources").index(index);
+        let at = FieldPath::new("limitedResources").index(index);
         let known = ["apiGroup", "resource", "matchContains", "matchScopes"];
         Document::untyped(entry).has_only("", &known).map_err(|why| format!("{at}: {why}"))?;
         if entry.str("resource").is_empty() {
@@ -122,7 +122,7 @@ impl ResourceQuota {
 impl Plugin for ResourceQuota {
     fn handles(&self, write: &Write<'_>) -> bool {
         let Some(change) = change(write).filter(|_| !write.call.namespace.is_empty()) else { return false };
-        let meter = Meter::of(write.call.of(), self.settings.features);
+        let meter = UsageEvaluator::of(write.call.of(), self.settings.features);
         meter.is_some_and(|meter| meter.may_charge(change, write.call.subresource))
     }
 

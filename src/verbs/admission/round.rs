@@ -4,8 +4,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
+use crate::api::managed_fields::managers::Managers;
 use crate::api::meta;
-use crate::api::ownership::managers::Managers;
 use crate::api::status::Result;
 use crate::api::value::Value;
 
@@ -106,8 +106,8 @@ impl Round {
     }
 
     /// Somebody was asked who is known by this name.
-    pub(super) fn asked(&self, turn: &Turn, name: &str, wants_again: bool) {
-        if wants_again {
+    pub(super) fn asked(&self, turn: &Turn, name: &str, reinvoke_if_needed: bool) {
+        if reinvoke_if_needed {
             turn.asked.borrow_mut().insert(name.to_owned());
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::api::meta;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
-use crate::api::words::annotations::MIRROR;
+use crate::api::well_known::annotations::MIRROR;
 use crate::ids;
 use crate::limits::DEFAULT_ACCOUNT_ATTEMPTS;
 

@@ -3,7 +3,7 @@
 use crate::api::features::Feature;
 use crate::api::meta;
 use crate::api::value::Value;
-use crate::api::words::{CLAIM_PROTECTION, VOLUME_PROTECTION};
+use crate::api::well_known::{CLAIM_PROTECTION, VOLUME_PROTECTION};
 
 use super::{Operation, Outcome, Plugin, Write, done};
 
@@ -19,7 +19,7 @@ const FINALIZERS: [(&str, &str, &str); 3] = [
 
 fn finalizer(write: &Write<'_>) -> Option<&'static str> {
     let (group, _, finalizer) = FINALIZERS.iter().find(|row| write.is_of(row.0, row.1))?;
-    (group.is_empty() || write.backend.terms.has(Feature::VolumeAttributesClass)).then_some(*finalizer)
+    (group.is_empty() || write.backend.features.has(Feature::VolumeAttributesClass)).then_some(*finalizer)
 }
 
 impl Plugin for StorageObjectInUseProtection {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::api::codec::yaml;
-use crate::api::features::{Feature, Terms};
+use crate::api::features::{EnabledFeatures, Feature};
 use crate::api::kinds::quality;
 use crate::api::meta;
 use crate::api::status::{Result, Status};
@@ -57,7 +57,7 @@ impl Plugin for PodTolerationRestriction {
             if write.operation == Operation::Create {
                 extra = said(&namespace, DEFAULTS)?.unwrap_or_else(|| self.0.defaults.clone());
             }
-            tolerate(pod, extra, write.backend.terms);
+            tolerate(pod, extra, write.backend.features);
             self.check(write, pod, &namespace)
         })
     }
@@ -102,8 +102,8 @@ fn said(namespace: &Value, annotation: &str) -> Result<Option<Vec<Value>>> {
 }
 
 /// Adds tolerations. Pods that are not BestEffort also tolerate memory pressure.
-fn tolerate(pod: &mut Value, mut extra: Vec<Value>, terms: Terms) {
-    if quality(pod, terms.has(Feature::PodLevelResources)) != "BestEffort" {
+fn tolerate(pod: &mut Value, mut extra: Vec<Value>, features: EnabledFeatures) {
+    if quality(pod, features.has(Feature::PodLevelResources)) != "BestEffort" {
         let mut toleration = Value::object();
         for (field, text) in [("key", MEMORY_PRESSURE), ("operator", "Exists"), ("effect", "NoSchedule")] {
             toleration.set(field, text);
@@ -142,10 +142,10 @@ mod tests {
     #[test]
     fn promised_memory_is_tolerated_to_be_short() {
         let mut plain = value("spec: {containers: [{name: a}]}");
-        tolerate(&mut plain, Vec::new(), Terms::RELEASE);
+        tolerate(&mut plain, Vec::new(), EnabledFeatures::RELEASE);
         assert_eq!(plain.at(&["spec", "tolerations"]), None);
         let mut asking = value("spec: {containers: [{name: a, resources: {requests: {cpu: '1'}}}]}");
-        tolerate(&mut asking, vec![value("{key: x, operator: Exists}")], Terms::RELEASE);
+        tolerate(&mut asking, vec![value("{key: x, operator: Exists}")], EnabledFeatures::RELEASE);
         let all = asking.at(&["spec", "tolerations"]).unwrap().items();
         assert_eq!(all.iter().map(|one| one.str("key")).collect::<Vec<_>>(), ["x", MEMORY_PRESSURE]);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::codec;
-use crate::api::custom::Custom;
+use crate::api::custom::CustomResource;
 use crate::api::kinds;
 use crate::api::schema::decode::Decoded;
 use crate::api::schema::{GroupVersionKind, Registry, TypeId, default};
@@ -39,7 +39,7 @@ impl<'a> View<'a> {
     }
 
     /// What is known of the kind, if it is a custom one.
-    fn custom(&self) -> Option<&Custom> {
+    fn custom(&self) -> Option<&CustomResource> {
         self.resource.custom.as_deref().filter(|_| *self.resource.kind == *self.kind.kind)
     }
 
@@ -85,7 +85,7 @@ impl<'a> View<'a> {
         }
         check_size(&value)?;
         let backend = self.write.backend;
-        kinds::fill_in(kinds::rules(&self.kind.group, &self.kind.kind), &mut value, backend.terms);
+        kinds::apply_defaults(kinds::rules(&self.kind.group, &self.kind.kind), &mut value, backend.features);
         default::apply(&backend.registry, self.type_id()?, &mut value);
         Ok(value)
     }

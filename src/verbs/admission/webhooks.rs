@@ -13,9 +13,9 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_actors::clock::Clock;
 use tokio::sync::Semaphore;
 
+use crate::api::admission_webhooks::{self, Webhook};
 use crate::api::audit;
 use crate::api::codec::json::write_string;
-use crate::api::hooks::{self, Hook};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::kubeconfig::users::Users;
@@ -154,7 +154,7 @@ impl Index {
 }
 
 /// The configuration and the webhook, as annotations name them.
-fn names(hook: &Hook) -> String {
+fn names(hook: &Webhook) -> String {
     let mut out = b"\"configuration\":".to_vec();
     write_string(&mut out, &hook.configuration);
     out.extend_from_slice(b",\"webhook\":");
@@ -188,7 +188,7 @@ impl Webhooks {
     }
 
     /// All webhooks of the phase, in order.
-    async fn hooks(&self, write: &Write<'_>) -> Result<Arc<[Arc<Hook>]>> {
+    async fn hooks(&self, write: &Write<'_>) -> Result<Arc<[Arc<Webhook>]>> {
         let phase = self.phase;
         let found = match self.settings.hooks.look(move |table| table.all(phase)) {
             Answer::Now(found) => found,
@@ -266,7 +266,7 @@ impl Webhooks {
             if changed {
                 round.changed(turn);
             }
-            round.asked(turn, &hook.uid, hook.wants_again);
+            round.asked(turn, &hook.uid, hook.reinvoke_if_needed);
         }
         round.end(turn, object);
         Ok(())
@@ -292,7 +292,7 @@ impl Plugin for Webhooks {
         // If the table is being updated, the call waits for it.
         let somebody = || self.settings.hooks.fresh().is_none_or(|table| !table.is_empty(self.phase));
         // The server's own bootstrap objects are exempt: without them it would not start.
-        write.call.user.name != OWN_NAME && !hooks::is_exempt(&gv.group, kind) && somebody()
+        write.call.user.name != OWN_NAME && !admission_webhooks::is_exempt(&gv.group, kind) && somebody()
     }
 
     fn connects(&self) -> bool {

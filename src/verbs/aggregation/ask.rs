@@ -11,10 +11,10 @@ use pilothouse_actors::permit::Permit;
 use tokio::time::timeout;
 
 use super::Extensions;
+use crate::api::admission_webhooks::ClientConfig;
 use crate::api::aggregation::Service;
-use crate::api::connect::{Destination, Location, Reach, Trust};
+use crate::api::connect::{AllowedAddresses, Destination, Location, Trust};
 use crate::api::field::quoted;
-use crate::api::hooks::Way;
 use crate::api::release::RELEASE;
 use crate::kubeconfig::user::escaped;
 use crate::limits::EXTENSION_DOCUMENT_BYTES;
@@ -87,7 +87,7 @@ impl Extensions {
         (path, query): (&str, &str),
     ) -> Result<Destination, String> {
         let Service { namespace, name, port, peer } = service;
-        let way = Way::Service {
+        let way = ClientConfig::Service {
             namespace: namespace.clone(),
             name: name.clone(),
             path: String::new(),
@@ -100,7 +100,7 @@ impl Extensions {
             location: Location { secure: true, host, port, path, query },
             trust: Trust::Extension(peer.clone()),
             // As in the reference: users who may create APIServices and Services may direct this server anywhere.
-            reach: Reach::Any,
+            reach: AllowedAddresses::Any,
             is_patient: false,
             asker: String::new(),
         })

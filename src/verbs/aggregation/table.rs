@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use pilothouse_actors::object::Object;
 
-use crate::api::aggregation::Registration;
+use crate::api::aggregation::ApiService;
 use crate::api::codec::json;
-use crate::auth::followed::View;
+use crate::auth::live_index::StoreIndex;
 use crate::upstream;
 use crate::upstream::pool::{Pool, Wanted};
 
 /// All APIServices by name.
 pub struct Table {
-    by_name: BTreeMap<String, Arc<Registration>>,
+    by_name: BTreeMap<String, Arc<ApiService>>,
     /// Keeps connections to the extension API servers open while they are registered.
     wanted: BTreeMap<String, [Wanted; 2]>,
     pool: Arc<Pool>,
@@ -30,12 +30,12 @@ impl Table {
     }
 
     /// The APIService of this name.
-    pub fn get(&self, name: &str) -> Option<Arc<Registration>> {
+    pub fn get(&self, name: &str) -> Option<Arc<ApiService>> {
         self.by_name.get(name).cloned()
     }
 
     /// The APIService of this name, if an extension API server serves it.
-    pub fn remote(&self, name: &str) -> Option<Arc<Registration>> {
+    pub fn remote(&self, name: &str) -> Option<Arc<ApiService>> {
         self.get(name).filter(|known| known.service.is_some())
     }
 
@@ -45,19 +45,19 @@ impl Table {
     }
 
     /// All APIServices, sorted by name.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<Registration>> {
+    pub fn all(&self) -> impl Iterator<Item = &Arc<ApiService>> {
         self.by_name.values()
     }
 
     /// The APIServices that extension API servers serve.
-    pub fn remotes(&self) -> impl Iterator<Item = &Arc<Registration>> {
+    pub fn remotes(&self) -> impl Iterator<Item = &Arc<ApiService>> {
         let any = self.has_remotes();
         self.by_name.values().filter(move |known| any && known.service.is_some())
     }
 
     /// The names of the APIServices that a Service backs.
     pub fn behind(&self, namespace: &str, name: &str) -> Vec<String> {
-        let is_it = |known: &&Arc<Registration>| {
+        let is_it = |known: &&Arc<ApiService>| {
             let service = known.service.as_ref();
             service.is_some_and(|service| service.namespace == namespace && service.name == name)
         };
@@ -69,9 +69,9 @@ impl Table {
         self.changes
     }
 
-    fn set(&mut self, name: &str, new: Option<Registration>) {
+    fn set(&mut self, name: &str, new: Option<ApiService>) {
         self.changes += 1;
-        let is_remote = |known: &Registration| known.service.is_some();
+        let is_remote = |known: &ApiService| known.service.is_some();
         self.remote += usize::from(new.as_ref().is_some_and(is_remote));
         let service = new.as_ref().and_then(|new| new.service.as_ref());
         // Take the new handles before dropping the old ones, so that shared connections stay open.
@@ -87,10 +87,10 @@ impl Table {
     }
 }
 
-impl View for Table {
+impl StoreIndex for Table {
     fn put(&mut self, _: usize, object: &Object) {
         match json::read(&object.bytes) {
-            Ok(read) => self.set(object.key.name(), Some(Registration::read(&read))),
+            Ok(read) => self.set(object.key.name(), Some(ApiService::read(&read))),
             // The last readable version stays in force: dropping it would make its group unknown.
             Err(error) => tracing::error!(object = ?object.key, %error, "an APIService cannot be read"),
         }
@@ -110,9 +110,9 @@ mod tests {
     use super::*;
     use crate::api::value::Value;
 
-    fn registration(text: &str) -> Option<Registration> {
+    fn registration(text: &str) -> Option<ApiService> {
         let object: Value = json::read(text.as_bytes()).unwrap();
-        Some(Registration::read(&object))
+        Some(ApiService::read(&object))
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{Own, Place, Verb};
 use crate::api::catalog::Catalog;
 use crate::api::services::addresses::AddressRange;
 use crate::api::status::Result;
-use crate::api::words::NETWORKING_GROUP;
+use crate::api::well_known::NETWORKING_GROUP;
 use crate::verbs::Backend;
 
 /// The field manager of the ServiceCIDR's Ready condition.

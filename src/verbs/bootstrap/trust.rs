@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::{Own, Place};
 use crate::api::catalog::Catalog;
 use crate::api::status::Result;
-use crate::api::words::SYSTEM_NAMESPACE;
+use crate::api::well_known::SYSTEM_NAMESPACE;
 use crate::verbs::Backend;
 
 /// The ConfigMap that extension API servers read.

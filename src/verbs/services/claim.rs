@@ -9,7 +9,7 @@ use pilothouse_actors::permit::Permit;
 use tokio::time::{sleep, timeout};
 
 use super::Services;
-use crate::api::services::Holdings;
+use crate::api::services::ServiceAllocations;
 
 /// How often a busy store is retried. With doubling pauses this is about twenty seconds. What is not released by then stays taken
 /// until the periodic check. Waiting longer would keep seats from requests that could be served.
@@ -29,9 +29,9 @@ pub(super) struct Open {
     pub services: Rc<Services>,
     pub owner: Key,
     /// Taken for this write.
-    pub taken: Holdings,
+    pub taken: ServiceAllocations,
     /// Held by the state that this write replaces.
-    pub before: Holdings,
+    pub before: ServiceAllocations,
     /// Whether this write may remove the stored service.
     pub goes: bool,
     /// The seat of the request, kept until everything is released: it bounds how many claims wait for the store.
@@ -43,7 +43,7 @@ pub(super) struct Open {
 pub(super) struct Doubt {
     pub owner: Key,
     /// To be released unless the stored service has it.
-    pub held: Holdings,
+    pub held: ServiceAllocations,
     /// Whether a service of that name was stored before, so that its endpoints are deleted with it.
     pub endpoints: bool,
     pub permit: Permit,

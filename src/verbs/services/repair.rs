@@ -13,13 +13,13 @@ use super::{ADDRESSES, MANAGED_BY, MANAGER, SERVICES, Services, Told, parent};
 use crate::api::codec;
 use crate::api::names;
 use crate::api::schema::Registry;
-use crate::api::services::Holdings;
+use crate::api::services::ServiceAllocations;
 use crate::api::status::{GroupResource, Result, Status};
-use crate::api::words::NETWORKING_GROUP;
+use crate::api::well_known::NETWORKING_GROUP;
 use crate::verbs::stores::Stores;
 
 /// The addresses and ports of every stored service; `None` for a corrupt one.
-pub type Held = BTreeMap<Key, Option<Holdings>>;
+pub type Held = BTreeMap<Key, Option<ServiceAllocations>>;
 
 /// Reads all services.
 pub async fn held(stores: &Stores, registry: &Registry) -> std::result::Result<Held, StoreError> {
@@ -27,7 +27,7 @@ pub async fn held(stores: &Stores, registry: &Registry) -> std::result::Result<H
     let ty = registry.kind("", "v1", "Service");
     let read = |object: &Arc<Object>| {
         let service = ty.and_then(|ty| codec::decode_stored(&object.bytes, ty, registry));
-        (object.key.clone(), service.as_ref().map(Holdings::of))
+        (object.key.clone(), service.as_ref().map(ServiceAllocations::of))
     };
     Ok(services.iter().map(read).collect())
 }

@@ -10,10 +10,10 @@ use pilothouse_actors::ports::{Look, Reason, Take, Want};
 
 use super::Services;
 use super::claim::{Claim, Open};
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::services::addresses::{self, Family};
-use crate::api::services::ports::{self, Ask};
-use crate::api::services::{Holdings, families, list, spec};
+use crate::api::services::ports::{self, NodePortRequest};
+use crate::api::services::{ServiceAllocations, families, list, spec};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::ids;
@@ -26,9 +26,9 @@ pub(super) struct Wanted {
     pub service: Value,
     /// The index of each address, and the address itself if the client chose one.
     pub addresses: Vec<(usize, Option<String>)>,
-    pub ports: Vec<Ask>,
+    pub ports: Vec<NodePortRequest>,
     /// Held by the state that the service replaces.
-    pub before: Holdings,
+    pub before: ServiceAllocations,
     /// Whether all of that may be released: the service is being deleted, perhaps by this write.
     pub goes: bool,
 }
@@ -54,7 +54,7 @@ impl NotGot {
     pub fn told(
         self,
         service: &Value,
-        asks: &[Ask],
+        asks: &[NodePortRequest],
         port_range: &str,
     ) -> std::result::Result<FieldError, Box<Status>> {
         match self {
@@ -62,7 +62,7 @@ impl NotGot {
             NotGot::Address(written, why) => {
                 let all: Vec<String> = list(spec(service), "clusterIPs").into_iter().map(quoted).collect();
                 let shown = format!("[]string{{{}}}", all.join(", "));
-                let path = Path::new("spec").child("clusterIPs");
+                let path = FieldPath::new("spec").child("clusterIPs");
                 Ok(FieldError::invalid(&path, &shown, &format!("failed to allocate IP {written}: {why}")))
             }
             NotGot::Port(at, reason) => {
@@ -96,8 +96,14 @@ impl Services {
     ) -> std::result::Result<(Value, Claim), NotGot> {
         let before = std::mem::take(&mut wanted.before);
         let (goes, held) = (wanted.goes, permit.clone());
-        let open =
-            Open { services: self.clone(), owner, taken: Holdings::default(), before, goes, permit: held };
+        let open = Open {
+            services: self.clone(),
+            owner,
+            taken: ServiceAllocations::default(),
+            before,
+            goes,
+            permit: held,
+        };
         let mut claim = Claim::from(open);
         match self.fill(&mut wanted, &mut claim, &permit).await {
             Ok(()) => Ok((wanted.service, claim)),
@@ -118,7 +124,7 @@ impl Services {
         let service = &mut wanted.service;
         // Most writes release nothing: then the stored service need not be read.
         if !wanted.goes {
-            open.before = open.before.without(&Holdings::of(service));
+            open.before = open.before.without(&ServiceAllocations::of(service));
         }
         for (index, written) in std::mem::take(&mut wanted.addresses) {
             let (written, address) = match written {
@@ -138,7 +144,7 @@ impl Services {
         if wanted.ports.is_empty() {
             return Ok(());
         }
-        let want = |ask: &Ask| match ask.wanted {
+        let want = |ask: &NodePortRequest| match ask.wanted {
             Some(port) => Want::Exactly(port),
             None => Want::Any(u32::try_from(ids::below(1 << 30)).unwrap_or(0)),
         };
@@ -177,7 +183,7 @@ impl Services {
         &self,
         service: &mut Value,
         addresses: Vec<(usize, Option<String>)>,
-        asks: &[Ask],
+        asks: &[NodePortRequest],
         permit: &Permit,
     ) -> std::result::Result<(), NotGot> {
         for (index, wanted) in addresses {

@@ -2,10 +2,10 @@
 
 use pilothouse_actors::error::StoreError;
 
-use crate::api::kinds::Errors;
+use crate::api::kinds::ErrorList;
 use crate::api::meta;
-use crate::api::parts::binding;
 use crate::api::status::{GroupResource, Status};
+use crate::api::subresources::binding;
 use crate::api::value::Value;
 use crate::limits::CONFLICT_ATTEMPTS;
 use crate::verbs::{Answered, Backend, Call, Reply};
@@ -25,7 +25,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
     if !by_body && name != call.name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     binding::validate(&body, &mut errors);
     if !errors.is_empty() {
         return Err(call.invalid_body(name, &errors));

@@ -6,11 +6,11 @@ use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Object, TypeName};
 
 use crate::api::deletion;
-use crate::api::kinds::{self, Errors, Occasion};
+use crate::api::kinds::{self, ErrorList, WriteContext};
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
-use crate::api::parts::eviction::{self, Standing};
 use crate::api::status::{GroupResource, Result, Status};
+use crate::api::subresources::eviction::{self, PodState};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::limits::EVICTION_ATTEMPTS;
@@ -24,7 +24,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
     if meta::name(body) != call.name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     eviction::validate(body, &mut errors);
     if !errors.is_empty() {
         return Err(call.invalid_body(call.name, &errors));
@@ -43,10 +43,10 @@ async fn evict(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> R
         let pod = backend.load(call, &*backend.read(call).await?)?;
         let standing = eviction::standing(&pod);
         let tried = match standing {
-            Standing::Over => remove(backend, call, options).await,
+            PodState::Over => remove(backend, call, options).await,
             // Only this version of the pod: if it starts meanwhile, a budget may count it.
-            Standing::NotBegun => remove(backend, call, &at_version(options, &pod)).await,
-            Standing::Unready | Standing::Ready => {
+            PodState::NotBegun => remove(backend, call, &at_version(options, &pod)).await,
+            PodState::Unready | PodState::Ready => {
                 return spend(backend, call, options, &pod, standing).await;
             }
         };
@@ -72,14 +72,14 @@ async fn spend(
     call: &Call<'_>,
     options: &DeleteOptions,
     pod: &Value,
-    standing: Standing,
+    standing: PodState,
 ) -> Result<()> {
     let mut budgets = budgets_of(backend, call, pod).await?;
     let Some((object, budget)) = budgets.pop() else { return remove(backend, call, options).await };
     if !budgets.is_empty() {
         return Err(eviction::several_budgets());
     }
-    if standing == Standing::Unready && eviction::spares_unready(&budget) {
+    if standing == PodState::Unready && eviction::spares_unready(&budget) {
         let mut exact = options.clone();
         exact.resource_version = Some(meta::of(pod).str("resourceVersion").to_owned());
         return match remove(backend, call, &exact).await {
@@ -165,8 +165,8 @@ async fn remove(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> 
                 let mut new = old.clone();
                 let now = backend.now();
                 eviction::announce(&mut new, &now);
-                let occasion = Occasion { now: &now, user: &call.writer(), terms: backend.terms };
-                let checked = kinds::before_status_update(call.kind(), &mut new, &old, &occasion);
+                let context = WriteContext { now: &now, user: &call.writer(), features: backend.features };
+                let checked = kinds::before_status_update(call.kind(), &mut new, &old, &context);
                 checked.map_err(|errors| call.invalid(call.name, &errors))?;
                 backend.draft(call, current.key.clone(), &new)?
             };

@@ -2,12 +2,12 @@
 
 use pilothouse_actors::object::{Key, TypeName};
 
-use crate::api::kinds::Errors;
+use crate::api::kinds::ErrorList;
 use crate::api::meta;
 use crate::api::names;
-use crate::api::parts::token::{self, Binding};
 use crate::api::schema::time;
 use crate::api::status::{GroupResource, Result, Status};
+use crate::api::subresources::token_request::{self, Binding};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::auth::service_account::claims::{Bound, Grant, Reference};
@@ -19,15 +19,15 @@ const ISSUED: &str = "authentication.kubernetes.io/issued-credential-id";
 
 /// Answers the request with a token. Nothing is stored, so a dry run does the same.
 pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> Answered {
-    let mut errors = Errors::new();
-    token::validate_name(&request, call.name, &mut errors);
+    let mut errors = ErrorList::new();
+    token_request::validate_name(&request, call.name, &mut errors);
     if !errors.is_empty() {
         return Err(call.invalid_body(call.name, &errors));
     }
     let account = backend.load(call, &*backend.read(call).await?)?;
     let now = backend.clock.now();
     complete(backend, &mut request, &account, &time::format_seconds(now.unix_seconds()));
-    token::validate(&request, &mut errors);
+    token_request::validate(&request, &mut errors);
     if !errors.is_empty() {
         return Err(call.invalid_body("", &errors));
     }
@@ -43,7 +43,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> A
     }
     shorten(backend, call, &mut request);
     let rules = backend.tokens.rules();
-    let (asked, audiences) = (token::seconds(&request), token::audiences(&request));
+    let (asked, audiences) = (token_request::seconds(&request), token_request::audiences(&request));
     let (seconds, warn_after_seconds) = rules.life(asked, bound.pod.is_some(), &audiences);
     let grant = Grant { bound, audiences, seconds, warn_after_seconds };
     let id = ids::uuid();
@@ -68,7 +68,7 @@ pub fn wipe(request: &mut Value) {
 
 /// Sets defaults, and the fields that only the server sets.
 fn complete(backend: &Backend, request: &mut Value, account: &Value, now: &str) {
-    if token::audiences(request).is_empty() {
+    if token_request::audiences(request).is_empty() {
         let ours = backend.tokens.rules().audiences.iter().map(|name| Value::from(name.as_str()));
         request.entry("spec").set("audiences", ours.collect::<Vec<_>>());
     }
@@ -81,7 +81,7 @@ fn complete(backend: &Backend, request: &mut Value, account: &Value, now: &str) 
 
 /// Limits the requested lifetime.
 fn shorten(backend: &Backend, call: &Call<'_>, request: &mut Value) {
-    let (longest, asked) = (backend.tokens.rules().longest_seconds, token::seconds(request));
+    let (longest, asked) = (backend.tokens.rules().longest_seconds, token_request::seconds(request));
     if longest > 0 && asked > longest {
         call.warnings.add(format!("requested expiration of {asked} seconds shortened to {longest} seconds"));
         request.entry("spec").set("expirationSeconds", longest);
@@ -95,7 +95,7 @@ fn reference(object: &Value) -> Reference {
 /// Reads the object that the token is bound to.
 async fn bind(backend: &Backend, call: &Call<'_>, to: &Value, bound: &mut Bound) -> Result<()> {
     let name = to.str("name");
-    let binding = token::binding(to)?;
+    let binding = token_request::binding(to)?;
     let found = match binding {
         Binding::Pod => get(backend, call, "pods", "Pod", name).await?,
         Binding::Node => get(backend, call, "nodes", "Node", name).await?,
@@ -114,7 +114,7 @@ async fn bind(backend: &Backend, call: &Call<'_>, to: &Value, bound: &mut Bound)
     let itself = reference(&found);
     let wanted = to.str("uid");
     if !wanted.is_empty() && wanted != itself.uid {
-        return Err(token::other_object(to.str("kind"), name, wanted));
+        return Err(token_request::other_object(to.str("kind"), name, wanted));
     }
     match binding {
         Binding::Pod => bound.pod = Some(itself),

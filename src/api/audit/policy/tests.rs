@@ -2,7 +2,7 @@ use super::*;
 use crate::api::codec::yaml;
 use crate::api::query::Query;
 
-fn read(rules: &str) -> Result<Read, String> {
+fn read(rules: &str) -> Result<ParsedPolicy, String> {
     let text = format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}");
     Policy::read(&yaml::read(text.as_bytes()).unwrap())
 }

@@ -1,11 +1,11 @@
 //! Conversions between types.
 
-use super::super::clock::{self, Instant};
-use super::super::eval::Work;
+use super::super::eval::CallContext;
+use super::super::timestamps::{self, Instant};
 use super::super::value::{Fault, Outcome, Val};
 
 /// `int(x)` and its like.
-pub fn convert<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+pub fn convert<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     let [value] = args else { return Err(Fault::no_overload()) };
     match name {
         "dyn" => Ok(value.clone()),
@@ -23,7 +23,7 @@ pub fn convert<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
         "duration" => match value {
             Val::Duration(_) => Ok(value.clone()),
             Val::Int(nanos) => Ok(Val::Duration(*nanos)),
-            Val::String(text) => clock::duration(text).map(Val::Duration).map_err(Fault::Error),
+            Val::String(text) => timestamps::duration(text).map(Val::Duration).map_err(Fault::Error),
             _ => Err(Fault::no_overload()),
         },
         "timestamp" => match value {
@@ -118,7 +118,7 @@ pub fn text(value: &Val<'_>) -> Result<String, Fault> {
             .map_err(|_| Fault::error("invalid UTF-8 in bytes, cannot convert to string"))?
             .to_owned(),
         Val::Timestamp(instant) => instant.text(),
-        Val::Duration(nanos) => clock::duration_text(*nanos),
+        Val::Duration(nanos) => timestamps::duration_text(*nanos),
         Val::Type(name) => name.to_string(),
         Val::Ip(address) => address.to_string(),
         Val::Cidr(address, bits) => format!("{address}/{bits}"),

@@ -1,7 +1,7 @@
 //! `text.format([...])`: texts with places for values.
 
 use super::super::ast::{Expr, Kind};
-use super::super::eval::Work;
+use super::super::eval::CallContext;
 use super::super::types::Type;
 use super::super::value::{Fault, List, Map, Outcome, Val};
 use super::convert;
@@ -92,7 +92,7 @@ fn refused(letter: char, kind: &str) -> String {
 }
 
 /// Writes values into a format.
-pub fn run<'v>(_: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> {
+pub fn run<'v>(_: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
     let [Val::String(format), Val::List(list)] = args else { return Err(Fault::no_overload()) };
     let mut out = String::new();
     let mut fault = None;
@@ -121,7 +121,7 @@ fn written(
     letter: char,
     precision: Option<usize>,
     value: &Val<'_>,
-    work: &mut Work,
+    work: &mut CallContext,
 ) -> Result<String, String> {
     let digits = precision.unwrap_or(PRECISION);
     Ok(match (letter, value) {
@@ -208,7 +208,7 @@ fn raised(c: char) -> char {
 }
 
 /// A value as text. Lists and maps are written out.
-fn plain(value: &Val<'_>, work: &mut Work) -> Result<String, String> {
+fn plain(value: &Val<'_>, work: &mut CallContext) -> Result<String, String> {
     match value {
         Val::Null => Ok("null".to_owned()),
         Val::List(list) => list_text(list, work),
@@ -225,7 +225,7 @@ fn plain(value: &Val<'_>, work: &mut Work) -> Result<String, String> {
     }
 }
 
-fn list_text(list: &List<'_>, work: &mut Work) -> Result<String, String> {
+fn list_text(list: &List<'_>, work: &mut CallContext) -> Result<String, String> {
     let mut parts = Vec::new();
     for item in list.iter() {
         parts.push(inner(&item.map_err(|fault| fault.to_string())?, work)?);
@@ -233,7 +233,7 @@ fn list_text(list: &List<'_>, work: &mut Work) -> Result<String, String> {
     Ok(format!("[{}]", parts.join(", ")))
 }
 
-fn map_text(map: &Map<'_>, work: &mut Work) -> Result<String, String> {
+fn map_text(map: &Map<'_>, work: &mut CallContext) -> Result<String, String> {
     let mut parts = Vec::new();
     for key in map.keys() {
         if !matches!(key, Val::String(_) | Val::Bool(_) | Val::Int(_) | Val::Uint(_)) {
@@ -248,7 +248,7 @@ fn map_text(map: &Map<'_>, work: &mut Work) -> Result<String, String> {
 }
 
 /// A value within a list or a map.
-fn inner(value: &Val<'_>, work: &mut Work) -> Result<String, String> {
+fn inner(value: &Val<'_>, work: &mut CallContext) -> Result<String, String> {
     work.effort(1).map_err(|fault| fault.to_string())?;
     Ok(match value {
         Val::String(text) => quoted(text),

@@ -2,12 +2,12 @@
 
 use std::cmp::Ordering;
 
-use super::super::eval::Work;
+use super::super::eval::CallContext;
 use super::super::value::{Fault, List, Outcome, Val};
 use super::operators::{arithmetic, compared, equal};
 
 /// `list.max()` and its like.
-pub fn run<'v>(name: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> {
+pub fn run<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
     let [Val::List(list)] = args else { return Err(Fault::no_overload()) };
     work.effort(list.len())?;
     match name {
@@ -45,7 +45,7 @@ pub fn run<'v>(name: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> {
     }
 }
 
-fn sum<'v>(list: &List<'v>, work: &mut Work) -> Outcome<'v> {
+fn sum<'v>(list: &List<'v>, work: &mut CallContext) -> Outcome<'v> {
     let mut all: Option<Val<'v>> = None;
     for item in list.iter() {
         let item = item?;
@@ -58,7 +58,7 @@ fn sum<'v>(list: &List<'v>, work: &mut Work) -> Outcome<'v> {
 }
 
 /// Lists as sets.
-pub fn sets<'v>(name: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> {
+pub fn sets<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
     let [Val::List(left), Val::List(right)] = args else { return Err(Fault::no_overload()) };
     Ok(Val::Bool(match name {
         "sets.contains" => all_in(right, left, work)?,
@@ -74,7 +74,7 @@ pub fn sets<'v>(name: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> {
     }))
 }
 
-fn is_in<'v>(value: &Val<'v>, list: &List<'v>, work: &mut Work) -> Result<bool, Fault> {
+fn is_in<'v>(value: &Val<'v>, list: &List<'v>, work: &mut CallContext) -> Result<bool, Fault> {
     for item in list.iter() {
         if equal(value, &item?, work)? {
             return Ok(true);
@@ -83,7 +83,7 @@ fn is_in<'v>(value: &Val<'v>, list: &List<'v>, work: &mut Work) -> Result<bool, 
     Ok(false)
 }
 
-fn all_in<'v>(some: &List<'v>, all: &List<'v>, work: &mut Work) -> Result<bool, Fault> {
+fn all_in<'v>(some: &List<'v>, all: &List<'v>, work: &mut CallContext) -> Result<bool, Fault> {
     for item in some.iter() {
         if !is_in(&item?, all, work)? {
             return Ok(false);

@@ -3,13 +3,13 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::super::eval::Work;
+use super::super::eval::CallContext;
 use super::super::value::{Fault, Outcome, Val};
 use super::semver::Semver;
 use crate::api::schema::quantity::Quantity;
 
 /// `quantity('1Gi')`, `semver('1.2.3')` and what can be asked of them.
-pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     match (name, args) {
         ("quantity", [Val::String(text)]) => {
             Quantity::parse(text).map(|found| Val::Quantity(Arc::new(found))).map_err(Fault::error)

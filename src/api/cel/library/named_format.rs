@@ -1,6 +1,6 @@
 //! Forms of texts that have names.
 
-use super::super::eval::Work;
+use super::super::eval::CallContext;
 use super::super::value::{Fault, Outcome, Val};
 use super::url::Url;
 use crate::api::custom::formats::Format;
@@ -104,7 +104,7 @@ pub const ALL: &[NamedFormat] = &[
 ];
 
 /// `format.uuid()`, `format.named('uuid')`, `format.uuid().validate(text)`.
-pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     let named = |name: &str| ALL.iter().find(|format| format.function == name);
     match (name, args) {
         ("format.named", [Val::String(name)]) => {

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use super::super::eval::Work;
+use super::super::eval::CallContext;
 use super::super::value::{Fault, Outcome, Val};
 use crate::api::field::quoted;
 
 /// `ip('10.0.0.1')`, `cidr('10.0.0.0/8')` and what can be asked of them.
-pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     match (name, args) {
         ("ip", [Val::String(text)]) => address(text).map(Val::Ip),
         ("isIP", [Val::String(text)]) => Ok(Val::Bool(address(text).is_ok())),

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 pub use equality::{equal, equality};
 
-use super::super::eval::Work;
+use super::super::eval::CallContext;
 use super::super::types::ListKind;
 use super::super::value::{Fault, Key, List, Map, Outcome, Val};
 use crate::api::codec::json;
 use crate::api::value::Value;
 
 /// `!x`, `-x`.
-pub fn unary<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+pub fn unary<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     Ok(match (name, args) {
         ("!_", [Val::Bool(truth)]) => Val::Bool(!truth),
         ("-_", [Val::Int(number)]) => Val::Int(number.checked_neg().ok_or_else(overflow)?),
@@ -32,7 +32,7 @@ fn overflow() -> Fault {
 }
 
 /// `x + y` and its like.
-pub fn arithmetic<'v>(name: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> {
+pub fn arithmetic<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
     let [left, right] = args else { return Err(Fault::no_overload()) };
     let by_zero = || Fault::error(if name == "_%_" { "modulus by zero" } else { "division by zero" });
     match (left, right) {
@@ -71,7 +71,7 @@ pub fn arithmetic<'v>(name: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<
     }
 }
 
-fn added<'v>(left: &Val<'v>, right: &Val<'v>, work: &mut Work) -> Outcome<'v> {
+fn added<'v>(left: &Val<'v>, right: &Val<'v>, work: &mut CallContext) -> Outcome<'v> {
     let lost = || Fault::error("timestamp overflow");
     Ok(match (left, right) {
         (Val::String(left), Val::String(right)) => Val::from(format!("{}{}", &**left, &**right)),
@@ -104,7 +104,7 @@ fn subtracted<'v>(left: &Val<'v>, right: &Val<'v>) -> Outcome<'v> {
 }
 
 /// Two lists as one. Sets keep each item once, and lists with keys the last of each key.
-fn joined<'v>(left: &List<'v>, right: &List<'v>, work: &mut Work) -> Result<List<'v>, Fault> {
+fn joined<'v>(left: &List<'v>, right: &List<'v>, work: &mut CallContext) -> Result<List<'v>, Fault> {
     let List::Given(items, _, kind) = left else { return Ok(behind(left, right)) };
     if **kind == ListKind::Ordered {
         return Ok(behind(left, right));
@@ -177,7 +177,7 @@ fn identity_of(value: &Val<'_>, kind: &ListKind) -> Option<Vec<u8>> {
 }
 
 /// `x < y` and its like.
-pub fn comparison<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+pub fn comparison<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     let [left, right] = args else { return Err(Fault::no_overload()) };
     let Some(order) = compared(left, right)? else {
         return Err(Fault::error("NaN values cannot be ordered"));
@@ -232,7 +232,7 @@ fn to_whole(left: f64, right: i128) -> Option<Ordering> {
 }
 
 /// `x[y]`, `x[?y]`.
-pub fn index<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+pub fn index<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     let [target, key] = args else { return Err(Fault::no_overload()) };
     let (target, is_optional) = match target {
         Val::Optional(None) => return Ok(Val::Optional(None)),
@@ -274,7 +274,7 @@ fn at<'v>(target: &Val<'v>, key: &Val<'v>) -> Result<Option<Val<'v>>, Fault> {
 }
 
 /// `x in y`.
-pub fn contained<'v>(_: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> {
+pub fn contained<'v>(_: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
     match args {
         [value, Val::List(list)] => {
             for item in list.iter() {
@@ -290,7 +290,7 @@ pub fn contained<'v>(_: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> 
 }
 
 /// `size(x)`.
-pub fn size<'v>(_: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+pub fn size<'v>(_: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     match args {
         [value @ (Val::String(_) | Val::Bytes(_) | Val::List(_) | Val::Map(_))] => {
             Ok(Val::Int(i64::try_from(value.size()).unwrap_or(i64::MAX)))

@@ -1,10 +1,10 @@
 //! What may not be there.
 
-use super::super::eval::Work;
+use super::super::eval::CallContext;
 use super::super::value::{Fault, Outcome, Val};
 
 /// `optional.of(x)`, `x.value()` and their like.
-pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     Ok(match (name, args) {
         ("optional.none", []) => Val::Optional(None),
         ("optional.of", [value]) => value.clone().some(),

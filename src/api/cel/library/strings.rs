@@ -1,12 +1,12 @@
 //! Functions of texts. Places in them are counted by characters.
 
-use super::super::eval::Work;
+use super::super::eval::CallContext;
 use super::super::value::{Fault, List, Outcome, Val};
 use super::operators::equal;
 use crate::api::limits::CEL_TEXT_BYTES;
 
 /// `text.trim()` and its like.
-pub fn run<'v>(name: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> {
+pub fn run<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
     match (name, args) {
         ("contains", [Val::String(text), Val::String(part)]) => Ok(Val::Bool(text.contains(&**part))),
         ("startsWith", [Val::String(text), Val::String(part)]) => Ok(Val::Bool(text.starts_with(&**part))),
@@ -31,7 +31,7 @@ pub fn run<'v>(name: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> {
 }
 
 /// A name as it stands in a path of a JSON Patch.
-pub fn pointer_key<'v>(_: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+pub fn pointer_key<'v>(_: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     match args {
         [Val::String(text)] => Ok(Val::from(text.replace('~', "~0").replace('/', "~1"))),
         _ => Err(Fault::no_overload()),
@@ -77,7 +77,7 @@ fn replace<'v>(text: &str, old: &str, new: &str, most: i64) -> Outcome<'v> {
     Ok(Val::from(text.replacen(old, new, count)))
 }
 
-fn split<'v>(text: &str, by: &str, most: i64, work: &mut Work) -> Outcome<'v> {
+fn split<'v>(text: &str, by: &str, most: i64, work: &mut CallContext) -> Outcome<'v> {
     let count = usize::try_from(most).unwrap_or(usize::MAX);
     let mut parts: Vec<Val<'v>> = Vec::new();
     let mut put = |part: &str| parts.push(Val::from(part.to_owned()));
@@ -143,7 +143,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// Where a part begins, in a text or a list.
-pub fn position<'v>(name: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> {
+pub fn position<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
     let is_last = name == "lastIndexOf";
     match args {
         [Val::List(list), value] => {
@@ -166,7 +166,13 @@ pub fn position<'v>(name: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v
     }
 }
 
-fn place<'v>(text: &str, part: &str, from: Option<i64>, is_last: bool, work: &mut Work) -> Outcome<'v> {
+fn place<'v>(
+    text: &str,
+    part: &str,
+    from: Option<i64>,
+    is_last: bool,
+    work: &mut CallContext,
+) -> Outcome<'v> {
     let length = text.chars().count();
     if part.is_empty() {
         return Ok(Val::Int(from.unwrap_or(if is_last { length as i64 } else { 0 })));
@@ -194,7 +200,7 @@ fn place<'v>(text: &str, part: &str, from: Option<i64>, is_last: bool, work: &mu
 }
 
 /// `text.matches(pattern)`, `text.find(pattern)`, `text.findAll(pattern)`.
-pub fn pattern<'v>(name: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> {
+pub fn pattern<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
     let (Some(Val::String(text)), Some(Val::String(pattern))) = (args.first(), args.get(1)) else {
         return Err(Fault::no_overload());
     };

@@ -1,15 +1,15 @@
 //! Parts of times.
 
-use super::super::clock;
-use super::super::eval::Work;
+use super::super::eval::CallContext;
+use super::super::timestamps;
 use super::super::value::{Fault, Outcome, Val};
 
 /// `time.getHours()` and its like.
-pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     let part = match args {
         [Val::Timestamp(instant)] => instant.part(name, 0),
         [Val::Timestamp(instant), Val::String(zone)] => {
-            instant.part(name, clock::offset(zone, *instant).map_err(Fault::Error)?)
+            instant.part(name, timestamps::offset(zone, *instant).map_err(Fault::Error)?)
         }
         [Val::Duration(nanos)] => match name {
             "getHours" => Some(nanos / 3_600_000_000_000),

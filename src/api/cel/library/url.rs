@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::eval::Work;
+use super::super::eval::CallContext;
 use super::super::value::{Fault, Key, Map, Outcome, Text, Val};
 use crate::api::field::quoted;
 
@@ -195,7 +195,7 @@ fn unescaped(text: &str) -> Option<String> {
 }
 
 /// `url('https://a/b')` and what can be asked of it.
-pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     match (name, args) {
         ("url", [Val::String(text)]) => Url::parse(text)
             .map(|url| Val::Url(Arc::new(url)))

@@ -1,7 +1,7 @@
 //! Lists, maps and objects.
 
 use super::super::ast::{Entry, Expr, Init, Kind};
-use super::super::lexer::Word;
+use super::super::lexer::TokenKind;
 use super::{Parser, Read};
 
 impl Parser<'_> {
@@ -14,7 +14,7 @@ impl Parser<'_> {
                 return Some(at);
             }
             let name = self.tokens.get(at + 1)?;
-            if !token.is(".") || !matches!(name.word, Word::Name(_)) {
+            if !token.is(".") || !matches!(name.word, TokenKind::Name(_)) {
                 return None;
             }
             at += 2;
@@ -24,7 +24,7 @@ impl Parser<'_> {
     pub(super) fn object(&mut self, dot: &str, first: &str, brace: usize) -> Read<Expr> {
         let mut name = format!("{dot}{first}");
         while self.at < brace {
-            if let Word::Name(part) = self.take().word {
+            if let TokenKind::Name(part) = self.take().word {
                 name.push('.');
                 name.push_str(&part);
             }
@@ -36,7 +36,7 @@ impl Parser<'_> {
                 break;
             }
             let optional = self.sign("?").is_some();
-            let Word::Name(field) = self.take().word else {
+            let TokenKind::Name(field) = self.take().word else {
                 self.at -= 1;
                 let shown = self.token().shown(self.source);
                 return self.wrong(&format!(

@@ -1,7 +1,7 @@
 //! Copies of parts of an expression.
 
 use super::super::ast::{Entry, Expr, Fold, Init, Kind};
-use super::{Parser, Read, Stopped};
+use super::{ParseAborted, Parser, Read};
 use crate::api::limits::CEL_CHARS;
 
 impl Parser<'_> {
@@ -9,7 +9,7 @@ impl Parser<'_> {
     pub fn copied(&mut self, expr: &Expr) -> Read<Expr> {
         if self.places.len() > CEL_CHARS {
             self.issues.add(None, "max recursion depth exceeded".to_owned());
-            return Err(Stopped);
+            return Err(ParseAborted);
         }
         let kind = match &expr.kind {
             Kind::Broken => Kind::Broken,

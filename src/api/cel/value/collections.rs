@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::types::{ListKind, ObjectType, Shape};
+use super::super::types::{DeclType, ListKind, ObjectType};
 use super::{Fault, Outcome, Text, Val};
 use crate::api::value::{Object, Value};
 
@@ -13,7 +13,7 @@ pub enum List<'v> {
     /// That was made.
     Made(Arc<Vec<Val<'v>>>),
     /// Of an object.
-    Given(&'v [Value], &'v Shape, &'v ListKind),
+    Given(&'v [Value], &'v DeclType, &'v ListKind),
     /// One behind the other, and their length.
     Joined(Arc<(List<'v>, List<'v>)>, usize),
 }
@@ -24,7 +24,7 @@ pub enum Map<'v> {
     /// That was made: the keys as they were given stand beside the values.
     Made(Arc<BTreeMap<Key<'v>, (Val<'v>, Val<'v>)>>),
     /// Of an object, with values of one kind.
-    Given(&'v Object, &'v Shape),
+    Given(&'v Object, &'v DeclType),
     /// An object with fields of its own.
     Object(&'v Object, &'v ObjectType),
     /// An object of which nothing is known.

@@ -6,7 +6,7 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
-use super::form::{self, Head, Left, Major, Reader};
+use super::wellformed::{self, Head, Left, Major, Reader};
 use crate::api::schema::time;
 use crate::api::value::{Fields, Object, Value};
 
@@ -61,27 +61,27 @@ impl fmt::Display for Fault {
 
 /// The encoding of tagged bytes as text.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Later {
+pub(super) enum TaggedEncoding {
     Base64Url,
     Base64,
     Hex,
 }
 
-impl Later {
-    fn of(tag: u64) -> Option<Later> {
+impl TaggedEncoding {
+    fn of(tag: u64) -> Option<TaggedEncoding> {
         match tag {
-            21 => Some(Later::Base64Url),
-            22 => Some(Later::Base64),
-            23 => Some(Later::Hex),
+            21 => Some(TaggedEncoding::Base64Url),
+            22 => Some(TaggedEncoding::Base64),
+            23 => Some(TaggedEncoding::Hex),
             _ => None,
         }
     }
 
     fn text(self, bytes: &[u8]) -> String {
         match self {
-            Later::Base64Url => URL_SAFE_NO_PAD.encode(bytes),
-            Later::Base64 => STANDARD.encode(bytes),
-            Later::Hex => super::hex(bytes),
+            TaggedEncoding::Base64Url => URL_SAFE_NO_PAD.encode(bytes),
+            TaggedEncoding::Base64 => STANDARD.encode(bytes),
+            TaggedEncoding::Hex => super::hex(bytes),
         }
     }
 }
@@ -90,7 +90,7 @@ impl Later {
 pub(super) struct Walk<'b> {
     pub(super) reader: Reader<'b>,
     /// The tags around the current item that tell the text encoding of its bytes; the last one counts.
-    pub(super) later: Vec<Later>,
+    pub(super) later: Vec<TaggedEncoding>,
 }
 
 impl<'b> Walk<'b> {
@@ -103,12 +103,12 @@ impl<'b> Walk<'b> {
         let mut instant = None;
         while self.reader.major() == Major::Tag {
             let tag = self.reader.head()?.argument;
-            if let Err(message) = form::check_content(tag, self.reader.peek()) {
+            if let Err(message) = wellformed::check_content(tag, self.reader.peek()) {
                 self.reader.skip()?;
                 return Err(message.into());
             }
             instant = instant.or((tag < 2).then_some(tag));
-            self.later.extend(Later::of(tag));
+            self.later.extend(TaggedEncoding::of(tag));
         }
         Ok(instant)
     }
@@ -147,7 +147,7 @@ impl<'b> Walk<'b> {
             Major::Simple if head.float.is_none() && head.info == 22 => rest.map(|()| None),
             Major::Simple if head.float.is_none() && !matches!(head.argument, 20 | 21) => {
                 let what = format!("simple value {} is not recognized", head.argument);
-                Err(form::unacceptable(Major::Simple, &what).into())
+                Err(wellformed::unacceptable(Major::Simple, &what).into())
             }
             major => Err(Fault::mismatch(major, wanted)),
         }

@@ -51,7 +51,7 @@ fn bytes_carry_their_tag_and_may_come_as_text() {
     let secret = registry.kind("", "v1", "Secret").unwrap();
     let decoded = decode("Secret", &cbor(r#"{"data":{"k":"AQI="}}"#)).unwrap().value;
     assert_eq!(decoded.at(&["data", "k"]).and_then(Value::as_str), Some("AQI="));
-    let bytes = encode_object(&registry, secret, &decoded, Form::Kept);
+    let bytes = encode_object(&registry, secret, &decoded, EmptyLists::Kept);
     assert!(hex(&bytes).contains("416bd6420102"), "key k, tag 22, two bytes: {}", hex(&bytes));
     assert_eq!(decode("Secret", &bytes).unwrap().value, decoded);
     assert_eq!(read(&bytes).unwrap().at(&["data", "k"]).and_then(Value::as_str), Some("AQI="));

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::form::{Head, Left, Major};
 use super::read::{Fault, Walk, integer, twice};
+use super::wellformed::{Head, Left, Major};
 use crate::api::schema::decode::{Decoded, store, zero};
 use crate::api::schema::quantity::Quantity;
 use crate::api::schema::{Field, Other, Registry, Scalar, Struct, Type, TypeId, base64 as lenient, time};

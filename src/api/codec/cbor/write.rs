@@ -6,7 +6,7 @@ use minicbor::Encoder;
 use minicbor::data::Tag;
 
 use super::half;
-use crate::api::schema::encode::{Form, Print, printed};
+use crate::api::schema::encode::{EmptyLists, Print, printed};
 use crate::api::schema::{Other, Registry, Scalar, Struct, Type, TypeId};
 use crate::api::value::{Object, Value};
 
@@ -92,7 +92,7 @@ impl Writer {
     }
 
     /// A typed value, with the fields that JSON would have.
-    pub(super) fn typed(&mut self, registry: &Registry, ty: TypeId, value: &Value, form: Form) {
+    pub(super) fn typed(&mut self, registry: &Registry, ty: TypeId, value: &Value, form: EmptyLists) {
         match (registry.get(ty), value) {
             (Type::Struct(structure), Value::Object(fields)) => {
                 self.fields(registry, structure, Some(fields), form, 0);
@@ -134,7 +134,7 @@ impl Writer {
         registry: &Registry,
         structure: &Struct,
         fields: Option<&Object>,
-        form: Form,
+        form: EmptyLists,
         skipped: usize,
     ) {
         let named = structure.fields.iter().skip(skipped);
@@ -157,7 +157,7 @@ impl Writer {
         }
     }
 
-    fn zero(&mut self, registry: &Registry, ty: TypeId, form: Form) {
+    fn zero(&mut self, registry: &Registry, ty: TypeId, form: EmptyLists) {
         match registry.get(ty) {
             Type::Struct(structure) => self.fields(registry, structure, None, form, 0),
             Type::Scalar(Scalar::String) => self.text(""),

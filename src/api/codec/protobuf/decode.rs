@@ -3,10 +3,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::reader::{Fault, Form, Reader, Tag};
+use super::reader::{Fault, Reader, Tag, WireType};
 use crate::api::limits;
 use crate::api::schema::decode::{is_nothing, zero};
-use crate::api::schema::{Either, Field, InSlot, List, Other, Registry, Scalar, Struct, Type, TypeId};
+use crate::api::schema::{Either, Field, List, Other, Registry, Scalar, Struct, Type, TypeId, WireContent};
 use crate::api::value::{Fields, Value};
 
 /// Words at the beginning of field names that Go types write in capitals.
@@ -43,13 +43,13 @@ impl<'r> Walk<'r> {
         while let Some(tag) = reader.tag(&structure.name)? {
             match structure.slot(tag.number) {
                 None => reader.skip(tag.form)?,
-                Some(InSlot::Inlined(ty, _)) => {
+                Some(WireContent::Inlined(ty, _)) => {
                     let Some(inner) = self.registry.structure(ty) else { continue };
                     let message = bytes(&mut reader, tag, || inner.name.to_string())?;
                     // Not a level of the object, but one of the recursion; types inline each other twice at most.
                     self.fields(inner, message, into, depth)?;
                 }
-                Some(InSlot::Field(at)) => {
+                Some(WireContent::Field(at)) => {
                     let Some(field) = structure.fields.get(usize::from(at)) else { continue };
                     self.field(field, tag, &mut reader, into, depth)?;
                 }
@@ -66,7 +66,7 @@ impl<'r> Walk<'r> {
         into: &mut Fields,
         depth: usize,
     ) -> Result<(), Fault> {
-        let part = Part { walk: self, field };
+        let part = FieldDecoder { walk: self, field };
         match self.registry.get(field.ty) {
             Type::List(List { name: None, item, .. }) => {
                 let depth = deeper(depth, 1)?;
@@ -118,12 +118,12 @@ impl<'r> Walk<'r> {
 }
 
 /// A field that is being decoded. Scalars are decoded in [`super::scalars`].
-pub(super) struct Part<'r, 'f> {
+pub(super) struct FieldDecoder<'r, 'f> {
     walk: Walk<'r>,
     field: &'f Field,
 }
 
-impl<'r> Part<'r, '_> {
+impl<'r> FieldDecoder<'r, '_> {
     /// The name of the field in messages.
     pub(super) fn name(&self) -> String {
         self.walk.called(self.field)
@@ -138,10 +138,10 @@ impl<'r> Part<'r, '_> {
         depth: usize,
     ) -> Result<(), Fault> {
         let numbers = matches!(self.registry().get(ty), Type::Scalar(Scalar::Int32 | Scalar::Int64));
-        if numbers && tag.form == Form::BYTES {
+        if numbers && tag.form == WireType::BYTES {
             // Real clients do not write packed lists, but readers must accept them.
             let mut packed = Reader::new(reader.bytes()?);
-            let tag = Tag { form: Form::VARINT, ..tag };
+            let tag = Tag { form: WireType::VARINT, ..tag };
             while !packed.is_empty() {
                 items.push(self.single(ty, tag, &mut packed, None, depth)?);
             }
@@ -280,7 +280,7 @@ pub(super) fn bytes<'a>(
     tag: Tag,
     name: impl FnOnce() -> String,
 ) -> Result<&'a [u8], Fault> {
-    if tag.form != Form::BYTES {
+    if tag.form != WireType::BYTES {
         return Err(Fault::wire_type(tag.form, &name()));
     }
     reader.bytes()

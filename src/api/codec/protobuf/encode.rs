@@ -8,7 +8,9 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::source::Source;
 use super::writer::Writer;
-use crate::api::schema::{Either, Field, InSlot, List, Other, Registry, Scalar, Struct, Type, TypeId, time};
+use crate::api::schema::{
+    Either, Field, List, Other, Registry, Scalar, Struct, Type, TypeId, WireContent, time,
+};
 
 /// The initial buffer of a message: most objects fit.
 const ROOM_BYTES: usize = 4096;
@@ -55,14 +57,14 @@ impl<'r, 'a, S: Source<'a>> Walk<'r, '_, 'a, S> {
     fn fields(&mut self, structure: &'r Struct, from: usize) {
         for slot in structure.wire.iter().rev() {
             match slot.what {
-                InSlot::Inlined(ty, at) => {
+                WireContent::Inlined(ty, at) => {
                     let end = self.out.len();
                     if let Some(inner) = self.registry.structure(ty) {
                         self.fields(inner, from + usize::from(at));
                     }
                     self.out.close(slot.number, end);
                 }
-                InSlot::Field(at) => {
+                WireContent::Field(at) => {
                     let at = usize::from(at);
                     if let Some(field) = structure.fields.get(at) {
                         let value = self.places.get(from + at).copied().flatten();

@@ -7,7 +7,7 @@ use std::ops::Deref;
 
 use prost::Message as _;
 
-use super::reader::{Fault, Form, Reader, Tag};
+use super::reader::{Fault, Reader, Tag, WireType};
 use super::source::Source;
 use super::writer::put_varint;
 use super::{MAGIC, encode};
@@ -129,7 +129,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn bytes<'a>(reader: &mut Reader<'a>, tag: Tag, field: &str) -> Result<&'a [u8], Fault> {
-    if tag.form != Form::BYTES {
+    if tag.form != WireType::BYTES {
         return Err(Fault::wire_type(tag.form, field));
     }
     reader.bytes()

@@ -14,7 +14,7 @@ impl Fault {
     }
 
     /// A value with the wrong wire type.
-    pub fn wire_type(found: Form, field: &str) -> Fault {
+    pub fn wire_type(found: WireType, field: &str) -> Fault {
         Fault::new(format!("proto: wrong wireType = {} for field {field}", found.0))
     }
 }
@@ -32,18 +32,18 @@ const LOOSE_END: Fault = Fault(Cow::Borrowed("proto: unexpected end of group"));
 
 /// The wire type of a value: the three low bits of a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form(u8);
+pub struct WireType(u8);
 
-impl Form {
+impl WireType {
     /// A number of one to ten bytes.
-    pub const VARINT: Form = Form(0);
+    pub const VARINT: WireType = WireType(0);
     /// Eight bytes.
-    pub const EIGHT: Form = Form(1);
+    pub const EIGHT: WireType = WireType(1);
     /// A length, and as many bytes.
-    pub const BYTES: Form = Form(2);
-    const GROUP: Form = Form(3);
-    const GROUP_END: Form = Form(4);
-    const FOUR: Form = Form(5);
+    pub const BYTES: WireType = WireType(2);
+    const GROUP: WireType = WireType(3);
+    const GROUP_END: WireType = WireType(4);
+    const FOUR: WireType = WireType(5);
 }
 
 /// The number of a field and the wire type of its value.
@@ -52,7 +52,7 @@ pub struct Tag {
     /// The field number, never zero.
     pub number: u32,
     /// The wire type.
-    pub form: Form,
+    pub form: WireType,
 }
 
 /// The rest of a message. Results are slices of it, so a length allocates nothing.
@@ -73,8 +73,8 @@ impl<'a> Reader<'a> {
             return Ok(None);
         }
         let wire = self.varint()?;
-        let form = Form((wire & 7) as u8);
-        if form == Form::GROUP_END {
+        let form = WireType((wire & 7) as u8);
+        if form == WireType::GROUP_END {
             return Err(Fault::new(format!("proto: {name}: wiretype end group for non-group")));
         }
         // The number is a signed 32-bit integer, whatever the higher bits.
@@ -113,23 +113,23 @@ impl<'a> Reader<'a> {
 
     /// Skips the value of an unknown field. A group ends with its own tag; nested groups are counted without recursion, so that
     /// depth costs nothing.
-    pub fn skip(&mut self, form: Form) -> Result<(), Fault> {
+    pub fn skip(&mut self, form: WireType) -> Result<(), Fault> {
         let mut form = form;
         let mut open = 0u32;
         loop {
             match form {
-                Form::VARINT => self.varint().map(drop)?,
-                Form::EIGHT => self.eight().map(drop)?,
-                Form::BYTES => self.bytes().map(drop)?,
-                Form::FOUR => self.take(4).map(drop)?,
-                Form::GROUP => open += 1,
-                Form::GROUP_END => open = open.checked_sub(1).ok_or(LOOSE_END)?,
-                Form(other) => return Err(Fault::new(format!("proto: illegal wireType {other}"))),
+                WireType::VARINT => self.varint().map(drop)?,
+                WireType::EIGHT => self.eight().map(drop)?,
+                WireType::BYTES => self.bytes().map(drop)?,
+                WireType::FOUR => self.take(4).map(drop)?,
+                WireType::GROUP => open += 1,
+                WireType::GROUP_END => open = open.checked_sub(1).ok_or(LOOSE_END)?,
+                WireType(other) => return Err(Fault::new(format!("proto: illegal wireType {other}"))),
             }
             if open == 0 {
                 return Ok(());
             }
-            form = Form((self.varint()? & 7) as u8);
+            form = WireType((self.varint()? & 7) as u8);
         }
     }
 
@@ -178,7 +178,7 @@ mod tests {
     fn tags_are_named_when_they_are_wrong() {
         let read = |bytes: &[u8]| said(Reader::new(bytes).tag("Pod"));
         assert_eq!(read(&[]), Ok(None));
-        assert_eq!(read(&[0x0a]), Ok(Some(Tag { number: 1, form: Form::BYTES })));
+        assert_eq!(read(&[0x0a]), Ok(Some(Tag { number: 1, form: WireType::BYTES })));
         assert_eq!(read(&[0]), Err("proto: Pod: illegal tag 0 (wire type 0)".to_owned()));
         assert_eq!(read(&[0x0c]), Err("proto: Pod: wiretype end group for non-group".to_owned()));
     }
@@ -187,7 +187,7 @@ mod tests {
     fn unknown_values_of_every_form_are_passed_over() {
         let skip = |form: u8, bytes: &[u8]| {
             let mut reader = Reader::new(bytes);
-            said(reader.skip(Form(form)).map(|()| reader.rest.len()))
+            said(reader.skip(WireType(form)).map(|()| reader.rest.len()))
         };
         assert_eq!(skip(0, &[0xff, 1, 9]), Ok(1));
         assert_eq!(skip(1, &[0; 9]), Ok(1));

@@ -1,7 +1,7 @@
 //! Decodes scalars: strings, numbers, and the messages of times, quantities and untyped values.
 
-use super::decode::{Part, bytes, deeper};
-use super::reader::{Fault, Form, Reader, Tag};
+use super::decode::{FieldDecoder, bytes, deeper};
+use super::reader::{Fault, Reader, Tag, WireType};
 use crate::api::codec::json;
 use crate::api::schema::quantity::Quantity;
 use crate::api::schema::{Scalar, time};
@@ -12,7 +12,7 @@ const PRINTABLE_SECONDS: std::ops::RangeInclusive<i64> = -62_167_219_200..=253_4
 const NANOS_PER_MICRO: i32 = 1_000;
 const MICROS_PER_SECOND: i64 = 1_000_000;
 
-impl Part<'_, '_> {
+impl FieldDecoder<'_, '_> {
     /// A message of a type that is a scalar in JSON.
     pub(super) fn scalar(
         &self,
@@ -124,7 +124,7 @@ impl Part<'_, '_> {
 
     /// A number of any size; the caller takes the bits that it needs.
     pub(super) fn number(&self, reader: &mut Reader<'_>, tag: Tag) -> Result<u64, Fault> {
-        if tag.form != Form::VARINT {
+        if tag.form != WireType::VARINT {
             return Err(Fault::wire_type(tag.form, &self.name()));
         }
         reader.varint()
@@ -132,7 +132,7 @@ impl Part<'_, '_> {
 
     /// A double, which must be representable in JSON.
     pub(super) fn double(&self, reader: &mut Reader<'_>, tag: Tag) -> Result<Value, Fault> {
-        if tag.form != Form::EIGHT {
+        if tag.form != WireType::EIGHT {
             return Err(Fault::wire_type(tag.form, &self.name()));
         }
         let number = f64::from_le_bytes(reader.eight()?);

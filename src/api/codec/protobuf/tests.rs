@@ -7,7 +7,7 @@ use prost::Message as _;
 use super::envelope::{Unknown, WatchEvent};
 use super::*;
 use crate::api::codec;
-use crate::api::schema::InSlot;
+use crate::api::schema::WireContent;
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
 
@@ -54,8 +54,8 @@ fn streams(registry: &Registry, list: TypeId) -> bool {
     let is = |number: u32, name: &str| {
         let structure = registry.structure(list)?;
         match structure.slot(number)? {
-            InSlot::Field(at) => Some(&*structure.fields.get(usize::from(at))?.name == name),
-            InSlot::Inlined(..) => None,
+            WireContent::Field(at) => Some(&*structure.fields.get(usize::from(at))?.name == name),
+            WireContent::Inlined(..) => None,
         }
     };
     is(1, "metadata") == Some(true) && is(2, "items") == Some(true)

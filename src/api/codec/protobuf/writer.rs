@@ -106,7 +106,7 @@ pub fn put_varint(bytes: &mut [u8], mut number: u64) -> usize {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::reader::{Form, Reader, Tag};
+    use super::super::reader::{Reader, Tag, WireType};
     use super::*;
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
             let bytes = writer.finish();
             let mut reader = Reader::new(&bytes);
             for number in numbers {
-                prop_assert_eq!(reader.tag("x"), Ok(Some(Tag { number: field, form: Form::VARINT })));
+                prop_assert_eq!(reader.tag("x"), Ok(Some(Tag { number: field, form: WireType::VARINT })));
                 prop_assert_eq!(reader.varint(), Ok(number));
             }
             prop_assert!(reader.is_empty());

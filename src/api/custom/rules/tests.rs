@@ -10,7 +10,7 @@ fn value(text: &str) -> Value {
 /// What is told of an object: errors first, then what is only a warning.
 fn told(schema: &str, new: &str, old: Option<&str>) -> Vec<String> {
     let rules = Rules::of(&value(schema), &mut Patterns::default()).unwrap();
-    let (mut errors, mut warned) = (Errors::new(), Warned::new());
+    let (mut errors, mut warned) = (ErrorList::new(), WarningList::new());
     let old = old.map(value);
     rules.check(&value(new), old.as_ref(), &mut errors, &mut warned);
     let warned = warned.iter().map(|warning| format!("warning: {warning}"));
@@ -18,8 +18,8 @@ fn told(schema: &str, new: &str, old: Option<&str>) -> Vec<String> {
 }
 
 fn refused(schema: &str) -> Vec<String> {
-    let mut errors = Errors::new();
-    check_rules::check(&value(schema), &Path::new("s"), &mut errors);
+    let mut errors = ErrorList::new();
+    check_rules::check(&value(schema), &FieldPath::new("s"), &mut errors);
     errors.iter().map(ToString::to_string).collect()
 }
 
@@ -152,9 +152,9 @@ fn what_was_wrong_before_is_only_told() {
 #[test]
 fn an_invalid_object_is_not_asked_rules() {
     let rules = Rules::of(&value(&with(r#"{"rule":"false"}"#)), &mut Patterns::default()).unwrap();
-    let mut errors = Errors::new();
-    errors.push(FieldError::required(&Path::new("spec"), ""));
-    rules.check(&value("{}"), None, &mut errors, &mut Warned::new());
+    let mut errors = ErrorList::new();
+    errors.push(FieldError::required(&FieldPath::new("spec"), ""));
+    rules.check(&value("{}"), None, &mut errors, &mut WarningList::new());
     let last = errors.iter().next_back().unwrap().to_string();
     assert!(
         last.starts_with("<nil>: Invalid value: \"null\": some validation rules were not checked"),
@@ -296,8 +296,8 @@ fn estimates_are_those_of_the_reference() {
     for (schema, rule, wanted) in table {
         let (schema, mut said) = (value(&schema), Value::object());
         said.set("rule", rule);
-        let shape = shapes::shape(&schema, false, "selfType").unwrap();
-        let compiled = Compiled::of(&said, &schema, &shape, &mut Patterns::default());
+        let shape = decl_types::shape(&schema, false, "selfType").unwrap();
+        let compiled = CompiledRule::of(&said, &schema, &shape, &mut Patterns::default());
         assert_eq!((compiled.wrong, compiled.most_cost), (None, wanted), "{rule} of {schema:?}");
     }
 }
@@ -306,9 +306,15 @@ fn estimates_are_those_of_the_reference() {
 fn defaults_keep_the_rules() {
     let told = |schema: &str| {
         let schema = value(schema);
-        let mut errors = Errors::new();
-        let path = Path::new("d");
-        check_default(&schema, schema.get("default").unwrap(), &path, &mut Allowance::default(), &mut errors);
+        let mut errors = ErrorList::new();
+        let path = FieldPath::new("d");
+        check_default(
+            &schema,
+            schema.get("default").unwrap(),
+            &path,
+            &mut CostBudget::default(),
+            &mut errors,
+        );
         errors.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let with = |rule: &str| {

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::*;
 use crate::api::schema::builtin;
 use crate::api::schema::table::parse;
-use crate::api::words::tests::each_source;
+use crate::api::well_known::tests::each_source;
 
 #[test]
 fn messages_have_an_order_of_their_own() {

@@ -1,13 +1,16 @@
 //! DaemonSets, and the ControllerRevisions that they and StatefulSets keep.
 
-use super::super::check::{Node, fill, fill_text, present_mut, same};
 use super::super::core::{pod_default, template};
-use super::super::{Again, COUNTED, Errors, KindRules, Occasion, PLAIN, POD_TEMPLATE, Warned, say, selector};
-use super::share::{
+use super::super::field_value::{FieldValue, fill, fill_text, present_mut, same};
+use super::super::{
+    COUNTED, ErrorList, KindRules, PLAIN, POD_TEMPLATE, Revalidation, WarningList, WriteContext, messages,
+    selector,
+};
+use super::common::{
     ROLLING, at_most_all, count, count_or_percent, counters, no_fewer_collisions, same_selector, shown_share,
     shown_strategy,
 };
-use crate::api::field::{FieldError, Path};
+use crate::api::field::{FieldError, FieldPath};
 use crate::api::meta;
 use crate::api::value::Value;
 
@@ -19,7 +22,7 @@ pub const DAEMON_SET: KindRules = KindRules {
     prepare_update: prepare_daemon_set_update,
     prepare_status: prepare_daemon_set_status,
     validate: validate_daemon_set,
-    again: Again::Twice,
+    revalidation: Revalidation::Twice,
     validate_update: same_selector,
     validate_status: validate_daemon_set_status,
     warn: warn_daemon_set,
@@ -48,7 +51,7 @@ fn default_daemon_set(object: &mut Value) {
 }
 
 /// Checks a changed status of a DaemonSet.
-pub(super) fn validate_daemon_set_status(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_daemon_set_status(new: &Value, old: &Value, errors: &mut ErrorList) {
     let all = [
         "currentNumberScheduled",
         "numberMisscheduled",
@@ -60,21 +63,21 @@ pub(super) fn validate_daemon_set_status(new: &Value, old: &Value, errors: &mut 
         "numberUnavailable",
         "collisionCount",
     ];
-    counters(&Node::of(new, "status"), &all, &[], errors);
+    counters(&FieldValue::of(new, "status"), &all, &[], errors);
     no_fewer_collisions(new, old, errors);
 }
 
 /// Warns of what is dubious in a DaemonSet: only a new template is looked at.
-pub(super) fn warn_daemon_set(object: &Value, old: Option<&Value>, warned: &mut Warned) {
+pub(super) fn warn_daemon_set(object: &Value, old: Option<&Value>, warned: &mut WarningList) {
     let count = |object| meta::of(object).at(&["annotations", TEMPLATE_GENERATION]).cloned();
     if old.is_none_or(|old| count(old) != count(object)) {
-        let at = |object| Node::of(object, "spec").child("template");
-        say::template(&at(object), old.map(at).as_ref(), warned);
+        let at = |object| FieldValue::of(object, "spec").child("template");
+        messages::template(&at(object), old.map(at).as_ref(), warned);
     }
 }
 
 /// A new template is the first of its line.
-pub(super) fn prepare_daemon_set(object: &mut Value, _: &Occasion<'_>) {
+pub(super) fn prepare_daemon_set(object: &mut Value, _: &WriteContext<'_>) {
     if templates(object) < 1 {
         object.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, "1");
     }
@@ -87,7 +90,7 @@ fn templates(object: &Value) -> i64 {
 }
 
 /// Who reports on a DaemonSet does not count its templates.
-pub(super) fn prepare_daemon_set_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+pub(super) fn prepare_daemon_set_status(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     let count = templates(old).to_string();
     new.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, count);
 }
@@ -96,7 +99,7 @@ pub(super) fn prepare_daemon_set_status(new: &mut Value, old: &Value, _: &Occasi
 pub const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 /// A changed template counts.
-pub(super) fn prepare_daemon_set_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+pub(super) fn prepare_daemon_set_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     let count = templates(old);
     let template = ["spec", "template"];
     let moved = i64::from(!same(new.at(&template), old.at(&template)));
@@ -104,8 +107,8 @@ pub(super) fn prepare_daemon_set_update(new: &mut Value, old: &Value, _: &Occasi
 }
 
 /// Checks a DaemonSet.
-pub(super) fn validate_daemon_set(object: &Value, errors: &mut Errors) {
-    let spec = Node::of(object, "spec");
+pub(super) fn validate_daemon_set(object: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(object, "spec");
     let (chosen, pods) = (spec.child("selector"), spec.child("template"));
     let usable = selector::check(&chosen, errors);
     let labels = pods.child("metadata").child("labels");
@@ -123,7 +126,7 @@ pub(super) fn validate_daemon_set(object: &Value, errors: &mut Errors) {
     spec.child("revisionHistoryLimit").not_negative(errors);
 }
 
-fn daemon_strategy(strategy: &Node<'_>, errors: &mut Errors) {
+fn daemon_strategy(strategy: &FieldValue<'_>, errors: &mut ErrorList) {
     let rolling = strategy.child("rollingUpdate");
     match strategy.child("type").text() {
         "OnDelete" | "" => {}
@@ -154,9 +157,9 @@ fn daemon_strategy(strategy: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a ControllerRevision.
-pub(super) fn validate_revision(object: &Value, errors: &mut Errors) {
-    Node::of(object, "revision").not_negative(errors);
-    let data = Node::of(object, "data");
+pub(super) fn validate_revision(object: &Value, errors: &mut ErrorList) {
+    FieldValue::of(object, "revision").not_negative(errors);
+    let data = FieldValue::of(object, "data");
     match data.value {
         Value::Null => data.required(errors, "data is mandatory"),
         Value::Object(_) => {}
@@ -165,9 +168,9 @@ pub(super) fn validate_revision(object: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed ControllerRevision: what it keeps stays.
-pub(super) fn validate_revision_update(new: &Value, old: &Value, errors: &mut Errors) {
-    Node::of(new, "revision").not_negative(errors);
+pub(super) fn validate_revision_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    FieldValue::of(new, "revision").not_negative(errors);
     if new.get("data") != old.get("data") {
-        errors.push(FieldError::invalid(&Path::new("data"), "runtime.RawExtension{}", meta::IMMUTABLE));
+        errors.push(FieldError::invalid(&FieldPath::new("data"), "runtime.RawExtension{}", meta::IMMUTABLE));
     }
 }

@@ -1,11 +1,12 @@
 //! Deployments and the ReplicaSets that they make.
 
-use super::super::check::{Node, fill_text};
 use super::super::core::{pod_default, template};
+use super::super::field_value::{FieldValue, fill_text};
 use super::super::{
-    Again, BASE, COUNTED, Errors, Generation, KindRules, MetaAgain, POD_TEMPLATE, StatusMeta, gated, say,
+    BASE, COUNTED, ErrorList, Generation, KindRules, MetaRevalidation, POD_TEMPLATE, Revalidation,
+    StatusMeta, gated, messages,
 };
-use super::share::{
+use super::common::{
     ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions,
     same_selector, shown_share, shown_strategy, warn_named,
 };
@@ -20,11 +21,11 @@ pub const DEPLOYMENT: KindRules = KindRules {
     status_meta: StatusMeta::Without(&["labels"]),
     default: default_deployment,
     validate: validate_deployment,
-    again: Again::Once,
+    revalidation: Revalidation::Once,
     validate_update: same_selector,
     validate_status: validate_deployment_status,
     warn: warn_named,
-    meta_again: MetaAgain::Change,
+    meta_revalidation: MetaRevalidation::Change,
     ..BASE
 };
 
@@ -34,7 +35,7 @@ pub const REPLICA_SET: KindRules = KindRules {
     gated: gated::rows::REPLICAS,
     default: default_replica_set,
     validate: validate_replica_set,
-    again: Again::Twice,
+    revalidation: Revalidation::Twice,
     validate_update: same_selector,
     validate_status: validate_replica_set_status,
     warn: warn_named,
@@ -58,8 +59,8 @@ fn default_replica_set(object: &mut Value) {
 }
 
 /// Checks a Deployment.
-pub(super) fn validate_deployment(object: &Value, errors: &mut Errors) {
-    let spec = Node::of(object, "spec");
+pub(super) fn validate_deployment(object: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(object, "spec");
     spec.child("replicas").not_negative(errors);
     if need_selector(&spec, "deployment", "invalid label selector", errors) {
         template::validate_for_controller(&spec, "ReplicaSet", errors);
@@ -77,7 +78,7 @@ pub(super) fn validate_deployment(object: &Value, errors: &mut Errors) {
     }
 }
 
-fn deployment_strategy(strategy: &Node<'_>, errors: &mut Errors) {
+fn deployment_strategy(strategy: &FieldValue<'_>, errors: &mut ErrorList) {
     let rolling = strategy.child("rollingUpdate");
     match strategy.child("type").text() {
         "Recreate" if rolling.is_set() => {
@@ -102,8 +103,8 @@ fn deployment_strategy(strategy: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed status of a Deployment.
-pub(super) fn validate_deployment_status(new: &Value, old: &Value, errors: &mut Errors) {
-    let status = Node::of(new, "status");
+pub(super) fn validate_deployment_status(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let status = FieldValue::of(new, "status");
     let all = [
         "observedGeneration",
         "replicas",
@@ -116,13 +117,18 @@ pub(super) fn validate_deployment_status(new: &Value, old: &Value, errors: &mut 
     ];
     counters(&status, &all, &["updatedReplicas", "readyReplicas", "availableReplicas"], errors);
     let ready = status.child("readyReplicas").number();
-    say::no_more(&status.child("availableReplicas"), ready, errors, "cannot be greater than readyReplicas");
+    messages::no_more(
+        &status.child("availableReplicas"),
+        ready,
+        errors,
+        "cannot be greater than readyReplicas",
+    );
     no_fewer_collisions(new, old, errors);
 }
 
 /// Checks a changed status of a ReplicaSet.
-pub(super) fn validate_replica_set_status(new: &Value, _old: &Value, errors: &mut Errors) {
-    let status = Node::of(new, "status");
+pub(super) fn validate_replica_set_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
+    let status = FieldValue::of(new, "status");
     let of_all = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
     let all = [
         "replicas",
@@ -134,12 +140,17 @@ pub(super) fn validate_replica_set_status(new: &Value, _old: &Value, errors: &mu
     ];
     counters(&status, &all, &of_all, errors);
     let ready = status.child("readyReplicas").number();
-    say::no_more(&status.child("availableReplicas"), ready, errors, "cannot be greater than readyReplicas");
+    messages::no_more(
+        &status.child("availableReplicas"),
+        ready,
+        errors,
+        "cannot be greater than readyReplicas",
+    );
 }
 
 /// Checks a ReplicaSet.
-pub(super) fn validate_replica_set(object: &Value, errors: &mut Errors) {
-    let spec = Node::of(object, "spec");
+pub(super) fn validate_replica_set(object: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(object, "spec");
     spec.child("replicas").not_negative(errors);
     spec.child("minReadySeconds").not_negative(errors);
     if need_selector(&spec, "deployment", "invalid label selector", errors) {

@@ -1,11 +1,12 @@
 //! StatefulSets.
 
-use super::super::check::{Node, fill, present_mut, same};
 use super::super::core::{pod_default, template, volume_claim};
+use super::super::field_value::{FieldValue, fill, present_mut, same};
 use super::super::{
-    COUNTED, Errors, Feature, KindRules, MetaAgain, POD_TEMPLATE, Terms, Warned, gated, say, selector,
+    COUNTED, EnabledFeatures, ErrorList, Feature, KindRules, MetaRevalidation, POD_TEMPLATE, WarningList,
+    gated, messages, selector,
 };
-use super::share::{
+use super::common::{
     ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions, shown_share,
 };
 use crate::api::field::FieldError;
@@ -24,7 +25,7 @@ pub const RULES: KindRules = KindRules {
     validate_update: validate_stateful_set_update,
     validate_status: validate_stateful_set_status,
     warn: warn_stateful_set,
-    meta_again: MetaAgain::Change,
+    meta_revalidation: MetaRevalidation::Change,
     ..COUNTED
 };
 
@@ -38,15 +39,15 @@ fn default_stateful_set(object: &mut Value) {
         strategy.entry("rollingUpdate").fields_mut();
     }
     spec.entry("persistentVolumeClaimRetentionPolicy").fields_mut();
-    for claim in super::super::check::items_mut(spec, "volumeClaimTemplates") {
+    for claim in super::super::field_value::items_mut(spec, "volumeClaimTemplates") {
         claim.set("kind", "PersistentVolumeClaim");
         claim.set("apiVersion", "v1");
     }
 }
 
 /// How many pods may be missing during an update, where that can be said.
-fn default_unavailable(object: &mut Value, terms: Terms) {
-    if terms.has(Feature::MaxUnavailableStatefulSet)
+fn default_unavailable(object: &mut Value, features: EnabledFeatures) {
+    if features.has(Feature::MaxUnavailableStatefulSet)
         && object.at(&["spec", "updateStrategy", "type"]).and_then(Value::as_str) == Some(ROLLING)
         && let Some(rolling) = present_mut(object.entry("spec").entry("updateStrategy"), "rollingUpdate")
     {
@@ -55,8 +56,8 @@ fn default_unavailable(object: &mut Value, terms: Terms) {
 }
 
 /// Checks a changed status of a StatefulSet.
-pub(super) fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mut Errors) {
-    let status = Node::of(new, "status");
+pub(super) fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let status = FieldValue::of(new, "status");
     let of_all = ["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"];
     let all = [
         "replicas",
@@ -69,14 +70,14 @@ pub(super) fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mu
     ];
     counters(&status, &all, &of_all, errors);
     let (available, ready) = (status.child("availableReplicas"), status.child("readyReplicas").number());
-    say::no_more(&available, ready, errors, "cannot be greater than status.readyReplicas");
+    messages::no_more(&available, ready, errors, "cannot be greater than status.readyReplicas");
     no_fewer_collisions(new, old, errors);
 }
 
 /// Warns of what is dubious in a StatefulSet.
-pub(super) fn warn_stateful_set(object: &Value, old: Option<&Value>, warned: &mut Warned) {
-    say::template_of(object, old, warned);
-    let spec = Node::of(object, "spec");
+pub(super) fn warn_stateful_set(object: &Value, old: Option<&Value>, warned: &mut WarningList) {
+    messages::template_of(object, old, warned);
+    let spec = FieldValue::of(object, "spec");
     for claim in spec.child("volumeClaimTemplates").items() {
         let path = if old.is_some() { claim.path.child("Spec") } else { claim.path.clone() };
         volume_claim::warn_spec(&path, claim.child("spec").value, warned);
@@ -89,7 +90,7 @@ pub(super) fn warn_stateful_set(object: &Value, old: Option<&Value>, warned: &mu
     }
 }
 
-fn stateful_set_spec(spec: &Node<'_>, errors: &mut Errors) {
+fn stateful_set_spec(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let policy = spec.child("podManagementPolicy");
     if policy.need(errors) && !matches!(policy.text(), "OrderedReady" | "Parallel") {
         policy.invalid(errors, "must be 'OrderedReady' or 'Parallel'");
@@ -99,7 +100,7 @@ fn stateful_set_spec(spec: &Node<'_>, errors: &mut Errors) {
     match strategy.child("type").text() {
         "OnDelete" if rolling.is_set() => {
             let why = "only allowed for updateStrategy 'RollingUpdate'";
-            say::structure(&rolling.path, "apps.RollingUpdateStatefulSetStrategy", errors, why);
+            messages::structure(&rolling.path, "apps.RollingUpdateStatefulSetStrategy", errors, why);
         }
         "OnDelete" => {}
         "" => strategy.required(errors, ""),
@@ -117,7 +118,7 @@ fn stateful_set_spec(spec: &Node<'_>, errors: &mut Errors) {
         }
         _ => {
             let why = "must be 'RollingUpdate' or 'OnDelete'";
-            say::structure(&strategy.path, "apps.StatefulSetUpdateStrategy", errors, why);
+            messages::structure(&strategy.path, "apps.StatefulSetUpdateStrategy", errors, why);
         }
     }
     for when in ["whenDeleted", "whenScaled"] {
@@ -129,10 +130,10 @@ fn stateful_set_spec(spec: &Node<'_>, errors: &mut Errors) {
     spec.child("replicas").not_negative(errors);
     spec.child("minReadySeconds").not_negative(errors);
     let start = spec.child("ordinals").child("start");
-    Node { value: start.value, path: spec.child("ordinals.start").path }.not_negative(errors);
+    FieldValue { value: start.value, path: spec.child("ordinals.start").path }.not_negative(errors);
 }
 
-fn stateful_set_pods(spec: &Node<'_>, errors: &mut Errors) {
+fn stateful_set_pods(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let usable = need_selector(spec, "statefulset", "", errors);
     let (chosen, pods) = (spec.child("selector"), spec.child("template"));
     let labels = pods.child("metadata").child("labels");
@@ -147,16 +148,16 @@ fn stateful_set_pods(spec: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a StatefulSet. The specs of its pods are looked at when the pods are made.
-pub(super) fn validate_stateful_set(object: &Value, errors: &mut Errors) {
-    let spec = Node::of(object, "spec");
+pub(super) fn validate_stateful_set(object: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(object, "spec");
     stateful_set_spec(&spec, errors);
     spec.child("serviceName").syntax_if_set(errors, names::dns_label);
     stateful_set_pods(&spec, errors);
 }
 
 /// Checks a changed StatefulSet.
-pub(super) fn validate_stateful_set_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+pub(super) fn validate_stateful_set_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
     stateful_set_spec(&spec, errors);
     stateful_set_pods(&spec, errors);
     let mut rest = spec.value.clone();

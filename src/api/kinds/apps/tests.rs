@@ -1,11 +1,11 @@
 //! The rules, each shown to refuse.
 
-use super::super::testing::{each_change_refused, each_refused, filled, object, occasion, said};
-use super::super::{Errors, Warned, rules};
+use super::super::testing::{context, each_change_refused, each_refused, filled, object, said};
+use super::super::{ErrorList, WarningList, rules};
+use super::common::*;
 use super::daemon_set::TEMPLATE_GENERATION;
 use super::daemon_set::*;
 use super::deployment::*;
-use super::share::*;
 use super::stateful_set::*;
 use crate::api::meta;
 use crate::api::value::Value;
@@ -79,7 +79,7 @@ fn each_rule_of_a_deployment_refuses() {
 #[test]
 fn an_empty_deployment_says_all_that_it_lacks() {
     let empty = filled(APPS, "Deployment", r#"{"spec":{"template":{}}}"#);
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     validate_deployment(&empty, &mut errors);
     assert_eq!(
         said(&errors),
@@ -110,7 +110,7 @@ fn texts_that_are_no_shares_count_as_the_numbers_that_they_spell() {
         let rolling = set.entry("spec").entry("updateStrategy").entry("rollingUpdate");
         rolling.set("maxSurge", object(surge));
         rolling.set("maxUnavailable", object(unavailable));
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_daemon_set(&set, &mut errors);
         said(&errors)
             .into_iter()
@@ -127,7 +127,7 @@ fn texts_that_are_no_shares_count_as_the_numbers_that_they_spell() {
     let rolling = deployment.entry("spec").entry("strategy").entry("rollingUpdate");
     rolling.set("maxSurge", "x");
     rolling.set("maxUnavailable", "-1%");
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     validate_deployment(&deployment, &mut errors);
     let last = said(&errors).pop().unwrap_or_default();
     assert_eq!(
@@ -211,13 +211,13 @@ fn each_rule_of_a_daemon_set_refuses() {
         same_selector,
         &[("spec.selector.matchExpressions", r#"[{"key":"a","operator":"Exists"}]"#, "field is immutable")],
     );
-    let occasion = occasion("");
+    let context = context("");
     let (mut old, mut new) = (set.clone(), set);
-    prepare_daemon_set(&mut old, &occasion);
-    prepare_daemon_set_update(&mut new, &old, &occasion);
+    prepare_daemon_set(&mut old, &context);
+    prepare_daemon_set_update(&mut new, &old, &context);
     assert_eq!(meta::of(&new).at(&["annotations", TEMPLATE_GENERATION]), Some(&Value::from("1")));
     new.entry("spec").entry("template").entry("metadata").entry("labels").set("x", "y");
-    prepare_daemon_set_update(&mut new, &old, &occasion);
+    prepare_daemon_set_update(&mut new, &old, &context);
     assert_eq!(meta::of(&new).at(&["annotations", TEMPLATE_GENERATION]), Some(&Value::from("2")));
 }
 
@@ -274,7 +274,7 @@ fn counters_of_a_status_fit_together() {
         validate_daemon_set_status,
         &[("status.numberReady", "-1", "status.numberReady: Invalid value: -1")],
     );
-    let mut warned = Warned::new();
+    let mut warned = WarningList::new();
     let odd = object(r#"{"metadata":{"name":"a.b"},"spec":{"revisionHistoryLimit":-1}}"#);
     warn_named(&odd, None, &mut warned);
     warn_stateful_set(&odd, None, &mut warned);
@@ -312,7 +312,7 @@ fn each_rule_of_the_others_refuses() {
 
 #[test]
 fn pods_are_not_held_against_a_selector_that_cannot_be_used() {
-    type Row = (&'static str, fn(&Value, &mut Errors), usize);
+    type Row = (&'static str, fn(&Value, &mut ErrorList), usize);
     let table: [Row; 4] = [
         ("Deployment", validate_deployment, 2),
         ("ReplicaSet", validate_replica_set, 2),
@@ -323,7 +323,7 @@ fn pods_are_not_held_against_a_selector_that_cannot_be_used() {
         let mut object = base(kind);
         object.entry("spec").set("podManagementPolicy", "Parallel");
         object.entry("spec").entry("selector").entry("matchLabels").set("a", "b c");
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         check(&object, &mut errors);
         let said = said(&errors);
         assert_eq!(said.len(), wanted, "{said:?}");
@@ -340,7 +340,7 @@ fn some_kinds_count_each_mistake_of_an_update_twice() {
     for (kind, wanted) in table {
         let (old, mut new) = (base(kind), base(kind));
         new.entry("spec").set("minReadySeconds", -1);
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         rules("apps", kind).check_update(&new, &old, &mut errors);
         let of_it = said(&errors).iter().filter(|one| one.starts_with("spec.minReadySeconds")).count();
         assert_eq!(of_it, wanted);
@@ -360,12 +360,12 @@ fn whoever_writes_a_daemon_set_writes_the_count_of_its_templates() {
     let count = |object: &Value| {
         meta::of(object).at(&["annotations", TEMPLATE_GENERATION]).and_then(Value::as_str).map(str::to_owned)
     };
-    let occasion = occasion("");
+    let context = context("");
     let mut set = base("DaemonSet");
     assert_eq!(count(&set).as_deref(), Some("0"));
-    prepare_daemon_set(&mut set, &occasion);
+    prepare_daemon_set(&mut set, &context);
     assert_eq!(count(&set).as_deref(), Some("1"));
     let mut reported = base("DaemonSet");
-    prepare_daemon_set_status(&mut reported, &set, &occasion);
+    prepare_daemon_set_status(&mut reported, &set, &context);
     assert_eq!(count(&reported).as_deref(), Some("1"));
 }

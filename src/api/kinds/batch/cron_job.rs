@@ -1,11 +1,11 @@
 //! CronJobs.
 
 use super::{cron, job};
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::batch_v1;
-use crate::api::kinds::check::{Node, same};
 use crate::api::kinds::core::pod_default;
-use crate::api::kinds::{COUNTED, Errors, KindRules, MetaAgain, Warned, say};
+use crate::api::kinds::field_value::{FieldValue, same};
+use crate::api::kinds::{COUNTED, ErrorList, KindRules, MetaRevalidation, WarningList, messages};
 use crate::api::meta;
 use crate::api::names;
 use crate::api::time_zone;
@@ -14,12 +14,12 @@ use crate::api::value::Value;
 /// The rules of a CronJob.
 pub const RULES: KindRules = KindRules {
     pods_at: &["spec", "jobTemplate", "spec", "template", "spec"],
-    status_again: MetaAgain::No,
+    status_meta_revalidation: MetaRevalidation::No,
     default,
     validate,
     validate_update,
     warn,
-    meta_again: MetaAgain::Change,
+    meta_revalidation: MetaRevalidation::Change,
     ..COUNTED
 };
 
@@ -33,7 +33,7 @@ fn default(object: &mut Value) {
     }
 }
 
-fn validate_spec(spec: &Node<'_>, was: Option<&Node<'_>>, errors: &mut Errors) {
+fn validate_spec(spec: &FieldValue<'_>, was: Option<&FieldValue<'_>>, errors: &mut ErrorList) {
     let (schedule, zone) = (spec.child("schedule"), spec.child("timeZone"));
     if schedule.need(errors) {
         let had_zone = was.is_some_and(|was| was.child("schedule").text().contains("TZ"));
@@ -49,7 +49,7 @@ fn validate_spec(spec: &Node<'_>, was: Option<&Node<'_>>, errors: &mut Errors) {
     let (selector, manual) = (template.child("selector"), template.child("manualSelector"));
     if selector.is_set() {
         let why = "`selector` will be auto-generated";
-        say::structure(&selector.path, "v1.LabelSelector", errors, why);
+        messages::structure(&selector.path, "v1.LabelSelector", errors, why);
     }
     if manual.is_true() {
         errors.push(FieldError::not_supported(&manual.path, "true", &["nil", "false"]));
@@ -58,7 +58,12 @@ fn validate_spec(spec: &Node<'_>, was: Option<&Node<'_>>, errors: &mut Errors) {
     spec.child("failedJobsHistoryLimit").not_negative(errors);
 }
 
-fn validate_schedule(schedule: &Node<'_>, zone: &Node<'_>, had_zone: bool, errors: &mut Errors) {
+fn validate_schedule(
+    schedule: &FieldValue<'_>,
+    zone: &FieldValue<'_>,
+    had_zone: bool,
+    errors: &mut ErrorList,
+) {
     if let Err(wrong) = cron::parse(schedule.text()) {
         schedule.invalid(errors, &wrong);
     }
@@ -72,7 +77,7 @@ fn validate_schedule(schedule: &Node<'_>, zone: &Node<'_>, had_zone: bool, error
 }
 
 /// Checks the name of a time zone.
-fn validate_zone(zone: &Node<'_>, errors: &mut Errors) {
+fn validate_zone(zone: &FieldValue<'_>, errors: &mut ErrorList) {
     const LONGEST_PART: usize = 14;
     let name = zone.text();
     let fits = |part: &str| {
@@ -97,29 +102,29 @@ fn validate_zone(zone: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a CronJob.
-fn validate(object: &Value, errors: &mut Errors) {
-    validate_spec(&Node::of(object, "spec"), None, errors);
+fn validate(object: &Value, errors: &mut ErrorList) {
+    validate_spec(&FieldValue::of(object, "spec"), None, errors);
     if meta::name(object).len() > LONGEST_NAME {
-        let path = Path::new("metadata").child("name");
+        let path = FieldPath::new("metadata").child("name");
         errors.push(FieldError::invalid(&path, &quoted(meta::name(object)), &names::too_long(LONGEST_NAME)));
     }
 }
 
 /// Checks a changed CronJob.
-fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_spec(&Node::of(new, "spec"), Some(&Node::of(old, "spec")), errors);
+fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    validate_spec(&FieldValue::of(new, "spec"), Some(&FieldValue::of(old, "spec")), errors);
 }
 
 /// Warns of what is dubious in a CronJob.
-fn warn(object: &Value, old: Option<&Value>, warned: &mut Warned) {
-    let template = |object| Node::of(object, "spec").child("jobTemplate").child("spec");
+fn warn(object: &Value, old: Option<&Value>, warned: &mut WarningList) {
+    let template = |object| FieldValue::of(object, "spec").child("jobTemplate").child("spec");
     if old.is_none() {
-        say::pod_names(object, warned);
+        messages::pod_names(object, warned);
     }
     if old.is_none_or(|old| meta::generation(old) != meta::generation(object)) {
         job::warn_spec(&template(object), old.map(template), warned);
     }
-    if old.is_some() && Node::of(object, "spec").child("schedule").text().contains("TZ") {
+    if old.is_some() && FieldValue::of(object, "spec").child("schedule").text().contains("TZ") {
         warned.push(
             "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see \
              https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details"
@@ -189,10 +194,10 @@ mod tests {
         );
         let mut old = base.clone();
         old.entry("spec").set("schedule", "TZ=UTC 0 0 * * *");
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_update(&old, &old, &mut errors);
         assert_eq!(errors.len(), 1, "both ways to name a zone: {errors:?}");
-        let mut warned = Warned::new();
+        let mut warned = WarningList::new();
         warn(&old, Some(&old), &mut warned);
         assert!(warned[0].starts_with("cannot use TZ or CRON_TZ in spec.spec.schedule"));
     }

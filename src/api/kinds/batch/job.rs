@@ -1,12 +1,13 @@
 //! Jobs.
 
 use super::{job_status, policy};
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::batch_v1;
-use crate::api::kinds::check::{Node, fill, fill_text, items_mut, present_mut, same};
 use crate::api::kinds::core::{pod_default, template};
+use crate::api::kinds::field_value::{FieldValue, fill, fill_text, items_mut, present_mut, same};
 use crate::api::kinds::{
-    COUNTED, Errors, Feature, KindRules, Occasion, POD_TEMPLATE, Terms, Warned, say, selector,
+    COUNTED, EnabledFeatures, ErrorList, Feature, KindRules, POD_TEMPLATE, WarningList, WriteContext,
+    messages, selector,
 };
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -78,8 +79,8 @@ fn default(job: &mut Value) {
 }
 
 /// When the pods of a Job are replaced that does not say it.
-fn default_replacement(job: &mut Value, terms: Terms) {
-    if terms.has(Feature::JobPodReplacementPolicy) {
+fn default_replacement(job: &mut Value, features: EnabledFeatures) {
+    if features.has(Feature::JobPodReplacementPolicy) {
         let spec = job.entry("spec");
         let replacement =
             if spec.get("podFailurePolicy").is_some() { "Failed" } else { "TerminatingOrFailed" };
@@ -98,11 +99,11 @@ fn take_labels(job: &mut Value) {
 
 /// A Job that does not choose its pods itself gets labels that no other has. What belongs to features that are off is dropped here
 /// and not by the table: nobody drops who runs a Job from a change, which its rules refuse.
-fn prepare_create(job: &mut Value, occasion: &Occasion<'_>) {
+fn prepare_create(job: &mut Value, context: &WriteContext<'_>) {
     for (feature, field) in
         [(Feature::JobManagedBy, "managedBy"), (Feature::JobPodReplacementPolicy, REPLACEMENT)]
     {
-        if !occasion.terms.has(feature) {
+        if !context.features.has(feature) {
             job.entry("spec").remove(field);
         }
     }
@@ -127,8 +128,8 @@ fn prepare_create(job: &mut Value, occasion: &Occasion<'_>) {
 }
 
 /// A Job begins to say when pods are replaced only where that is on.
-fn prepare_update(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
-    if !occasion.terms.has(Feature::JobPodReplacementPolicy) && old.at(&["spec", REPLACEMENT]).is_none() {
+fn prepare_update(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
+    if !context.features.has(Feature::JobPodReplacementPolicy) && old.at(&["spec", REPLACEMENT]).is_none() {
         new.entry("spec").remove(REPLACEMENT);
     }
 }
@@ -142,12 +143,12 @@ fn took_labels(job: &Value) -> bool {
 }
 
 /// Checks a Job.
-fn validate(job: &Value, errors: &mut Errors) {
+fn validate(job: &Value, errors: &mut ErrorList) {
     validate_whole(job, true, errors);
 }
 
-fn validate_whole(job: &Value, prefixed_labels: bool, errors: &mut Errors) {
-    let spec = Node::of(job, "spec");
+fn validate_whole(job: &Value, prefixed_labels: bool, errors: &mut ErrorList) {
+    let spec = FieldValue::of(job, "spec");
     generated_selector(job, &spec, prefixed_labels, errors);
     validate_spec(&spec, true, errors);
     let completions = spec.child("completions").number();
@@ -155,21 +156,21 @@ fn validate_whole(job: &Value, prefixed_labels: bool, errors: &mut Errors) {
         let hostname = format!("{}-{}", meta::name(job), completions - 1);
         if !names::dns_label(&hostname).is_empty() {
             let wrong = format!("will not able to create pod with invalid DNS label: {hostname}");
-            let path = Path::new("metadata").child("name");
+            let path = FieldPath::new("metadata").child("name");
             errors.push(FieldError::invalid(&path, &quoted(meta::name(job)), &wrong));
         }
     }
 }
 
 /// Checks that the labels are those that the server gave. Jobs of old releases lack the prefixed ones.
-fn generated_selector(job: &Value, spec: &Node<'_>, prefixed: bool, errors: &mut Errors) {
+fn generated_selector(job: &Value, spec: &FieldValue<'_>, prefixed: bool, errors: &mut ErrorList) {
     let chosen = spec.child("selector");
     if spec.child("manualSelector").is_true() || !chosen.is_set() {
         return;
     }
     let (name, uid) = (meta::name(job), meta::of(job).str("uid"));
     if uid.is_empty() {
-        errors.push(FieldError::required(&Path::new("metadata").child("uid"), ""));
+        errors.push(FieldError::required(&FieldPath::new("metadata").child("uid"), ""));
     }
     let labels = spec.child("template").child("metadata").child("labels");
     let mut expected = Value::object();
@@ -181,21 +182,21 @@ fn generated_selector(job: &Value, spec: &Node<'_>, prefixed: bool, errors: &mut
                 errors.push(FieldError::required(&labels.path.key(label), &format!("must be '{wanted}'")));
             }
             Some(found) if found != wanted => {
-                let shown = crate::api::kinds::check::shown_map(Some(labels.value));
+                let shown = crate::api::kinds::field_value::shown_map(Some(labels.value));
                 let wrong = format!("must be '{wanted}'");
                 errors.push(FieldError::invalid(&labels.path.key(label), &shown, &wrong));
             }
             Some(_) => {}
         }
     }
-    let usable = selector::check(&chosen, &mut Errors::new());
+    let usable = selector::check(&chosen, &mut ErrorList::new());
     if usable && !selector::matches(Some(chosen.value), Some(&expected)) {
         errors.push(FieldError::invalid(&chosen.path, "v1.LabelSelector{}", "`selector` not auto-generated"));
     }
 }
 
 /// Checks the spec of a Job. That of a Job inside of a CronJob has no selector yet.
-pub fn validate_spec(spec: &Node<'_>, with_selector: bool, errors: &mut Errors) {
+pub fn validate_spec(spec: &FieldValue<'_>, with_selector: bool, errors: &mut ErrorList) {
     for field in COUNTS {
         spec.child(field).not_negative(errors);
     }
@@ -210,7 +211,12 @@ pub fn validate_spec(spec: &Node<'_>, with_selector: bool, errors: &mut Errors) 
         if spec.child("completionMode").text() == INDEXED {
             policy::success(spec, errors);
         } else {
-            say::structure(&spec.child("successPolicy").path, "batch.SuccessPolicy", errors, NEEDS_INDEX);
+            messages::structure(
+                &spec.child("successPolicy").path,
+                "batch.SuccessPolicy",
+                errors,
+                NEEDS_INDEX,
+            );
         }
     }
     let replacement = spec.child(REPLACEMENT);
@@ -237,7 +243,7 @@ pub fn validate_spec(spec: &Node<'_>, with_selector: bool, errors: &mut Errors) 
     }
 }
 
-fn managed_by(manager: &Node<'_>, errors: &mut Errors) {
+fn managed_by(manager: &FieldValue<'_>, errors: &mut ErrorList) {
     if !manager.is_set() || !manager.need(errors) {
         return;
     }
@@ -249,7 +255,7 @@ fn managed_by(manager: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn completion_mode(spec: &Node<'_>, errors: &mut Errors) {
+fn completion_mode(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let (mode, completions, parallelism, failed) = (
         spec.child("completionMode"),
         spec.child("completions"),
@@ -284,7 +290,7 @@ fn completion_mode(spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn bound_of_many(parallelism: &Node<'_>, failed: &Node<'_>, errors: &mut Errors) {
+fn bound_of_many(parallelism: &FieldValue<'_>, failed: &FieldValue<'_>, errors: &mut ErrorList) {
     if !failed.is_set() {
         let why = format!("must be specified when completions is above {MANY_COMPLETIONS}");
         failed.required(errors, &why);
@@ -293,11 +299,11 @@ fn bound_of_many(parallelism: &Node<'_>, failed: &Node<'_>, errors: &mut Errors)
         "must be less than or equal to {MOST_OF_MANY} when completions are above {MANY_COMPLETIONS} and used \
          with backoff limit per index"
     );
-    say::no_more(parallelism, MOST_OF_MANY, errors, &why);
-    say::no_more(failed, MOST_OF_MANY, errors, &why);
+    messages::no_more(parallelism, MOST_OF_MANY, errors, &why);
+    messages::no_more(failed, MOST_OF_MANY, errors, &why);
 }
 
-fn restart_policy(spec: &Node<'_>, policy: &Node<'_>, errors: &mut Errors) {
+fn restart_policy(spec: &FieldValue<'_>, policy: &FieldValue<'_>, errors: &mut ErrorList) {
     match policy.text() {
         "" | "Always" => policy.required(errors, "valid values: \"OnFailure\", \"Never\""),
         "OnFailure" if spec.child("podFailurePolicy").is_set() => {
@@ -310,26 +316,27 @@ fn restart_policy(spec: &Node<'_>, policy: &Node<'_>, errors: &mut Errors) {
 
 /// Checks a changed Job: hardly anything but its pace may change, and where its pods run while it is suspended. The
 /// spec is looked at twice, once for itself and once for the change, and so is said twice what is wrong with it.
-fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
     let old_labels = was.child("template").child("metadata").child("labels");
     let had_prefixed = [NAME_LABELS[1], UID_LABELS[1]].iter().all(|label| old_labels.child(label).is_set());
     validate_whole(new, had_prefixed, errors);
     validate_spec(&spec, true, errors);
     completions_change(&spec, &was, errors);
-    say::same_structure(&spec.child("selector"), &was.child("selector"), "v1.LabelSelector", errors);
+    messages::same_structure(&spec.child("selector"), &was.child("selector"), "v1.LabelSelector", errors);
     template_change(&spec, &was, old, errors);
-    let unchanged = |field: &str, errors: &mut Errors| spec.child(field).unchanged(&was.child(field), errors);
+    let unchanged =
+        |field: &str, errors: &mut ErrorList| spec.child(field).unchanged(&was.child(field), errors);
     unchanged("completionMode", errors);
     let policies = ["podFailurePolicy", "successPolicy"].map(|field| (spec.child(field), was.child(field)));
-    say::same_structure(&policies[0].0, &policies[0].1, "batch.PodFailurePolicy", errors);
+    messages::same_structure(&policies[0].0, &policies[0].1, "batch.PodFailurePolicy", errors);
     unchanged("backoffLimitPerIndex", errors);
     unchanged("managedBy", errors);
-    say::same_structure(&policies[1].0, &policies[1].1, "batch.SuccessPolicy", errors);
+    messages::same_structure(&policies[1].0, &policies[1].1, "batch.SuccessPolicy", errors);
 }
 
 /// The completions of an indexed Job follow its parallelism; those of others stay.
-fn completions_change(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+fn completions_change(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     let (completions, before) = (spec.child("completions"), was.child("completions"));
     if spec.child("completionMode").text() != INDEXED {
         completions.unchanged(&before, errors);
@@ -341,10 +348,10 @@ fn completions_change(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn template_change(spec: &Node<'_>, was: &Node<'_>, old: &Value, errors: &mut Errors) {
+fn template_change(spec: &FieldValue<'_>, was: &FieldValue<'_>, old: &Value, errors: &mut ErrorList) {
     let template = spec.child("template");
     let mut before = was.child("template").value.clone();
-    let started = Node::of(old, "status").child("startTime").is_set();
+    let started = FieldValue::of(old, "status").child("startTime").is_set();
     if was.child("suspend").is_true() && !started {
         let pods = template.child("spec");
         for field in ["nodeSelector", "tolerations", "schedulingGates"] {
@@ -360,7 +367,7 @@ fn template_change(spec: &Node<'_>, was: &Node<'_>, old: &Value, errors: &mut Er
         }
     }
     if !same(Some(template.value), Some(&before)) {
-        say::structure(&template.path, "core.PodTemplateSpec", errors, meta::IMMUTABLE);
+        messages::structure(&template.path, "core.PodTemplateSpec", errors, meta::IMMUTABLE);
     }
 }
 
@@ -381,17 +388,17 @@ fn placed_like(spec: &mut Value, affinity: &Value) {
 }
 
 /// Warns of what is dubious in a Job.
-fn warn(job: &Value, old: Option<&Value>, warned: &mut Warned) {
+fn warn(job: &Value, old: Option<&Value>, warned: &mut WarningList) {
     if old.is_none() {
-        say::pod_names(job, warned);
+        messages::pod_names(job, warned);
     } else if old.is_some_and(|old| meta::generation(old) == meta::generation(job)) {
         return;
     }
-    warn_spec(&Node::of(job, "spec"), old.map(|old| Node::of(old, "spec")), warned);
+    warn_spec(&FieldValue::of(job, "spec"), old.map(|old| FieldValue::of(old, "spec")), warned);
 }
 
 /// Warns of what is dubious in the spec of a Job.
-pub fn warn_spec(spec: &Node<'_>, old: Option<Node<'_>>, warned: &mut Warned) {
+pub fn warn_spec(spec: &FieldValue<'_>, old: Option<FieldValue<'_>>, warned: &mut WarningList) {
     let many = spec.child("completions").number() > MANY_COMPLETIONS
         && spec.child("parallelism").number() > MOST_OF_MANY;
     if spec.child("completionMode").text() == INDEXED && many {
@@ -402,12 +409,12 @@ pub fn warn_spec(spec: &Node<'_>, old: Option<Node<'_>>, warned: &mut Warned) {
         ));
     }
     let old = old.map(|old| old.child("template"));
-    say::template(&spec.child("template"), old.as_ref(), warned);
+    messages::template(&spec.child("template"), old.as_ref(), warned);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, object, occasion, said};
+    use super::super::super::testing::{context, each_change_refused, each_refused, object, said};
     use super::*;
 
     fn base() -> Value {
@@ -416,7 +423,7 @@ mod tests {
                 "containers":[{"name":"c","image":"i"}]}}}}"#,
         );
         default(&mut job);
-        prepare_create(&mut job, &occasion(""));
+        prepare_create(&mut job, &context(""));
         job
     }
 
@@ -428,7 +435,7 @@ mod tests {
                     "spec":{{"containers":[]}}}}}}}}"#
             ));
             default(&mut job);
-            prepare_create(&mut job, &occasion(""));
+            prepare_create(&mut job, &context(""));
             job.at(&["metadata", "labels"]).and_then(Value::fields).unwrap().len()
         };
         assert_eq!(made(""), 5);
@@ -533,7 +540,7 @@ mod tests {
         let mut job = base();
         job.entry("spec")
             .set("selector", object(r#"{"matchLabels":{"x":"y","batch.kubernetes.io/controller-uid":"u"}}"#));
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate(&job, &mut errors);
         let errors = said(&errors);
         assert_eq!(errors.len(), 2);
@@ -572,7 +579,7 @@ mod tests {
         open.entry("spec").remove("maxFailedIndexes");
         open.entry("spec").remove("backoffLimitPerIndex");
         open.entry("spec").set("completions", -1);
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate(&open, &mut errors);
         assert_eq!(
             said(&errors),
@@ -583,7 +590,7 @@ mod tests {
             validate_update,
             &[("spec.completions", "5", "can only be modified in tandem with spec.parallelism")],
         );
-        let mut warned = Warned::new();
+        let mut warned = WarningList::new();
         job.entry("spec").set("parallelism", 20_000);
         warn(&job, None, &mut warned);
         assert!(warned[0].starts_with("spec: In Indexed Jobs with a number of completions"));
@@ -595,8 +602,8 @@ mod tests {
         old.entry("spec").set("suspend", true);
         let mut new = old.clone();
         new.entry("spec").entry("template").remove("metadata");
-        let mut errors = Errors::new();
-        template_change(&Node::of(&new, "spec"), &Node::of(&old, "spec"), &old, &mut errors);
+        let mut errors = ErrorList::new();
+        template_change(&FieldValue::of(&new, "spec"), &FieldValue::of(&old, "spec"), &old, &mut errors);
         assert_eq!(said(&errors), Vec::<String>::new());
     }
 
@@ -606,7 +613,7 @@ mod tests {
         old.entry("spec").set("suspend", true);
         let mut new = old.clone();
         new.entry("spec").entry("template").entry("spec").entry("nodeSelector").set("a", "b");
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_update(&new, &old, &mut errors);
         assert_eq!(errors, []);
     }

@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 
 use super::indexes;
 use crate::api::field::FieldError;
-use crate::api::kinds::check::{Node, same};
-use crate::api::kinds::{Errors, Feature, say};
+use crate::api::kinds::field_value::{FieldValue, same};
+use crate::api::kinds::{ErrorList, Feature, messages};
 use crate::api::value::Value;
 
 const SUCCESS: &str = "SuccessCriteriaMet";
 
 /// One of the two statuses that are compared, with the questions that are asked of it.
 struct Seen<'a> {
-    status: Node<'a>,
+    status: FieldValue<'a>,
 }
 
 impl Seen<'_> {
@@ -33,14 +33,15 @@ impl Seen<'_> {
 }
 
 /// Checks a changed status.
-pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
-    let (now, was) = (Seen { status: Node::of(new, "status") }, Seen { status: Node::of(old, "status") });
-    let spec = Node::of(new, "spec");
+pub fn validate(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let (now, was) =
+        (Seen { status: FieldValue::of(new, "status") }, Seen { status: FieldValue::of(old, "status") });
+    let spec = FieldValue::of(new, "spec");
     counts(&now.status, errors);
-    let terms = errors.terms();
+    let features = errors.features();
     // Only where others may run Jobs are they looked at so closely.
-    if !terms.has(Feature::JobManagedBy) {
-        let anywhere = terms.has(Feature::JobPodReplacementPolicy) || was.has(SUCCESS);
+    if !features.has(Feature::JobManagedBy) {
+        let anywhere = features.has(Feature::JobPodReplacementPolicy) || was.has(SUCCESS);
         success_criteria(&spec, &now, anywhere, errors);
         criteria_change(&now, &was, errors);
         return;
@@ -62,7 +63,7 @@ fn flipped(kind: &str, now: &Seen<'_>, was: &Seen<'_>) -> bool {
     now.has(kind) != was.has(kind)
 }
 
-fn counts(status: &Node<'_>, errors: &mut Errors) {
+fn counts(status: &FieldValue<'_>, errors: &mut ErrorList) {
     for field in ["active", "succeeded", "failed", "ready", "terminating"] {
         status.child(field).not_negative(errors);
     }
@@ -78,11 +79,11 @@ fn counts(status: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn about_conditions(now: &Seen<'_>, errors: &mut Errors, why: &str) {
-    say::omitted(&now.status.child("conditions").path, errors, why);
+fn about_conditions(now: &Seen<'_>, errors: &mut ErrorList, why: &str) {
+    messages::omitted(&now.status.child("conditions").path, errors, why);
 }
 
-fn condition_pairs(now: &Seen<'_>, was: &Seen<'_>, errors: &mut Errors) {
+fn condition_pairs(now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
     let complete = now.has("Complete");
     let (complete_flips, failed_flips) = (flipped("Complete", now, was), flipped("Failed", now, was));
     if (complete_flips || failed_flips) && complete && now.has("Failed") {
@@ -93,8 +94,8 @@ fn condition_pairs(now: &Seen<'_>, was: &Seen<'_>, errors: &mut Errors) {
     }
     let (start, end) = (now.status.child("startTime"), now.status.child("completionTime"));
     let end_changed = changed("completionTime", now, was);
-    let bad_end = |errors: &mut Errors, why| {
-        errors.push(FieldError::invalid(&end.path, &say::shown_time(&end), why));
+    let bad_end = |errors: &mut ErrorList, why| {
+        errors.push(FieldError::invalid(&end.path, &messages::shown_time(&end), why));
     };
     if complete_flips || end_changed {
         if end.is_set() && !complete {
@@ -124,7 +125,7 @@ fn condition_pairs(now: &Seen<'_>, was: &Seen<'_>, errors: &mut Errors) {
     }
 }
 
-fn finished(spec: &Node<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut Errors) {
+fn finished(spec: &FieldValue<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
     if !now.finished() {
         return;
     }
@@ -141,11 +142,11 @@ fn finished(spec: &Node<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut Errors
     let some = uncounted.child("failed").len() + uncounted.child("succeeded").len() > 0;
     if (flips || changed("uncountedTerminatedPods", now, was)) && some {
         let why = "uncountedTerminatedPods needs to be empty for finished job";
-        say::structure(&uncounted.path, "batch.UncountedTerminatedPods", errors, why);
+        messages::structure(&uncounted.path, "batch.UncountedTerminatedPods", errors, why);
     }
 }
 
-fn index_sets(spec: &Node<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut Errors) {
+fn index_sets(spec: &FieldValue<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
     let (done, failed) = (now.status.child("completedIndexes"), now.status.child("failedIndexes"));
     let (done_changed, failed_changed) =
         (changed("completedIndexes", now, was), changed("failedIndexes", now, was));
@@ -173,7 +174,7 @@ fn index_sets(spec: &Node<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut Erro
     }
 }
 
-fn ready(now: &Seen<'_>, was: &Seen<'_>, errors: &mut Errors) {
+fn ready(now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
     let (terminating, ready) = (now.status.child("terminating"), now.status.child("ready"));
     let flips = now.finished() != was.finished();
     if (flips || changed("terminating", now, was)) && terminating.number() > 0 && now.finished() {
@@ -186,7 +187,7 @@ fn ready(now: &Seen<'_>, was: &Seen<'_>, errors: &mut Errors) {
 }
 
 /// Checks whether a Job may have met its criteria. `anywhere`: also one without a policy of its own.
-fn success_criteria(spec: &Node<'_>, now: &Seen<'_>, anywhere: bool, errors: &mut Errors) {
+fn success_criteria(spec: &FieldValue<'_>, now: &Seen<'_>, anywhere: bool, errors: &mut ErrorList) {
     let met = now.has(SUCCESS);
     if met && !anywhere && spec.str("completionMode") != "Indexed" {
         about_conditions(now, errors, "cannot set SuccessCriteriaMet to NonIndexed Job");
@@ -206,7 +207,7 @@ fn success_criteria(spec: &Node<'_>, now: &Seen<'_>, anywhere: bool, errors: &mu
     }
 }
 
-fn transitions(spec: &Node<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut Errors) {
+fn transitions(spec: &FieldValue<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
     for kind in ["Failed", "Complete", "FailureTarget"] {
         if was.has(kind) && !now.has(kind) {
             about_conditions(now, errors, &format!("cannot disable the terminal {kind}=True condition"));
@@ -214,18 +215,18 @@ fn transitions(spec: &Node<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut Err
     }
     let count = |field: &str| (now.status.child(field), was.status.child(field));
     let (failed, before) = count("failed");
-    say::no_less(&failed, &before, errors, "cannot decrease the failed counter");
+    messages::no_less(&failed, &before, errors, "cannot decrease the failed counter");
     let elastic = spec.child("completionMode").text() == "Indexed"
         && same(Some(spec.child("completions").value), Some(spec.child("parallelism").value));
     if !elastic {
         let (succeeded, before) = count("succeeded");
-        say::no_less(&succeeded, &before, errors, "cannot decrease the succeeded counter");
+        messages::no_less(&succeeded, &before, errors, "cannot decrease the succeeded counter");
     }
     let (end, before) = count("completionTime");
     if end.is_set() && before.is_set() && end.value != before.value {
         errors.push(FieldError::invalid(
             &end.path,
-            &say::shown_time(&end),
+            &messages::shown_time(&end),
             "completionTime cannot be mutated",
         ));
     }
@@ -237,7 +238,7 @@ fn transitions(spec: &Node<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut Err
 }
 
 /// Criteria that were met stay so, and are met before the Job is complete.
-fn criteria_change(now: &Seen<'_>, was: &Seen<'_>, errors: &mut Errors) {
+fn criteria_change(now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
     if was.has(SUCCESS) && !now.has(SUCCESS) {
         about_conditions(now, errors, "cannot disable the SuccessCriteriaMet=True condition");
     }
@@ -255,7 +256,7 @@ mod tests {
     /// The findings of a change from one status to another, of a Job with this spec.
     fn found(spec: &str, old: &str, new: &str) -> Vec<String> {
         let whole = |status: &str| object(&format!("{{\"spec\":{spec},\"status\":{status}}}"));
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate(&whole(new), &whole(old), &mut errors);
         said(&errors)
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::indexes;
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::batch_v1;
-use crate::api::kinds::check::Node;
-use crate::api::kinds::{Errors, say};
+use crate::api::kinds::field_value::FieldValue;
+use crate::api::kinds::{ErrorList, messages};
 use crate::api::names;
 
 const MOST_RULES: usize = 20;
@@ -15,7 +15,7 @@ const MOST_EXIT_CODES: usize = 255;
 const LONGEST_INDEXES: usize = 64 * 1_024;
 
 /// Says that a word is missing, and which there are.
-fn need_word(node: &Node<'_>, words: &[&str], errors: &mut Errors) {
+fn need_word(node: &FieldValue<'_>, words: &[&str], errors: &mut ErrorList) {
     if node.is_empty() {
         let all: Vec<String> = words.iter().map(|word| quoted(word)).collect();
         node.required(errors, &format!("valid values: [{}]", all.join(" ")));
@@ -24,14 +24,14 @@ fn need_word(node: &Node<'_>, words: &[&str], errors: &mut Errors) {
     }
 }
 
-fn at_most(list: &Node<'_>, most: usize, errors: &mut Errors) {
+fn at_most(list: &FieldValue<'_>, most: usize, errors: &mut ErrorList) {
     if list.len() > most {
         errors.push(FieldError::too_many(&list.path, list.len(), most));
     }
 }
 
 /// Checks the policy for failed pods.
-pub fn failure(spec: &Node<'_>, errors: &mut Errors) {
+pub fn failure(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let policy = spec.child("podFailurePolicy");
     if !policy.is_set() {
         return;
@@ -64,18 +64,18 @@ pub fn failure(spec: &Node<'_>, errors: &mut Errors) {
         match (codes.is_set(), !patterns.is_empty()) {
             (true, true) => {
                 let why = "specifying both OnExitCodes and OnPodConditions is not supported";
-                say::omitted(&rule.path, errors, why);
+                messages::omitted(&rule.path, errors, why);
             }
             (false, false) => {
                 let why = "specifying one of OnExitCodes and OnPodConditions is required";
-                say::omitted(&rule.path, errors, why);
+                messages::omitted(&rule.path, errors, why);
             }
             _ => {}
         }
     }
 }
 
-fn exit_codes(codes: &Node<'_>, names: &BTreeSet<&str>, errors: &mut Errors) {
+fn exit_codes(codes: &FieldValue<'_>, names: &BTreeSet<&str>, errors: &mut ErrorList) {
     let (operator, container, values) =
         (codes.child("operator"), codes.child("containerName"), codes.child("values"));
     need_word(&operator, batch_v1::PodFailurePolicyOnExitCodesRequirement::OPERATOR, errors);
@@ -83,7 +83,7 @@ fn exit_codes(codes: &Node<'_>, names: &BTreeSet<&str>, errors: &mut Errors) {
         container.invalid(errors, "must be one of the container or initContainer names in the pod template");
     }
     if values.is_empty() {
-        let shown = say::shown_numbers(&values);
+        let shown = messages::shown_numbers(&values);
         errors.push(FieldError::invalid(&values.path, &shown, "at least one value is required"));
     }
     at_most(&values, MOST_EXIT_CODES, errors);
@@ -100,12 +100,12 @@ fn exit_codes(codes: &Node<'_>, names: &BTreeSet<&str>, errors: &mut Errors) {
         previous = code;
     }
     if !ordered {
-        errors.push(FieldError::invalid(&values.path, &say::shown_numbers(&values), "must be ordered"));
+        errors.push(FieldError::invalid(&values.path, &messages::shown_numbers(&values), "must be ordered"));
     }
 }
 
 /// Checks the policy for early success of an indexed Job.
-pub fn success(spec: &Node<'_>, errors: &mut Errors) {
+pub fn success(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let rules = spec.child("successPolicy").child("rules");
     if rules.is_empty() {
         rules.required(errors, "at least one rules must be specified when the successPolicy is specified");
@@ -165,7 +165,7 @@ mod tests {
         );
         each_refused(
             &base,
-            |object, errors| failure(&Node::of(object, "spec"), errors),
+            |object, errors| failure(&FieldValue::of(object, "spec"), errors),
             &[
                 ("spec.podFailurePolicy.rules", &many, "rules: Too many: 21: must have at most 20 items"),
                 (
@@ -219,7 +219,7 @@ mod tests {
         let count = format!("{rules}.0.succeededCount");
         each_refused(
             &base,
-            |object, errors| success(&Node::of(object, "spec"), errors),
+            |object, errors| success(&FieldValue::of(object, "spec"), errors),
             &[
                 (rules, "[]", "rules: Required value: at least one rules must be specified"),
                 (

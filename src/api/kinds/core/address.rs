@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::api::field::{Path, quoted};
-use crate::api::kinds::{Errors, Warned};
+use crate::api::field::{FieldPath, quoted};
+use crate::api::kinds::{ErrorList, WarningList};
 use crate::api::names;
 use crate::api::value::Value;
 
@@ -21,7 +21,7 @@ fn is_mapped(ip: IpAddr) -> bool {
 }
 
 /// Says how an address should be spelled.
-pub fn warn_ip(path: &Path, text: &str, warned: &mut Warned) {
+pub fn warn_ip(path: &FieldPath, text: &str, warned: &mut WarningList) {
     let Some(ip) = names::parse_ip(text) else { return };
     let strict = text.parse::<IpAddr>().ok().filter(|ip| !is_mapped(*ip));
     let shown = quoted(text);
@@ -38,8 +38,8 @@ pub fn warn_ip(path: &Path, text: &str, warned: &mut Warned) {
 }
 
 /// Says how the addresses of a load balancer should be spelled.
-pub fn warn_balanced(object: &Value, warned: &mut Warned) {
-    let path = Path::new("status").child("loadBalancer").child("ingress");
+pub fn warn_balanced(object: &Value, warned: &mut WarningList) {
+    let path = FieldPath::new("status").child("loadBalancer").child("ingress");
     let ingress = object.at(&["status", "loadBalancer", "ingress"]).map(Value::items).unwrap_or_default();
     for (index, point) in ingress.iter().enumerate() {
         warn_ip(&path.index(index), point.str("ip"), warned);
@@ -47,7 +47,7 @@ pub fn warn_balanced(object: &Value, warned: &mut Warned) {
 }
 
 /// Says how a range of addresses should be spelled.
-pub fn warn_cidr(path: &Path, text: &str, warned: &mut Warned) {
+pub fn warn_cidr(path: &FieldPath, text: &str, warned: &mut WarningList) {
     let Some((ip, length)) = names::parse_cidr(text) else { return };
     let before = warned.len();
     let (own, own_length) = if is_mapped(ip) { (plain(ip), length.saturating_sub(96)) } else { (ip, length) };
@@ -109,7 +109,7 @@ pub fn listed<'a>(list: &'a Value, field: &str) -> BTreeSet<&'a str> {
 }
 
 /// Checks an address that was not there before; what was accepted once is not complained about.
-pub fn unless_known(path: &Path, text: &str, known: &BTreeSet<&str>, errors: &mut Errors) {
+pub fn unless_known(path: &FieldPath, text: &str, known: &BTreeSet<&str>, errors: &mut ErrorList) {
     if !known.contains(text) {
         crate::api::meta::texts(errors, path, text, names::ip_address(text));
     }
@@ -136,8 +136,8 @@ mod tests {
             ("nope", ""),
         ];
         for (text, wanted) in table {
-            let mut warned = Warned::new();
-            warn_ip(&Path::new("a"), text, &mut warned);
+            let mut warned = WarningList::new();
+            warn_ip(&FieldPath::new("a"), text, &mut warned);
             assert_eq!(warned.is_empty(), wanted.is_empty(), "{text}: {warned:?}");
             assert!(warned.iter().all(|warning| warning.ends_with(wanted)), "{text}: {warned:?}");
         }
@@ -152,8 +152,8 @@ mod tests {
             ("2001:DB8::/64", "canonical format (\"2001:db8::/64\")"),
         ];
         for (text, wanted) in table {
-            let mut warned = Warned::new();
-            warn_cidr(&Path::new("a"), text, &mut warned);
+            let mut warned = WarningList::new();
+            warn_cidr(&FieldPath::new("a"), text, &mut warned);
             assert_eq!(warned.is_empty(), wanted.is_empty(), "{text}: {warned:?}");
             assert!(warned.iter().all(|warning| warning.ends_with(wanted)), "{text}: {warned:?}");
         }

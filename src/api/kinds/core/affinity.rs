@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::Errors;
+use crate::api::kinds::ErrorList;
 use crate::api::kinds::allowed::core_v1::TopologySpreadConstraint;
-use crate::api::kinds::check::Node;
+use crate::api::kinds::field_value::FieldValue;
 use crate::api::kinds::selector;
 use crate::api::names;
 use crate::api::value::Value;
@@ -15,7 +15,7 @@ pub(super) const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecutio
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 /// Checks the affinity of a pod to nodes and other pods.
-pub fn validate(affinity: &Node<'_>, errors: &mut Errors) {
+pub fn validate(affinity: &FieldValue<'_>, errors: &mut ErrorList) {
     let nodes = affinity.child("nodeAffinity");
     if nodes.child(REQUIRED).is_set() {
         node_selector(&nodes.child(REQUIRED), errors);
@@ -36,7 +36,7 @@ pub fn validate(affinity: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn weight(term: &Node<'_>, errors: &mut Errors) {
+fn weight(term: &FieldValue<'_>, errors: &mut ErrorList) {
     let weight = term.child("weight").number();
     if !(1..=100).contains(&weight) {
         let path = term.child("weight").path;
@@ -45,7 +45,7 @@ fn weight(term: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a selector of nodes.
-pub fn node_selector(selector: &Node<'_>, errors: &mut Errors) {
+pub fn node_selector(selector: &FieldValue<'_>, errors: &mut ErrorList) {
     let terms = selector.child("nodeSelectorTerms");
     if terms.is_empty() {
         terms.required(errors, "must have at least one node selector term");
@@ -56,7 +56,7 @@ pub fn node_selector(selector: &Node<'_>, errors: &mut Errors) {
 }
 
 /// What a term only prefers may be compared with values that no label can have.
-fn node_term(term: &Node<'_>, is_required: bool, errors: &mut Errors) {
+fn node_term(term: &FieldValue<'_>, is_required: bool, errors: &mut ErrorList) {
     for requirement in term.child("matchExpressions").items() {
         let values = requirement.child("values");
         match requirement.child("operator").text() {
@@ -93,11 +93,12 @@ fn node_term(term: &Node<'_>, is_required: bool, errors: &mut Errors) {
     }
 }
 
-fn pod_term(term: &Node<'_>, errors: &mut Errors) {
+fn pod_term(term: &FieldValue<'_>, errors: &mut ErrorList) {
     selector::validate(&term.child("labelSelector"), errors);
     selector::validate(&term.child("namespaceSelector"), errors);
     for namespace in term.child("namespaces").items() {
-        Node { value: namespace.value, path: term.child("namespace").path }.syntax(errors, names::dns_label);
+        FieldValue { value: namespace.value, path: term.child("namespace").path }
+            .syntax(errors, names::dns_label);
     }
     label_keys(term, errors);
     let key = term.child("topologyKey");
@@ -108,7 +109,7 @@ fn pod_term(term: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks the keys whose values in the pod's own labels join the selector.
-fn label_keys(term: &Node<'_>, errors: &mut Errors) {
+fn label_keys(term: &FieldValue<'_>, errors: &mut ErrorList) {
     for keys in ["matchLabelKeys", "mismatchLabelKeys"].iter().filter_map(|field| term.opt(field)) {
         if keys.is_empty() {
             continue;
@@ -147,7 +148,7 @@ fn label_keys(term: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks how pods are spread.
-pub fn spread(list: &Node<'_>, errors: &mut Errors) {
+pub fn spread(list: &FieldValue<'_>, errors: &mut ErrorList) {
     let pair = |one: &Value| (one.str("topologyKey").to_owned(), one.str("whenUnsatisfiable").to_owned());
     let last: BTreeMap<_, usize> =
         list.value.items().iter().enumerate().map(|(index, one)| (pair(one), index)).collect();
@@ -182,14 +183,14 @@ pub fn spread(list: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn above_zero(number: &Node<'_>, errors: &mut Errors) {
+fn above_zero(number: &FieldValue<'_>, errors: &mut ErrorList) {
     if number.number() <= 0 {
         let shown = number.number().to_string();
         errors.push(FieldError::invalid(&number.path, &shown, "must be greater than zero"));
     }
 }
 
-fn spread_keys(constraint: &Node<'_>, errors: &mut Errors) {
+fn spread_keys(constraint: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(keys) = constraint.opt("matchLabelKeys").filter(|keys| !keys.is_empty()) else { return };
     let selector = constraint.child("labelSelector");
     if !selector.is_set() {
@@ -230,7 +231,7 @@ mod tests {
         let keys = format!("a.podAffinity.{REQUIRED}.0.matchLabelKeys");
         each_refused(
             &base,
-            |object, errors| validate(&Node::of(object, "a"), errors),
+            |object, errors| validate(&FieldValue::of(object, "a"), errors),
             &[
                 (&terms, "[]", "Required value: must have at least one node selector term"),
                 (&values, "[]", "must be specified when `operator` is 'In' or 'NotIn'"),
@@ -259,7 +260,7 @@ mod tests {
         );
         each_refused(
             &base,
-            |object, errors| spread(&Node::of(object, "s"), errors),
+            |object, errors| spread(&FieldValue::of(object, "s"), errors),
             &[
                 ("s.0.maxSkew", "0", "s[0].maxSkew: Invalid value: 0: must be greater than zero"),
                 ("s.0.topologyKey", "null", "s[0].topologyKey: Required value: can not be empty"),
@@ -276,8 +277,8 @@ mod tests {
         );
         let one = r#"{"maxSkew":1,"topologyKey":"z","whenUnsatisfiable":"DoNotSchedule"}"#;
         let twice = object(&format!(r#"{{"s":[{one},{one}]}}"#));
-        let mut errors = Errors::new();
-        spread(&Node::of(&twice, "s"), &mut errors);
+        let mut errors = ErrorList::new();
+        spread(&FieldValue::of(&twice, "s"), &mut errors);
         assert_eq!(
             errors[0].to_string(),
             "s[0].{topologyKey, whenUnsatisfiable}: Duplicate value: \"{z, DoNotSchedule}\""

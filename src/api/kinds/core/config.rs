@@ -5,13 +5,13 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::key_pair;
 use crate::api::codec::syntax;
-use crate::api::field::{FieldError, Path};
-use crate::api::kinds::check::{Node, same};
-use crate::api::kinds::{Errors, KindRules, Occasion, PLAIN, Warned};
+use crate::api::field::{FieldError, FieldPath};
+use crate::api::kinds::field_value::{FieldValue, same};
+use crate::api::kinds::{ErrorList, KindRules, PLAIN, WarningList, WriteContext};
 use crate::api::meta::{self, IMMUTABLE};
 use crate::api::names;
 use crate::api::value::Value;
-use crate::api::words::annotations::ACCOUNT_NAME;
+use crate::api::well_known::annotations::ACCOUNT_NAME;
 
 /// The rules of a ConfigMap.
 pub const CONFIG_MAP: KindRules =
@@ -38,8 +38,8 @@ fn decoded_length(text: &str) -> usize {
 }
 
 /// Checks a ConfigMap.
-fn validate_config_map(object: &Value, errors: &mut Errors) {
-    let (data, binary) = (Node::of(object, "data"), Node::of(object, "binaryData"));
+fn validate_config_map(object: &Value, errors: &mut ErrorList) {
+    let (data, binary) = (FieldValue::of(object, "data"), FieldValue::of(object, "binaryData"));
     let mut bytes = 0;
     for (key, entry) in data.entries() {
         meta::texts(errors, &entry.path, key, names::config_key(key));
@@ -53,28 +53,28 @@ fn validate_config_map(object: &Value, errors: &mut Errors) {
         bytes += decoded_length(entry.text());
     }
     if bytes > MOST_BYTES {
-        errors.push(FieldError::too_long(&Path::nameless(), MOST_BYTES));
+        errors.push(FieldError::too_long(&FieldPath::nameless(), MOST_BYTES));
     }
 }
 
 /// Checks a changed ConfigMap.
-fn validate_config_map_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_config_map_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     sealed(new, old, &["data", "binaryData"], errors);
     validate_config_map(new, errors);
 }
 
 /// What was sealed once stays as it is.
-fn sealed(new: &Value, old: &Value, fields: &[&str], errors: &mut Errors) {
-    let is_sealed = |object| Node::of(object, "immutable").is_true();
+fn sealed(new: &Value, old: &Value, fields: &[&str], errors: &mut ErrorList) {
+    let is_sealed = |object| FieldValue::of(object, "immutable").is_true();
     if !is_sealed(old) {
         return;
     }
     if !is_sealed(new) {
-        errors.push(FieldError::forbidden(&Path::new("immutable"), SEALED));
+        errors.push(FieldError::forbidden(&FieldPath::new("immutable"), SEALED));
     }
     for field in fields {
         if !same(new.get(field), old.get(field)) {
-            errors.push(FieldError::forbidden(&Path::new(field), SEALED));
+            errors.push(FieldError::forbidden(&FieldPath::new(field), SEALED));
         }
     }
 }
@@ -89,15 +89,15 @@ fn default_secret(secret: &mut Value) {
 }
 
 /// A secret that does not say its type keeps it.
-fn prepare_secret_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_secret_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     if new.str("type").is_empty() {
         meta::copy(new, old, "type");
     }
 }
 
 /// Checks a Secret.
-fn validate_secret(secret: &Value, errors: &mut Errors) {
-    let data = Node::of(secret, "data");
+fn validate_secret(secret: &Value, errors: &mut ErrorList) {
+    let data = FieldValue::of(secret, "data");
     let mut bytes = 0;
     for (key, entry) in data.entries() {
         meta::texts(errors, &entry.path, key, names::config_key(key));
@@ -112,7 +112,7 @@ fn validate_secret(secret: &Value, errors: &mut Errors) {
         "kubernetes.io/service-account-token" => {
             let account = meta::of(secret).get("annotations").map_or("", |all| all.str(ACCOUNT_NAME));
             if account.is_empty() {
-                let path = Path::new("metadata").child("annotations").key(ACCOUNT_NAME);
+                let path = FieldPath::new("metadata").child("annotations").key(ACCOUNT_NAME);
                 errors.push(FieldError::required(&path, ""));
             }
         }
@@ -132,7 +132,7 @@ fn validate_secret(secret: &Value, errors: &mut Errors) {
     }
 }
 
-fn docker_config(data: &Node<'_>, key: &str, errors: &mut Errors) {
+fn docker_config(data: &FieldValue<'_>, key: &str, errors: &mut ErrorList) {
     let path = data.path.key(key);
     let Some(text) = data.value.get(key).and_then(Value::as_str) else {
         errors.push(FieldError::required(&path, ""));
@@ -160,7 +160,7 @@ fn no_object(bytes: &[u8]) -> Option<String> {
 }
 
 /// Warns about a pair of certificate and key that nothing can serve with.
-fn warn_secret(secret: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn_secret(secret: &Value, _old: Option<&Value>, warned: &mut WarningList) {
     if secret.str("type") != "kubernetes.io/tls" {
         return;
     }
@@ -172,9 +172,9 @@ fn warn_secret(secret: &Value, _old: Option<&Value>, warned: &mut Warned) {
 }
 
 /// Checks a changed Secret.
-fn validate_secret_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_secret_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     if new.str("type") != old.str("type") {
-        Node::of(new, "type").invalid_text(errors, IMMUTABLE);
+        FieldValue::of(new, "type").invalid_text(errors, IMMUTABLE);
     }
     sealed(new, old, &["data"], errors);
     validate_secret(new, errors);
@@ -212,7 +212,7 @@ mod tests {
         );
         let mut large = Value::object();
         large.entry("data").set("a", "x".repeat(MOST_BYTES + 1));
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_config_map(&large, &mut errors);
         assert_eq!(said(&errors), ["[]: Too long: may not be more than 1048576 bytes"]);
     }
@@ -238,7 +238,7 @@ mod tests {
             (r#"{"type":"kubernetes.io/dockerconfigjson","data":{".dockerconfigjson":"e30="}}"#, &[]),
         ];
         for (secret, wanted) in table {
-            let mut errors = Errors::new();
+            let mut errors = ErrorList::new();
             validate_secret(&object(secret), &mut errors);
             assert_eq!(said(&errors), wanted, "{secret}");
         }
@@ -279,9 +279,9 @@ mod tests {
 
     #[test]
     fn only_pairs_are_looked_into() {
-        let mut warned = Warned::new();
+        let mut warned = WarningList::new();
         warn_secret(&object(r#"{"type":"Opaque"}"#), None, &mut warned);
-        assert_eq!(warned, Warned::new());
+        assert_eq!(warned, WarningList::new());
         let tls = object(r#"{"type":"kubernetes.io/tls","data":{"tls.crt":"eA==","tls.key":"eA=="}}"#);
         warn_secret(&tls, None, &mut warned);
         assert_eq!(warned, ["tls: failed to find any PEM data in certificate input"]);

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use super::volume::Volumes;
 use super::{env, mount, probe, resources, security, signals};
 use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::Errors;
+use crate::api::kinds::ErrorList;
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::check::Node;
+use crate::api::kinds::field_value::FieldValue;
 use crate::api::names;
 
 const NOT_FOR_INIT: &str = "may not be set for init containers without restartPolicy=Always";
@@ -25,7 +25,7 @@ const NOT_FOR_EPHEMERAL: [&str; 8] = [
 ];
 
 /// What the containers of one pod share.
-pub struct Surroundings<'a> {
+pub struct PodContext<'a> {
     /// The volumes that may be mounted.
     pub volumes: &'a Volumes<'a>,
     /// How long the pod may take to end.
@@ -41,7 +41,7 @@ pub struct Surroundings<'a> {
 }
 
 /// Checks the main containers.
-pub fn main(list: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
+pub fn main(list: &FieldValue<'_>, around: &PodContext<'_>, errors: &mut ErrorList) {
     if list.is_empty() {
         list.required(errors, "");
         return;
@@ -67,7 +67,7 @@ pub fn main(list: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
 }
 
 /// Checks the containers that run first, whose names the main ones may not have.
-pub fn init(list: &Node<'_>, main: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
+pub fn init(list: &FieldValue<'_>, main: &FieldValue<'_>, around: &PodContext<'_>, errors: &mut ErrorList) {
     let mut names: BTreeSet<&str> =
         main.value.items().iter().map(|container| container.str("name")).collect();
     for container in list.items() {
@@ -98,11 +98,11 @@ pub fn init(list: &Node<'_>, main: &Node<'_>, around: &Surroundings<'_>, errors:
 
 /// Checks what was added for debugging.
 pub fn ephemeral(
-    list: &Node<'_>,
-    main: &Node<'_>,
-    init: &Node<'_>,
-    around: &Surroundings<'_>,
-    errors: &mut Errors,
+    list: &FieldValue<'_>,
+    main: &FieldValue<'_>,
+    init: &FieldValue<'_>,
+    around: &PodContext<'_>,
+    errors: &mut ErrorList,
 ) {
     let others: BTreeSet<&str> =
         main.value.items().iter().chain(init.value.items()).map(|one| one.str("name")).collect();
@@ -138,14 +138,14 @@ pub fn ephemeral(
 }
 
 /// An image with a space before or after its name is a slip that only pods refuse.
-pub fn trimmed_image(container: &Node<'_>, errors: &mut Errors) {
+pub fn trimmed_image(container: &FieldValue<'_>, errors: &mut ErrorList) {
     let image = container.str("image");
     if image.trim() != image {
         container.child("image").invalid(errors, "must not have leading or trailing whitespace");
     }
 }
 
-fn probes(container: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
+fn probes(container: &FieldValue<'_>, around: &PodContext<'_>, errors: &mut ErrorList) {
     if let Some(hooks) = container.opt("lifecycle") {
         probe::lifecycle(&hooks, around.grace, errors);
         if let Some(signal) = hooks.opt("stopSignal") {
@@ -163,7 +163,7 @@ fn probes(container: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) 
     }
 }
 
-fn common(container: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
+fn common(container: &FieldValue<'_>, around: &PodContext<'_>, errors: &mut ErrorList) {
     container.need_text_like("name", errors, names::dns_label);
     container.need_text("image", errors);
     container.text_among("terminationMessagePolicy", errors, core_v1::Container::TERMINATION_MESSAGE_POLICY);
@@ -190,7 +190,7 @@ fn common(container: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) 
     }
 }
 
-fn ports(list: &Node<'_>, errors: &mut Errors) {
+fn ports(list: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut used = BTreeSet::new();
     for port in list.items() {
         if !port.str("name").is_empty() {
@@ -211,11 +211,11 @@ fn ports(list: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn has_host_ports(container: &Node<'_>) -> bool {
+fn has_host_ports(container: &FieldValue<'_>) -> bool {
     container.read("ports").items().iter().any(|port| port.get("hostPort").is_some())
 }
 
-fn host_ports(container: &Node<'_>, used: &mut BTreeSet<String>, errors: &mut Errors) {
+fn host_ports(container: &FieldValue<'_>, used: &mut BTreeSet<String>, errors: &mut ErrorList) {
     for port in container.child("ports").items() {
         let number = port.child("hostPort").number();
         if number == 0 {
@@ -229,7 +229,7 @@ fn host_ports(container: &Node<'_>, used: &mut BTreeSet<String>, errors: &mut Er
     }
 }
 
-fn resize_policy(list: &Node<'_>, restart_policy: &str, errors: &mut Errors) {
+fn resize_policy(list: &FieldValue<'_>, restart_policy: &str, errors: &mut ErrorList) {
     let mut seen = BTreeSet::new();
     for policy in list.items() {
         let (name, restart) = (policy.str("resourceName"), policy.str("restartPolicy"));

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use super::address;
-use crate::api::field::Path;
+use crate::api::field::FieldPath;
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::check::{Node, same};
-use crate::api::kinds::{Errors, KindRules, PLAIN, Warned};
+use crate::api::kinds::field_value::{FieldValue, same};
+use crate::api::kinds::{ErrorList, KindRules, PLAIN, WarningList};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -14,7 +14,7 @@ use crate::api::{meta, names};
 pub const RULES: KindRules = KindRules { create_on_update: true, validate, validate_update, warn, ..PLAIN };
 
 /// Checks that an address can be reached from elsewhere.
-pub fn endpoint_ip(node: &Node<'_>, errors: &mut Errors) {
+pub fn endpoint_ip(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(ip) = names::parse_ip(node.text()).map(address::plain) else {
         node.invalid_text(errors, "must be a valid IP address");
         return;
@@ -40,13 +40,13 @@ pub fn endpoint_ip(node: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks endpoints.
-fn validate(endpoints: &Value, errors: &mut Errors) {
-    for subset in Node::of(endpoints, "subsets").items() {
+fn validate(endpoints: &Value, errors: &mut ErrorList) {
+    for subset in FieldValue::of(endpoints, "subsets").items() {
         let lists = [subset.child("addresses"), subset.child("notReadyAddresses")];
-        if lists.iter().all(Node::is_empty) {
+        if lists.iter().all(FieldValue::is_empty) {
             subset.required(errors, "must specify `addresses` or `notReadyAddresses`");
         }
-        for address in lists.iter().flat_map(Node::items) {
+        for address in lists.iter().flat_map(FieldValue::items) {
             address.child("ip").syntax(errors, names::ip_address);
             address.child("hostname").syntax_if_set(errors, names::dns_label);
             if address.child("nodeName").is_set() {
@@ -71,14 +71,14 @@ fn validate(endpoints: &Value, errors: &mut Errors) {
 }
 
 /// Checks changed endpoints. What was there already is not complained about.
-fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     if !same(new.get("subsets"), old.get("subsets")) {
         validate(new, errors);
     }
 }
 
 /// Warns about odd spellings of addresses, but not the controller that copies them from pods.
-fn warn(endpoints: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn(endpoints: &Value, _old: Option<&Value>, warned: &mut WarningList) {
     let managed = meta::of(endpoints).at(&["labels", "endpoints.kubernetes.io/managed-by"]);
     if managed.and_then(Value::as_str) == Some("endpoint-controller") {
         return;
@@ -87,7 +87,7 @@ fn warn(endpoints: &Value, _old: Option<&Value>, warned: &mut Warned) {
         for list in ["addresses", "notReadyAddresses"] {
             let all = subset.get(list).map(Value::items).unwrap_or_default();
             for (position, one) in all.iter().enumerate() {
-                let path = Path::new("subsets").index(index).child(list).index(position).child("ip");
+                let path = FieldPath::new("subsets").index(index).child(list).index(position).child("ip");
                 address::warn_ip(&path, one.str("ip"), warned);
             }
         }
@@ -127,7 +127,7 @@ mod tests {
                 ),
             ],
         );
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         let nope = object(r#"{"subsets":[{"addresses":[{"ip":"nope"}]}]}"#);
         validate(&nope, &mut errors);
         assert_eq!(
@@ -137,7 +137,7 @@ mod tests {
                 "subsets[0].addresses[0].ip: Invalid value: \"nope\": must be a valid IP address",
             ]
         );
-        let mut warned = Warned::new();
+        let mut warned = WarningList::new();
         let odd = object(r#"{"subsets":[{"notReadyAddresses":[{"ip":"010.0.0.1"}]}]}"#);
         warn(&odd, None, &mut warned);
         assert!(warned[0].starts_with("subsets[0].notReadyAddresses[0].ip: non-standard IP address"));

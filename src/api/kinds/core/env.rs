@@ -1,8 +1,8 @@
 //! The variables of containers, and what they and files may show of a pod.
 
 use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::check::Node;
-use crate::api::kinds::{Errors, Feature, Terms};
+use crate::api::kinds::field_value::FieldValue;
+use crate::api::kinds::{EnabledFeatures, ErrorList, Feature};
 use crate::api::{meta, names};
 
 /// The fields of a pod that a variable may show.
@@ -48,8 +48,8 @@ const BYTE_UNITS: [&str; 13] =
     ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
 /// How variables may be called.
-fn name_rule(terms: Terms) -> names::Check {
-    match terms.has(Feature::RelaxedEnvironmentVariableValidation) {
+fn name_rule(features: EnabledFeatures) -> names::Check {
+    match features.has(Feature::RelaxedEnvironmentVariableValidation) {
         true => names::env_name,
         false => names::strict_env_name,
     }
@@ -61,9 +61,9 @@ pub fn is_relaxed_name(name: &str) -> bool {
 }
 
 /// Checks the variables of a container.
-pub fn variables(list: &Node<'_>, errors: &mut Errors) {
+pub fn variables(list: &FieldValue<'_>, errors: &mut ErrorList) {
     for variable in list.items() {
-        variable.need_text_like("name", errors, name_rule(errors.terms()));
+        variable.need_text_like("name", errors, name_rule(errors.features()));
         let Some(from) = variable.opt("valueFrom") else { continue };
         let mut sources = 0;
         for kind in ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"] {
@@ -90,7 +90,7 @@ pub fn variables(list: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks which field of the pod is shown.
-pub fn field_ref(source: &Node<'_>, allowed: &[&str], errors: &mut Errors) {
+pub fn field_ref(source: &FieldValue<'_>, allowed: &[&str], errors: &mut ErrorList) {
     let field = source.child("fieldPath");
     if !source.child("apiVersion").need(errors) || !field.need(errors) {
         return;
@@ -118,7 +118,7 @@ pub fn field_ref(source: &Node<'_>, allowed: &[&str], errors: &mut Errors) {
 }
 
 /// Checks which resource of a container is shown.
-pub fn resource_field_ref(source: &Node<'_>, in_volume: bool, errors: &mut Errors) {
+pub fn resource_field_ref(source: &FieldValue<'_>, in_volume: bool, errors: &mut ErrorList) {
     let resource = source.child("resource");
     let is_huge =
         ["requests.hugepages-", "limits.hugepages-"].iter().any(|prefix| resource.text().starts_with(prefix));
@@ -148,9 +148,9 @@ pub fn resource_field_ref(source: &Node<'_>, in_volume: bool, errors: &mut Error
 }
 
 /// Checks the maps and secrets whose every key becomes a variable.
-pub fn variable_sources(list: &Node<'_>, errors: &mut Errors) {
+pub fn variable_sources(list: &FieldValue<'_>, errors: &mut ErrorList) {
     for source in list.items() {
-        source.child("prefix").syntax_if_set(errors, name_rule(errors.terms()));
+        source.child("prefix").syntax_if_set(errors, name_rule(errors.features()));
         let mut sources = 0;
         for from in ["configMapRef", "secretRef"].iter().filter_map(|kind| source.opt(kind)) {
             sources += 1;
@@ -179,7 +179,7 @@ mod tests {
         );
         each_refused(
             &base,
-            |object, errors| variables(&Node::of(object, "e"), errors),
+            |object, errors| variables(&FieldValue::of(object, "e"), errors),
             &[
                 (
                     "e.0.valueFrom.resourceFieldRef.divisor",

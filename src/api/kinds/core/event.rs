@@ -1,29 +1,29 @@
 //! Events. Both groups keep them in the form of the core; a request by way of the newer group has to say more.
 
-use crate::api::field::{FieldError, Path, quoted};
-use crate::api::kinds::check::Node;
-use crate::api::kinds::{Again, BASE, Errors, KindRules, MetaAgain};
+use crate::api::field::{FieldError, FieldPath, quoted};
+use crate::api::kinds::field_value::FieldValue;
+use crate::api::kinds::{BASE, ErrorList, KindRules, MetaRevalidation, Revalidation};
 use crate::api::meta::{self, IMMUTABLE};
 use crate::api::names;
 use crate::api::value::Value;
-use crate::api::words::SYSTEM_NAMESPACE;
+use crate::api::well_known::SYSTEM_NAMESPACE;
 
 /// Events of the core have any name, and hardly anything is said about their metadata.
 pub const RULES: KindRules = KindRules {
     name: names::path_segment,
     known_finalizers: false,
     create_on_update: true,
-    meta_again: MetaAgain::No,
-    collected: false,
+    meta_revalidation: MetaRevalidation::No,
+    garbage_collected: false,
     validate,
-    again: Again::Once,
+    revalidation: Revalidation::Once,
     ..BASE
 };
 
 /// Events of their own group are looked at more closely.
 pub const NEW_RULES: KindRules = KindRules {
     create_on_update: true,
-    collected: false,
+    garbage_collected: false,
     validate: validate_new,
     validate_update: validate_new_update,
     ..BASE
@@ -34,18 +34,19 @@ const LONGEST_NOTE: usize = 1024;
 const ELSEWHERE: &str = "does not match event.namespace";
 
 /// Checks an event of the core.
-fn validate(event: &Value, errors: &mut Errors) {
+fn validate(event: &Value, errors: &mut ErrorList) {
     common(event, "reportingComponent", errors);
 }
 
 /// Checks an event of the newer group.
-fn validate_new(event: &Value, errors: &mut Errors) {
+fn validate_new(event: &Value, errors: &mut ErrorList) {
     common(event, "reportingController", errors);
     series(event, errors);
     if event.get("eventTime").is_none() {
-        errors.push(FieldError::required(&Path::new("eventTime"), ""));
+        errors.push(FieldError::required(&FieldPath::new("eventTime"), ""));
     }
-    let mut wrong = |field: &str, why: &str| errors.push(FieldError::invalid(&Path::new(field), "\"\"", why));
+    let mut wrong =
+        |field: &str, why: &str| errors.push(FieldError::invalid(&FieldPath::new(field), "\"\"", why));
     let kind = event.str("type");
     if !matches!(kind, "Normal" | "Warning") {
         wrong("type", &format!("has invalid value: {kind}"));
@@ -62,7 +63,7 @@ fn validate_new(event: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed event of the newer group: only its series goes on.
-fn validate_new_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_new_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     common(new, "reportingController", errors);
     if new.get("series") != old.get("series") {
         series(new, errors);
@@ -84,20 +85,20 @@ fn validate_new_update(new: &Value, old: &Value, errors: &mut Errors) {
         ("reportingInstance", "reportingInstance"),
     ];
     for (field, shown) in fixed {
-        let (now, before) = (Node::of(new, field), Node::of(old, field));
+        let (now, before) = (FieldValue::of(new, field), FieldValue::of(old, field));
         // A text that is not there says as much as an empty one.
         let is_same = match (now.value, before.value) {
             (Value::String(_) | Value::Null, Value::String(_) | Value::Null) => now.text() == before.text(),
             (now, before) => crate::api::kinds::same(Some(now), Some(before)),
         };
         if !is_same {
-            errors.push(FieldError::invalid(&Path::new(shown), &printed(field, &now), IMMUTABLE));
+            errors.push(FieldError::invalid(&FieldPath::new(shown), &printed(field, &now), IMMUTABLE));
         }
     }
 }
 
 /// A value as the messages about events print it: times in long form, what is missing as empty.
-fn printed(field: &str, node: &Node<'_>) -> String {
+fn printed(field: &str, node: &FieldValue<'_>) -> String {
     match field {
         "firstTimestamp" | "lastTimestamp" | "eventTime" => {
             let text = if node.is_set() { node.text() } else { "0001-01-01T00:00:00Z" };
@@ -114,20 +115,20 @@ fn printed(field: &str, node: &Node<'_>) -> String {
     }
 }
 
-fn series(event: &Value, errors: &mut Errors) {
+fn series(event: &Value, errors: &mut ErrorList) {
     let Some(series) = event.get("series") else { return };
     if series.get("count").and_then(Value::as_int).unwrap_or_default() < 2 {
-        errors.push(FieldError::invalid(&Path::new("series.count"), "\"\"", "should be at least 2"));
+        errors.push(FieldError::invalid(&FieldPath::new("series.count"), "\"\"", "should be at least 2"));
     }
     if series.get("lastObservedTime").is_none() {
-        errors.push(FieldError::required(&Path::new("series.lastObservedTime"), ""));
+        errors.push(FieldError::required(&FieldPath::new("series.lastObservedTime"), ""));
     }
 }
 
 /// Checks what holds for events of both groups. One with a time of its own must say who reports it and why.
-fn common(event: &Value, reporter: &str, errors: &mut Errors) {
+fn common(event: &Value, reporter: &str, errors: &mut ErrorList) {
     let own = meta::of(event).str("namespace");
-    let about = Node::of(event, "involvedObject").child("namespace");
+    let about = FieldValue::of(event, "involvedObject").child("namespace");
     let is_new = event.get("eventTime").is_some();
     let beside = match (about.is_empty(), is_new) {
         (true, true) => matches!(own, "default" | SYSTEM_NAMESPACE),
@@ -139,20 +140,20 @@ fn common(event: &Value, reporter: &str, errors: &mut Errors) {
         about.invalid_text(errors, ELSEWHERE);
     }
     if is_new {
-        let component = Node::of(event, "reportingComponent").named(Path::new(reporter));
+        let component = FieldValue::of(event, "reportingComponent").named(FieldPath::new(reporter));
         component.need(errors);
         component.syntax(errors, names::qualified_name);
         for field in ["reportingInstance", "action", "reason"] {
-            let node = Node::of(event, field);
+            let node = FieldValue::of(event, field);
             node.need(errors);
             at_most(&node, LONGEST_WORD, errors);
         }
-        at_most(&Node::of(event, "message"), LONGEST_NOTE, errors);
+        at_most(&FieldValue::of(event, "message"), LONGEST_NOTE, errors);
     }
-    meta::texts(errors, &Path::new("namespace"), own, names::dns_subdomain(own));
+    meta::texts(errors, &FieldPath::new("namespace"), own, names::dns_subdomain(own));
 }
 
-fn at_most(node: &Node<'_>, most: usize, errors: &mut Errors) {
+fn at_most(node: &FieldValue<'_>, most: usize, errors: &mut ErrorList) {
     if node.text().len() > most {
         let wrong = format!("can have at most {most} characters");
         errors.push(FieldError::invalid(&node.path, "\"\"", &wrong));
@@ -193,7 +194,7 @@ mod tests {
         let (mut old, mut new) = (new(), new());
         old.remove("reportingInstance");
         new.set("reportingInstance", "");
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_new_update(&new, &old, &mut errors);
         assert!(!errors.iter().any(|error| error.to_string().contains("immutable")));
     }
@@ -229,7 +230,7 @@ mod tests {
                 ("series.lastObservedTime", "null", "series.lastObservedTime: Required value"),
             ],
         );
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate(&with(&new(), "count", "1"), &mut errors);
         assert_eq!(errors, [], "the core takes what the newer group does not");
     }

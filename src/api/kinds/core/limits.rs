@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::resources;
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::check::{Node, fill, items_mut, present_mut, shown_quantity};
-use crate::api::kinds::{Again, BASE, Errors, KindRules, MetaAgain, Occasion};
+use crate::api::kinds::field_value::{FieldValue, fill, items_mut, present_mut, shown_quantity};
+use crate::api::kinds::{BASE, ErrorList, KindRules, MetaRevalidation, Revalidation, WriteContext};
 use crate::api::meta;
 use crate::api::names;
 use crate::api::value::Value;
@@ -17,14 +17,14 @@ pub const LIMIT_RANGE: KindRules = KindRules {
     default: default_range,
     prepare_create: prepare_range,
     validate: validate_range,
-    again: Again::Once,
-    meta_again: MetaAgain::Whole,
+    revalidation: Revalidation::Once,
+    meta_revalidation: MetaRevalidation::Whole,
     ..BASE
 };
 
 /// The rules of a ResourceQuota.
 pub const RESOURCE_QUOTA: KindRules = KindRules {
-    meta_again: MetaAgain::Change,
+    meta_revalidation: MetaRevalidation::Change,
     validate: validate_quota,
     validate_update: validate_quota_update,
     validate_status: validate_quota_status,
@@ -45,7 +45,7 @@ fn default_range(range: &mut Value) {
 }
 
 /// A range that nobody named is named at random, and its uid is that already.
-fn prepare_range(range: &mut Value, _: &Occasion<'_>) {
+fn prepare_range(range: &mut Value, _: &WriteContext<'_>) {
     if meta::name(range).is_empty() {
         let uid = meta::of(range).str("uid").to_owned();
         range.entry("metadata").set("name", uid);
@@ -53,9 +53,9 @@ fn prepare_range(range: &mut Value, _: &Occasion<'_>) {
 }
 
 /// Checks a range.
-fn validate_range(range: &Value, errors: &mut Errors) {
+fn validate_range(range: &Value, errors: &mut ErrorList) {
     let mut types = BTreeSet::new();
-    for item in Node::of(range, "spec").child("limits").items() {
+    for item in FieldValue::of(range, "spec").child("limits").items() {
         let kind = item.child("type");
         let wrong = names::qualified_name(kind.text());
         if wrong.is_empty()
@@ -72,10 +72,10 @@ fn validate_range(range: &Value, errors: &mut Errors) {
     }
 }
 
-fn one_range(item: &Node<'_>, errors: &mut Errors) {
+fn one_range(item: &FieldValue<'_>, errors: &mut ErrorList) {
     let kind = item.str("type");
     let mut resources_named = BTreeSet::new();
-    let mut names_in = |part: &str, errors: &mut Errors| {
+    let mut names_in = |part: &str, errors: &mut ErrorList| {
         for (name, entry) in item.child(part).entries() {
             if matches!(kind, "Pod" | "Container") {
                 resources::container_resource(name, &entry, errors);
@@ -115,7 +115,7 @@ const ORDERED: [(&str, &str, &str, &str, &str, &str); 6] = [
     ("default", "default", "max", "max", "default", "max"),
 ];
 
-fn amounts_of(item: &Node<'_>, name: &str, is_pod: bool, errors: &mut Errors) {
+fn amounts_of(item: &FieldValue<'_>, name: &str, is_pod: bool, errors: &mut ErrorList) {
     let part = |part: &str| {
         let ignored = is_pod && matches!(part, "default" | "defaultRequest");
         item.opt(part).filter(|_| !ignored).and_then(|part| part.opt(name))
@@ -148,11 +148,11 @@ fn amounts_of(item: &Node<'_>, name: &str, is_pod: bool, errors: &mut Errors) {
 }
 
 fn limit_ratio(
-    ratio: &Node<'_>,
-    min: Option<Node<'_>>,
-    max: Option<Node<'_>>,
-    path: &crate::api::field::Path,
-    errors: &mut Errors,
+    ratio: &FieldValue<'_>,
+    min: Option<FieldValue<'_>>,
+    max: Option<FieldValue<'_>>,
+    path: &crate::api::field::FieldPath,
+    errors: &mut ErrorList,
 ) {
     let Some(amount) = ratio.amount() else { return };
     let shown = shown_quantity(ratio.value);
@@ -169,7 +169,7 @@ fn limit_ratio(
     }
 }
 
-fn quota_amounts(amounts: &Node<'_>, errors: &mut Errors) {
+fn quota_amounts(amounts: &FieldValue<'_>, errors: &mut ErrorList) {
     for (name, entry) in amounts.entries() {
         resources::name(name, &entry, errors);
         if !name.contains('/') && !resources::is_standard_for_quota(name) {
@@ -210,7 +210,7 @@ impl Unfit {
     }
 
     /// Says it of a scope, once for each resource.
-    fn say(&self, scope: &str, errors: &mut Errors, error: impl Fn() -> FieldError) {
+    fn say(&self, scope: &str, errors: &mut ErrorList, error: impl Fn() -> FieldError) {
         for _ in 0..self.0.get(scope).copied().unwrap_or_default() {
             if errors.is_full() {
                 return;
@@ -224,13 +224,13 @@ const UNFIT: &str = "unsupported scope applied to resource";
 const CONFLICTING: [[&str; 2]; 2] = [["BestEffort", "NotBestEffort"], ["NotTerminating", "Terminating"]];
 
 /// Checks a quota.
-fn validate_quota(quota: &Value, errors: &mut Errors) {
+fn validate_quota(quota: &Value, errors: &mut ErrorList) {
     quota_spec(quota, errors);
     validate_quota_status(quota, quota, errors);
 }
 
-fn quota_spec(quota: &Value, errors: &mut Errors) {
-    let spec = Node::of(quota, "spec");
+fn quota_spec(quota: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(quota, "spec");
     quota_amounts(&spec.child("hard"), errors);
     let hard: Vec<&str> = spec
         .read("hard")
@@ -258,7 +258,7 @@ fn quota_spec(quota: &Value, errors: &mut Errors) {
     }
 }
 
-fn scope_selector(spec: &Node<'_>, selector: &Node<'_>, unfit: &Unfit, errors: &mut Errors) {
+fn scope_selector(spec: &FieldValue<'_>, selector: &FieldValue<'_>, unfit: &Unfit, errors: &mut ErrorList) {
     const ONLY_EXISTS: &str = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, \
         ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or \
         ResourceQuotaScopeCrossNamespacePodAffinity";
@@ -309,10 +309,10 @@ fn scope_selector(spec: &Node<'_>, selector: &Node<'_>, unfit: &Unfit, errors: &
 }
 
 /// Checks a changed quota: what it counts stays.
-fn validate_quota_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_quota_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     quota_spec(new, errors);
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
-    let scopes = |spec: &Node<'_>| -> BTreeSet<String> {
+    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
+    let scopes = |spec: &FieldValue<'_>| -> BTreeSet<String> {
         spec.child("scopes").items().map(|scope| scope.text().to_owned()).collect()
     };
     if scopes(&spec) != scopes(&was) {
@@ -323,8 +323,8 @@ fn validate_quota_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks what was counted.
-fn validate_quota_status(new: &Value, _old: &Value, errors: &mut Errors) {
-    let status = Node::of(new, "status");
+fn validate_quota_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
+    let status = FieldValue::of(new, "status");
     for part in ["hard", "used"] {
         quota_amounts(&status.child(part), errors);
     }
@@ -332,14 +332,14 @@ fn validate_quota_status(new: &Value, _old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, object, occasion};
+    use super::super::super::testing::{context, each_change_refused, each_refused, object};
     use super::*;
 
     #[test]
     fn a_range_has_a_name() {
         for (given, wanted) in [(r#"{"uid":"u"}"#, "u"), (r#"{"uid":"u","name":"n"}"#, "n")] {
             let mut range = object(&format!(r#"{{"metadata":{given}}}"#));
-            prepare_range(&mut range, &occasion(""));
+            prepare_range(&mut range, &context(""));
             assert_eq!(meta::name(&range), wanted);
         }
     }

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use super::volume::Volumes;
 use super::volume_source::local_path;
 use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::Errors;
+use crate::api::kinds::ErrorList;
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::check::Node;
+use crate::api::kinds::field_value::FieldValue;
 use crate::api::value::Value;
 
 /// The texts that the items of a list have in a field. Each item of another list is held against them.
@@ -16,7 +16,7 @@ fn all<'a>(list: &'a Value, field: &str) -> BTreeSet<&'a str> {
 }
 
 /// Checks the mounts of a container.
-pub fn mounts(container: &Node<'_>, volumes: &Volumes<'_>, errors: &mut Errors) {
+pub fn mounts(container: &FieldValue<'_>, volumes: &Volumes<'_>, errors: &mut ErrorList) {
     let Some(list) = container.opt("volumeMounts") else { return };
     let devices = container.read("volumeDevices");
     let (device_names, device_paths) = (all(devices, "name"), all(devices, "devicePath"));
@@ -53,7 +53,12 @@ pub fn mounts(container: &Node<'_>, volumes: &Volumes<'_>, errors: &mut Errors) 
     }
 }
 
-fn propagation(mount: &Node<'_>, list: &Node<'_>, container: &Node<'_>, errors: &mut Errors) {
+fn propagation(
+    mount: &FieldValue<'_>,
+    list: &FieldValue<'_>,
+    container: &FieldValue<'_>,
+    errors: &mut ErrorList,
+) {
     let Some(mode) = mount.opt("mountPropagation") else { return };
     let mode = mode.named(list.path.child("mountPropagation"));
     mode.one_of(errors, core_v1::VolumeMount::MOUNT_PROPAGATION);
@@ -64,7 +69,7 @@ fn propagation(mount: &Node<'_>, list: &Node<'_>, container: &Node<'_>, errors: 
     }
 }
 
-fn recursive_read_only(mount: &Node<'_>, list: &Node<'_>, errors: &mut Errors) {
+fn recursive_read_only(mount: &FieldValue<'_>, list: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(mode) = mount.opt("recursiveReadOnly") else { return };
     let mode = mode.named(list.path.child("recursiveReadOnly"));
     match mode.text() {
@@ -83,7 +88,7 @@ fn recursive_read_only(mount: &Node<'_>, list: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks the block devices of a container.
-pub fn devices(container: &Node<'_>, volumes: &Volumes<'_>, errors: &mut Errors) {
+pub fn devices(container: &FieldValue<'_>, volumes: &Volumes<'_>, errors: &mut ErrorList) {
     let Some(list) = container.opt("volumeDevices") else { return };
     let mounts = container.read("volumeMounts");
     let (mount_names, mount_paths) = (all(mounts, "name"), all(mounts, "mountPath"));
@@ -129,10 +134,10 @@ mod tests {
     use super::super::super::testing::{each_refused, object, said, with};
     use super::*;
 
-    fn check(object: &Value, errors: &mut Errors) {
-        let volumes = Volumes::validate(&Node::of(object, "volumes"), "", errors);
-        mounts(&Node::of(object, "c"), &volumes, errors);
-        devices(&Node::of(object, "c"), &volumes, errors);
+    fn check(object: &Value, errors: &mut ErrorList) {
+        let volumes = Volumes::validate(&FieldValue::of(object, "volumes"), "", errors);
+        mounts(&FieldValue::of(object, "c"), &volumes, errors);
+        devices(&FieldValue::of(object, "c"), &volumes, errors);
     }
 
     fn base() -> Value {
@@ -182,7 +187,7 @@ mod tests {
             "c.volumeMounts",
             r#"[{"name":"v","mountPath":"/v"},{"name":"v","mountPath":"/v"}]"#,
         );
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         check(&twice, &mut errors);
         assert_eq!(said(&errors), ["c.volumeMounts[1].mountPath: Invalid value: \"/v\": must be unique"]);
         errors.clear();

@@ -1,10 +1,10 @@
 //! Namespaces.
 
-use crate::api::field::{FieldError, Path, quoted};
-use crate::api::kinds::check::Node;
-use crate::api::kinds::{Again, Errors, FirstDeletion, KindRules, Occasion, PLAIN};
+use crate::api::field::{FieldError, FieldPath, quoted};
+use crate::api::kinds::field_value::FieldValue;
+use crate::api::kinds::{ErrorList, FirstDeletion, KindRules, PLAIN, Revalidation, WriteContext};
 use crate::api::value::Value;
-use crate::api::words::{NAMESPACE_FINALIZER, NAMESPACE_NAME_LABEL};
+use crate::api::well_known::{NAMESPACE_FINALIZER, NAMESPACE_NAME_LABEL};
 use crate::api::{meta, names};
 
 /// The rules of a Namespace.
@@ -17,7 +17,7 @@ pub const RULES: KindRules = KindRules {
     prepare_create,
     prepare_update,
     validate,
-    again: Again::Once,
+    revalidation: Revalidation::Once,
     validate_status,
     ..PLAIN
 };
@@ -31,7 +31,7 @@ fn default(namespace: &mut Value) {
 }
 
 /// A new namespace is active, and is not gone before its contents are.
-fn prepare_create(namespace: &mut Value, _: &Occasion<'_>) {
+fn prepare_create(namespace: &mut Value, _: &WriteContext<'_>) {
     default(namespace);
     let mut status = Value::object();
     status.set("phase", "Active");
@@ -45,7 +45,7 @@ fn prepare_create(namespace: &mut Value, _: &Occasion<'_>) {
 }
 
 /// The finalizers of the spec change through their own sub-resource alone.
-fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     meta::copy(new.entry("spec"), old.get("spec").unwrap_or(&Value::Null), "finalizers");
 }
 
@@ -60,14 +60,14 @@ fn terminate(namespace: &mut Value) {
 }
 
 /// Checks a namespace.
-fn validate(namespace: &Value, errors: &mut Errors) {
-    let finalizers = Node::of(namespace, "spec").child("finalizers");
+fn validate(namespace: &Value, errors: &mut ErrorList) {
+    let finalizers = FieldValue::of(namespace, "spec").child("finalizers");
     for finalizer in finalizers.items() {
         finalizer_name(finalizer.text(), &finalizers.path, errors);
     }
 }
 
-fn finalizer_name(name: &str, path: &Path, errors: &mut Errors) {
+fn finalizer_name(name: &str, path: &FieldPath, errors: &mut ErrorList) {
     meta::texts(errors, path, name, names::qualified_name(name));
     let known = [NAMESPACE_FINALIZER, meta::ORPHAN_FINALIZER, meta::FOREGROUND_FINALIZER];
     if !name.contains('/') && !known.contains(&name) {
@@ -77,32 +77,32 @@ fn finalizer_name(name: &str, path: &Path, errors: &mut Errors) {
 }
 
 /// Checks what the sub-resource `finalize` leaves.
-pub fn validate_finalize(new: &Value, errors: &mut Errors) {
-    for finalizer in Node::of(new, "spec").child("finalizers").items() {
+pub fn validate_finalize(new: &Value, errors: &mut ErrorList) {
+    for finalizer in FieldValue::of(new, "spec").child("finalizers").items() {
         finalizer_name(finalizer.text(), &finalizer.path, errors);
     }
 }
 
 /// The phase says whether the deletion has begun.
-fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
-    let phase = Node::of(new, "status").child("phase").text();
+fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
+    let phase = FieldValue::of(new, "status").child("phase").text();
     let (wanted, when) =
         if meta::is_terminating(new) { ("Terminating", "is not empty") } else { ("Active", "is empty") };
     if phase != wanted {
         let wrong = format!("may only be '{wanted}' if `deletionTimestamp` {when}");
-        errors.push(FieldError::invalid(&Path::new("status").child("Phase"), &quoted(phase), &wrong));
+        errors.push(FieldError::invalid(&FieldPath::new("status").child("Phase"), &quoted(phase), &wrong));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, object, occasion};
+    use super::super::super::testing::{context, each_change_refused, each_refused, object};
     use super::*;
 
     #[test]
     fn a_new_namespace_is_active_labelled_and_finalized() {
         let mut namespace = object(r#"{"metadata":{"name":"a"},"spec":{"finalizers":["x/y"]}}"#);
-        prepare_create(&mut namespace, &occasion(""));
+        prepare_create(&mut namespace, &context(""));
         let wanted = object(
             r#"{"metadata":{"name":"a","labels":{"kubernetes.io/metadata.name":"a"}},
                 "spec":{"finalizers":["x/y","kubernetes"]},"status":{"phase":"Active"}}"#,
@@ -126,7 +126,7 @@ mod tests {
                 "status.Phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty",
             )],
         );
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_finalize(&object(r#"{"spec":{"finalizers":["a b"]}}"#), &mut errors);
         assert_eq!(errors[0].path.to_string(), "spec.finalizers[0]");
     }

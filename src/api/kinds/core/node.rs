@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{address, resources};
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::check::{Node, mirror_first, present_mut};
-use crate::api::kinds::{Again, Errors, Feature, KindRules, Occasion, PLAIN, Warned};
+use crate::api::kinds::field_value::{FieldValue, mirror_first, present_mut};
+use crate::api::kinds::{ErrorList, Feature, KindRules, PLAIN, Revalidation, WarningList, WriteContext};
 use crate::api::names;
 use crate::api::value::Value;
 
@@ -20,7 +20,7 @@ pub const RULES: KindRules = KindRules {
     validate_status: validate_change,
     warn,
     validate,
-    again: Again::Once,
+    revalidation: Revalidation::Once,
     validate_update: validate_change,
     ..PLAIN
 };
@@ -37,21 +37,21 @@ fn default(node: &mut Value) {
 }
 
 /// A configuration that the server once handed to nodes is no longer taken.
-fn prepare_create(node: &mut Value, occasion: &Occasion<'_>) {
+fn prepare_create(node: &mut Value, context: &WriteContext<'_>) {
     if let Some(spec) = present_mut(node, "spec") {
         spec.remove("configSource");
     }
     if let Some(status) = present_mut(node, "status") {
         status.remove("config");
         // Not by the table: whoever reports on a node may still say it.
-        if !occasion.terms.has(Feature::SupplementalGroupsPolicy) {
+        if !context.features.has(Feature::SupplementalGroupsPolicy) {
             status.remove("features");
         }
     }
 }
 
 /// The same in an update, unless it was there before.
-fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     if old.at(&["spec", "configSource"]).is_none()
         && let Some(spec) = present_mut(new, "spec")
     {
@@ -60,7 +60,7 @@ fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
 }
 
 /// The same in a write of the status.
-fn prepare_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_status(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     if old.at(&["status", "config"]).is_none()
         && let Some(status) = present_mut(new, "status")
     {
@@ -69,14 +69,14 @@ fn prepare_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
 }
 
 /// Checks a node.
-fn validate(node: &Value, errors: &mut Errors) {
-    let spec = Node::of(node, "spec");
+fn validate(node: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(node, "spec");
     taints(&spec, errors);
     amounts(node, errors);
     if let Some(swap) = node.at(&["status", "nodeInfo", "swap", "capacity"]).and_then(Value::as_int)
         && swap <= 0
     {
-        let path = Path::new("metadata").child("nodeSwapStatus").child("capacity");
+        let path = FieldPath::new("metadata").child("nodeSwapStatus").child("capacity");
         errors.push(FieldError::invalid(&path, &swap.to_string(), "must be greater than zero"));
     }
     let Some(ranges) = spec.opt("podCIDRs") else { return };
@@ -99,10 +99,10 @@ fn validate(node: &Value, errors: &mut Errors) {
     }
 }
 
-fn taints(spec: &Node<'_>, errors: &mut Errors) {
+fn taints(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(list) = spec.opt("taints") else { return };
     let mut seen = BTreeSet::new();
-    for taint in list.named(Path::new("metadata").child("taints")).items() {
+    for taint in list.named(FieldPath::new("metadata").child("taints")).items() {
         taint.child("key").syntax(errors, names::qualified_name);
         let wrong = names::label_value(taint.str("value"));
         if !wrong.is_empty() {
@@ -123,20 +123,21 @@ fn taints(spec: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks what a node has and can give away.
-fn amounts(node: &Value, errors: &mut Errors) {
-    let status = Node::of(node, "status");
+fn amounts(node: &Value, errors: &mut ErrorList) {
+    let status = FieldValue::of(node, "status");
     for part in ["capacity", "allocatable"] {
         for (name, value) in status.read(part).fields().into_iter().flatten() {
-            let entry = Node { value, path: status.path.child(part).child(name) };
+            let entry = FieldValue { value, path: status.path.child(part).child(name) };
             resources::amount(name, &entry, errors);
         }
     }
 }
 
 /// Checks how a node changed, its status too: addresses of its pods and its machine are given once.
-pub fn validate_change(new: &Value, old: &Value, errors: &mut Errors) {
+pub fn validate_change(new: &Value, old: &Value, errors: &mut ErrorList) {
     amounts(new, errors);
-    let (spec, was, status) = (Node::of(new, "spec"), Node::of(old, "spec"), Node::of(new, "status"));
+    let (spec, was, status) =
+        (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"), FieldValue::of(new, "status"));
     let mut seen = BTreeSet::new();
     for one in status.child("addresses").items() {
         let (kind, address) = (one.str("type"), one.str("address"));
@@ -173,7 +174,7 @@ pub fn validate_change(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks where a node takes its configuration from, or took it from.
-fn config_source(source: &Node<'_>, in_status: bool, errors: &mut Errors) {
+fn config_source(source: &FieldValue<'_>, in_status: bool, errors: &mut ErrorList) {
     let Some(map) = source.opt("configMap") else {
         source.invalid(errors, "exactly one reference subfield must be non-nil");
         return;
@@ -202,7 +203,7 @@ fn config_source(source: &Node<'_>, in_status: bool, errors: &mut Errors) {
 }
 
 /// Warns about a node.
-fn warn(node: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn(node: &Value, _old: Option<&Value>, warned: &mut WarningList) {
     let Some(spec) = node.get("spec") else { return };
     if spec.get("configSource").is_some() {
         warned.push("spec.configSource: the feature is removed".to_owned());
@@ -211,7 +212,7 @@ fn warn(node: &Value, _old: Option<&Value>, warned: &mut Warned) {
         warned.push("spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned());
     }
     for (index, range) in spec.get("podCIDRs").map(Value::items).unwrap_or_default().iter().enumerate() {
-        let path = Path::new("spec").child("podCIDRs").index(index);
+        let path = FieldPath::new("spec").child("podCIDRs").index(index);
         address::warn_cidr(&path, range.as_str().unwrap_or_default(), warned);
     }
 }
@@ -305,14 +306,14 @@ mod tests {
 
     #[test]
     fn each_dubious_field_is_named() {
-        let mut warned = Warned::new();
+        let mut warned = WarningList::new();
         let node = object(r#"{"spec":{"externalID":"x","configSource":{},"podCIDRs":["10.0.0.1/24"]}}"#);
         warn(&node, None, &mut warned);
         assert_eq!(warned[0], "spec.configSource: the feature is removed");
         assert_eq!(warned[1], "spec.externalID: this field is deprecated, and is unused by Kubernetes");
         assert!(warned[2].starts_with("spec.podCIDRs[0]: CIDR value \"10.0.0.1/24\" is ambiguous"));
         let mut fresh = node;
-        prepare_create(&mut fresh, &crate::api::kinds::testing::occasion(""));
+        prepare_create(&mut fresh, &crate::api::kinds::testing::context(""));
         assert_eq!(fresh.at(&["spec", "configSource"]), None);
     }
 }

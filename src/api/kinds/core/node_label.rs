@@ -1,7 +1,7 @@
 //! Labels of nodes that have newer names: still accepted wherever nodes are selected, with a warning.
 
-use crate::api::field::Path;
-use crate::api::kinds::Warned;
+use crate::api::field::FieldPath;
+use crate::api::kinds::WarningList;
 use crate::api::names;
 use crate::api::value::Value;
 
@@ -48,7 +48,7 @@ pub fn deprecated(label: &str) -> Option<&'static str> {
 
 /// Warns about the labels of one term of a node selector. Where a term is only preferred, its values are not
 /// validated, so what could never match is warned about.
-pub fn warn_term(path: &Path, term: &Value, only_preferred: bool, warned: &mut Warned) {
+pub fn warn_term(path: &FieldPath, term: &Value, only_preferred: bool, warned: &mut WarningList) {
     let expressions = term.get("matchExpressions").map(Value::items).unwrap_or_default();
     for (index, expression) in expressions.iter().enumerate() {
         let at = || path.child("matchExpressions").index(index);
@@ -67,7 +67,7 @@ pub fn warn_term(path: &Path, term: &Value, only_preferred: bool, warned: &mut W
 }
 
 /// Warns about the labels of a selector of nodes that is written as a selector of labels.
-pub fn warn_selector(path: &Path, selector: Option<&Value>, warned: &mut Warned) {
+pub fn warn_selector(path: &FieldPath, selector: Option<&Value>, warned: &mut WarningList) {
     let Some(selector) = selector else { return };
     warn_term(path, selector, false, warned);
     for (label, _) in selector.get("matchLabels").and_then(Value::fields).into_iter().flatten() {
@@ -88,8 +88,8 @@ mod tests {
             r#"{"matchExpressions":[{"key":"beta.kubernetes.io/os","operator":"In","values":["-"]}],
                 "matchLabels":{"app.kubernetes.io/created-by":"x"}}"#,
         );
-        let mut warned = Warned::new();
-        warn_term(&Path::new("t"), &term, true, &mut warned);
+        let mut warned = WarningList::new();
+        warn_term(&FieldPath::new("t"), &term, true, &mut warned);
         assert_eq!(
             warned[0],
             "t.matchExpressions[0].key: beta.kubernetes.io/os is deprecated since v1.14; use \"kubernetes.io/os\" instead"
@@ -97,8 +97,8 @@ mod tests {
         assert!(
             warned[1].starts_with("t.matchExpressions[0].values[0]: - is invalid, a valid label must be")
         );
-        warned = Warned::new();
-        warn_selector(&Path::new("s"), Some(&term), &mut warned);
+        warned = WarningList::new();
+        warn_selector(&FieldPath::new("s"), Some(&term), &mut warned);
         assert_eq!(warned[1], "s.matchLabels.app.kubernetes.io/created-by: deprecated since v1.9");
         assert_eq!(stable_name("beta.kubernetes.io/arch"), Some("kubernetes.io/arch"));
     }

@@ -2,14 +2,15 @@
 
 use super::volume_source::{self, Owner, no_backsteps};
 use super::{affinity, node_label, volume_claim};
-use crate::api::field::{FieldError, Path};
+use crate::api::field::{FieldError, FieldPath};
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::check::{Node, fill, fill_text, present_mut, same};
+use crate::api::kinds::field_value::{FieldValue, fill, fill_text, present_mut, same};
 use crate::api::kinds::{
-    Again, BASE, Errors, Feature, KindRules, MetaAgain, Occasion, Warned, gated, quantity,
+    BASE, ErrorList, Feature, KindRules, MetaRevalidation, Revalidation, WarningList, WriteContext, gated,
+    nano_quantity,
 };
 use crate::api::value::Value;
-use crate::api::words::annotations::STORAGE_CLASS;
+use crate::api::well_known::annotations::STORAGE_CLASS;
 use crate::api::{meta, names};
 
 /// The rules of a PersistentVolume.
@@ -19,10 +20,10 @@ pub const RULES: KindRules = KindRules {
     prepare_create: prepare,
     prepare_status,
     validate,
-    again: Again::Once,
+    revalidation: Revalidation::Once,
     validate_update,
     warn,
-    meta_again: MetaAgain::WholeTwice,
+    meta_revalidation: MetaRevalidation::WholeTwice,
     ..BASE
 };
 
@@ -90,15 +91,15 @@ fn default(volume: &mut Value) {
 }
 
 /// A new volume waits for its claim.
-fn prepare(volume: &mut Value, occasion: &Occasion<'_>) {
+fn prepare(volume: &mut Value, context: &WriteContext<'_>) {
     let status = volume.entry("status");
     status.set("phase", "Pending");
-    status.set("lastPhaseTransitionTime", occasion.now);
+    status.set("lastPhaseTransitionTime", context.now);
 }
 
 /// Checks the class of attributes of a volume, which only drivers know.
-fn attributes(spec: &Node<'_>, errors: &mut Errors) {
-    let on = errors.terms().has(Feature::VolumeAttributesClass);
+fn attributes(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+    let on = errors.features().has(Feature::VolumeAttributesClass);
     let Some(class) = spec.opt(ATTRIBUTES).filter(|_| on) else { return };
     if class.is_empty() {
         class.required(errors, "an empty string is disallowed");
@@ -111,12 +112,12 @@ fn attributes(spec: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Which attributes a volume has can change, but not to none.
-fn attributes_update(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+fn attributes_update(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     let class = spec.child(ATTRIBUTES);
     if same(Some(class.value), Some(was.read(ATTRIBUTES))) {
         return;
     }
-    if !errors.terms().has(Feature::VolumeAttributesClass) {
+    if !errors.features().has(Feature::VolumeAttributesClass) {
         class
             .forbidden(errors, "update is forbidden when the VolumeAttributesClass feature gate is disabled");
     } else if was.has(ATTRIBUTES) && !class.is_set() {
@@ -125,7 +126,7 @@ fn attributes_update(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
 }
 
 /// A change of the phase is dated.
-fn prepare_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+fn prepare_status(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
     let was = old.get("status").cloned().unwrap_or_default();
     let status = new.entry("status");
     let time = "lastPhaseTransitionTime";
@@ -134,25 +135,25 @@ fn prepare_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
             meta::copy(status, &was, time);
         }
     } else if status.get(time).is_none() || status.get(time) == was.get(time) {
-        status.set(time, occasion.now);
+        status.set(time, context.now);
     }
 }
 
 /// Checks a volume.
-fn validate(volume: &Value, errors: &mut Errors) {
-    validate_spec(&Node::of(volume, "spec"), meta::name(volume), errors);
+fn validate(volume: &Value, errors: &mut ErrorList) {
+    validate_spec(&FieldValue::of(volume, "spec"), meta::name(volume), errors);
     mount_options(volume, errors);
 }
 
-fn mount_options(volume: &Value, errors: &mut Errors) {
+fn mount_options(volume: &Value, errors: &mut ErrorList) {
     let takes = WITH_MOUNT_OPTIONS.iter().any(|kind| volume.at(&["spec", kind]).is_some());
     if meta::of(volume).at(&["annotations", MOUNT_OPTIONS]).is_some() && !takes {
-        let path = Path::new("metadata").child("annotations").child(MOUNT_OPTIONS);
+        let path = FieldPath::new("metadata").child("annotations").child(MOUNT_OPTIONS);
         errors.push(FieldError::forbidden(&path, "may not specify mount options for this volume type"));
     }
 }
 
-fn validate_spec(spec: &Node<'_>, name: &str, errors: &mut Errors) {
+fn validate_spec(spec: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
     let modes = spec.child("accessModes");
     modes.need(errors);
     volume_claim::access_modes(&modes, errors);
@@ -179,9 +180,9 @@ fn validate_spec(spec: &Node<'_>, name: &str, errors: &mut Errors) {
 
 /// Checks a volume that stands inside of another object, where no claim can find it: it is one of a driver, and nothing is
 /// said of it that only a claim would ask for.
-pub fn validate_inline(spec: &Node<'_>, errors: &mut Errors) {
+pub fn validate_inline(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     const NOT_INLINE: &str = "may not be specified in the context of inline volumes";
-    let forbidden = |field: &str, errors: &mut Errors| {
+    let forbidden = |field: &str, errors: &mut ErrorList| {
         if !spec.child(field).is_empty() || (spec.has(field) && field != "capacity") {
             spec.child(field).forbidden(errors, NOT_INLINE);
         }
@@ -223,10 +224,10 @@ fn cleans_to_root(path: &str) -> bool {
     path.starts_with('/') && depth == 0
 }
 
-fn capacity(capacity: &Node<'_>, errors: &mut Errors) {
+fn capacity(capacity: &FieldValue<'_>, errors: &mut ErrorList) {
     capacity.need(errors);
     let shown = if capacity.is_set() {
-        quantity::shown_list(capacity.value)
+        nano_quantity::shown_list(capacity.value)
     } else {
         "core.ResourceList(nil)".to_owned()
     };
@@ -242,7 +243,7 @@ fn capacity(capacity: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn source(spec: &Node<'_>, name: &str, errors: &mut Errors) {
+fn source(spec: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
     let mut found = false;
     for kind in SOURCES {
         let Some(source) = spec.opt(kind) else { continue };
@@ -270,18 +271,18 @@ fn source(spec: &Node<'_>, name: &str, errors: &mut Errors) {
 }
 
 /// Checks a changed volume: what it is made of stays.
-fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_spec(&Node::of(new, "spec"), meta::name(new), errors);
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    validate_spec(&FieldValue::of(new, "spec"), meta::name(new), errors);
+    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
     let changed = SOURCES.iter().any(|kind| {
         let (new, old) = (spec.value.get(kind), was.value.get(kind));
         if *kind == "csi" { !same_csi(new, old) } else { !same(new, old) || new.is_some() != old.is_some() }
     });
     if changed {
-        let path = Path::new("spec").child("persistentvolumesource");
+        let path = FieldPath::new("spec").child("persistentvolumesource");
         errors.push(FieldError::forbidden(&path, "spec.persistentvolumesource is immutable after creation"));
     }
-    spec.child("volumeMode").named(Path::new("volumeMode")).unchanged(&was.child("volumeMode"), errors);
+    spec.child("volumeMode").named(FieldPath::new("volumeMode")).unchanged(&was.child("volumeMode"), errors);
     if let Some(nodes) = was.opt("nodeAffinity")
         && !same(
             Some(&with_stable_labels(nodes.value, spec.read("nodeAffinity"))),
@@ -289,7 +290,7 @@ fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
         )
     {
         let wrong = "field is immutable, except for updating from beta label to GA";
-        spec.child("nodeAffinity").named(Path::new("nodeAffinity")).invalid(errors, wrong);
+        spec.child("nodeAffinity").named(FieldPath::new("nodeAffinity")).invalid(errors, wrong);
     }
     attributes_update(&spec, &was, errors);
 }
@@ -317,7 +318,8 @@ fn with_stable_labels(old: &Value, new: &Value) -> Value {
     for (term, wanted) in list.iter_mut().zip(wanted.items()) {
         for part in ["matchExpressions", "matchFields"] {
             let wanted = wanted.get(part).map(Value::items).unwrap_or_default();
-            for (expression, wanted) in crate::api::kinds::check::items_mut(term, part).iter_mut().zip(wanted)
+            for (expression, wanted) in
+                crate::api::kinds::field_value::items_mut(term, part).iter_mut().zip(wanted)
             {
                 let key = wanted.str("key");
                 // One without a name is refused for that alone.
@@ -331,14 +333,14 @@ fn with_stable_labels(old: &Value, new: &Value) -> Value {
 }
 
 /// Warns about a volume.
-fn warn(volume: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn(volume: &Value, _old: Option<&Value>, warned: &mut WarningList) {
     let annotations = [
         (STORAGE_CLASS, "deprecated since v1.8; use \"storageClassName\" attribute instead"),
         (MOUNT_OPTIONS, "deprecated since v1.31; use \"mountOptions\" attribute instead"),
     ];
     for (key, words) in annotations {
         if meta::of(volume).at(&["annotations", key]).is_some() {
-            warned.push(format!("{}: {words}", Path::new("metadata").child("annotations").key(key)));
+            warned.push(format!("{}: {words}", FieldPath::new("metadata").child("annotations").key(key)));
         }
     }
     let Some(spec) = volume.get("spec") else { return };
@@ -352,7 +354,7 @@ fn warn(volume: &Value, _old: Option<&Value>, warned: &mut Warned) {
     let terms =
         spec.at(&["nodeAffinity", "required", "nodeSelectorTerms"]).map(Value::items).unwrap_or_default();
     for (index, term) in terms.iter().enumerate() {
-        let path = Path::new("spec").child("nodeAffinity").child("required").child("nodeSelectorTerms");
+        let path = FieldPath::new("spec").child("nodeAffinity").child("required").child("nodeSelectorTerms");
         node_label::warn_term(&path.index(index), term, false, warned);
     }
     for (field, shown, words) in DEAD {
@@ -401,7 +403,7 @@ mod tests {
                 ),
             ],
         );
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate(&with(&base(), "spec.capacity.storage", r#""-1""#), &mut errors);
         assert_eq!(
             said(&errors),
@@ -450,7 +452,7 @@ mod tests {
             "spec.nodeAffinity.required.nodeSelectorTerms.0.matchExpressions.0.key",
             r#""kubernetes.io/os""#,
         );
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_update(&renamed, &base, &mut errors);
         assert_eq!(said(&errors), Vec::<String>::new());
         let csi =
@@ -461,7 +463,7 @@ mod tests {
         validate_update(&csi, &grown, &mut errors);
         assert_eq!(errors.len(), 1);
         let key = "spec.nodeAffinity.required.nodeSelectorTerms.0.matchExpressions.0.key";
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_update(&with(&base, key, r#""""#), &base, &mut errors);
         assert!(!errors.is_empty() && !said(&errors).concat().contains("immutable"), "{:?}", said(&errors));
     }
@@ -482,7 +484,7 @@ mod tests {
             ("spec.storageos", "{}", "spec.storageOS: deprecated in v1.22, non-functional in v1.25+"),
         ];
         for (path, json, wanted) in table {
-            let mut warned = Warned::new();
+            let mut warned = WarningList::new();
             warn(&with(&base(), path, json), None, &mut warned);
             assert_eq!(warned, [wanted], "{path}");
         }

@@ -1,13 +1,15 @@
 //! Pods: what a new one is given, and what it must be like.
 
 use super::{container, pod_change, pod_default, pod_meta, pod_resources, pod_spec, pod_status, pod_warn};
-use crate::api::field::{FieldError, Path};
-use crate::api::kinds::check::{Node, items_mut, present_mut, same};
-use crate::api::kinds::quantity::Amount;
-use crate::api::kinds::{COUNTED, Errors, Feature, KindRules, Occasion, StatusMeta, Warned, gated};
+use crate::api::field::{FieldError, FieldPath};
+use crate::api::kinds::field_value::{FieldValue, items_mut, present_mut, same};
+use crate::api::kinds::nano_quantity::NanoQuantity;
+use crate::api::kinds::{
+    COUNTED, ErrorList, Feature, KindRules, StatusMeta, WarningList, WriteContext, gated,
+};
 use crate::api::meta;
 use crate::api::value::Value;
-use crate::api::words::annotations::{APPARMOR, MIRROR};
+use crate::api::well_known::annotations::{APPARMOR, MIRROR};
 
 /// The rules of a Pod.
 pub const RULES: KindRules = KindRules {
@@ -31,10 +33,10 @@ pub const RULES: KindRules = KindRules {
 const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// A new pod is pending, and what it asks for decides who is thrown out first.
-fn prepare_create(pod: &mut Value, occasion: &Occasion<'_>) {
+fn prepare_create(pod: &mut Value, context: &WriteContext<'_>) {
     let mut status = Value::object();
     status.set("phase", "Pending");
-    status.set("qosClass", quality(pod, occasion.terms.has(Feature::PodLevelResources)));
+    status.set("qosClass", quality(pod, context.features.has(Feature::PodLevelResources)));
     if pod.at(&["spec", "schedulingGates"]).is_some_and(|gates| !gates.items().is_empty()) {
         let mut condition = Value::object();
         condition.set("type", "PodScheduled");
@@ -42,7 +44,7 @@ fn prepare_create(pod: &mut Value, occasion: &Occasion<'_>) {
         condition.set("reason", "SchedulingGated");
         condition.set("message", "Scheduling is blocked due to non-empty scheduling gates");
         condition.set("lastProbeTime", Value::Null);
-        condition.set("lastTransitionTime", occasion.now);
+        condition.set("lastTransitionTime", context.now);
         status.set("conditions", vec![condition]);
     }
     pod.set("status", status);
@@ -130,7 +132,7 @@ fn name_profiles(pod: &mut Value) {
 }
 
 /// An annotation that no field repeats still counts, but its writer should know the field.
-pub fn warn_given(pod: &Value, warned: &mut Warned) {
+pub fn warn_given(pod: &Value, warned: &mut WarningList) {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let Some(annotations) = annotations(pod).fields() else { return };
     if spec.at(&["os", "name"]).and_then(Value::as_str) == Some("windows") {
@@ -165,8 +167,8 @@ pub fn quality(pod: &Value, as_whole: bool) -> &'static str {
     let (mut asks, mut guaranteed, mut any) = (false, true, false);
     for resources in whole.into_iter().chain(containers().filter(|_| whole.is_none())) {
         any = true;
-        let amount = |kind: &str, name: &str| -> Option<Amount> {
-            let amount = resources.at(&[kind, name]).and_then(Amount::of);
+        let amount = |kind: &str, name: &str| -> Option<NanoQuantity> {
+            let amount = resources.at(&[kind, name]).and_then(NanoQuantity::of);
             amount.filter(|amount| !amount.is_zero())
         };
         for name in ["cpu", "memory"] {
@@ -188,13 +190,13 @@ pub fn annotations(object: &Value) -> &Value {
 }
 
 /// Where the annotations of an object stand.
-pub fn annotations_path() -> Path {
-    Path::new("metadata").child("annotations")
+pub fn annotations_path() -> FieldPath {
+    FieldPath::new("metadata").child("annotations")
 }
 
 /// Checks what new and changed pods have in common.
-pub fn validate_any(pod: &Value, errors: &mut Errors) {
-    let spec = Node::of(pod, "spec");
+pub fn validate_any(pod: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(pod, "spec");
     let own = annotations(pod);
     if own.fields().is_some() {
         pod_meta::validate(own, &spec, &annotations_path(), errors);
@@ -202,7 +204,7 @@ pub fn validate_any(pod: &Value, errors: &mut Errors) {
     if own.get(MIRROR).is_some() {
         let why = "static pods do not support resource claims";
         let claims = spec.read("resourceClaims").items();
-        claims.iter().for_each(|_| errors.push(FieldError::forbidden(&Path::nameless(), why)));
+        claims.iter().for_each(|_| errors.push(FieldError::forbidden(&FieldPath::nameless(), why)));
     }
     pod_spec::validate(&spec, Some(meta::name(pod)), errors);
     if spec.str("serviceAccountName").is_empty() {
@@ -225,9 +227,9 @@ pub fn validate_any(pod: &Value, errors: &mut Errors) {
 }
 
 /// Checks a new pod.
-fn validate(pod: &Value, errors: &mut Errors) {
+fn validate(pod: &Value, errors: &mut ErrorList) {
     validate_any(pod, errors);
-    let spec = Node::of(pod, "spec");
+    let spec = FieldValue::of(pod, "spec");
     if !spec.child("ephemeralContainers").is_empty() {
         spec.child("ephemeralContainers").forbidden(errors, "cannot be set on create");
     }
@@ -239,13 +241,13 @@ fn validate(pod: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed pod.
-fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     pod_change::validate(new, old, errors);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object, occasion};
+    use super::super::super::testing::{context, each_refused, object};
     use super::*;
 
     fn base() -> Value {
@@ -298,7 +300,7 @@ mod tests {
             let mut pod = base();
             pod.entry("spec")
                 .set("containers", object(&format!(r#"[{{"name":"c","resources":{resources}}}]"#)));
-            prepare_create(&mut pod, &occasion(""));
+            prepare_create(&mut pod, &context(""));
             assert_eq!(pod.at(&["status", "qosClass"]), Some(&Value::from(wanted)), "{resources}");
             assert_eq!(pod.at(&["status", "phase"]), Some(&Value::from("Pending")));
         }
@@ -307,7 +309,7 @@ mod tests {
     #[test]
     fn a_pod_that_is_held_back_says_since_when() {
         let mut pod = object(r#"{"spec":{"schedulingGates":[{"name":"g"}]}}"#);
-        prepare_create(&mut pod, &occasion("2024-01-01T00:00:00Z"));
+        prepare_create(&mut pod, &context("2024-01-01T00:00:00Z"));
         let conditions = pod.at(&["status", "conditions"]).unwrap().items();
         assert_eq!(conditions[0].str("reason"), "SchedulingGated");
         assert_eq!(conditions[0].str("lastTransitionTime"), "2024-01-01T00:00:00Z");
@@ -320,11 +322,11 @@ mod tests {
                 "requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"z","labelSelector":{},
                     "matchLabelKeys":["a","c"],"mismatchLabelKeys":["b"]}]}}}}"#,
         );
-        prepare_create(&mut pod, &occasion(""));
-        let terms =
+        prepare_create(&mut pod, &context(""));
+        let features =
             pod.at(&["spec", "affinity", "podAffinity", "requiredDuringSchedulingIgnoredDuringExecution"]);
         let selector =
-            terms.and_then(|terms| terms.items().first()).and_then(|term| term.get("labelSelector"));
+            features.and_then(|features| features.items().first()).and_then(|term| term.get("labelSelector"));
         let wanted = object(
             r#"{"matchExpressions":[{"key":"a","operator":"In","values":["1"]},{"key":"b","operator":"NotIn","values":["2"]}]}"#,
         );
@@ -342,7 +344,7 @@ mod tests {
         let mut by_note = object(&format!(
             r#"{{"metadata":{{"annotations":{{"{key}":"unconfined"}}}},"spec":{{"containers":[{{"name":"c"}}]}}}}"#
         ));
-        let mut warned = Warned::new();
+        let mut warned = WarningList::new();
         warn_given(&by_note, &mut warned);
         let wanted = format!(
             "metadata.annotations[{key}]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
@@ -356,7 +358,7 @@ mod tests {
             Some(&Value::from("Unconfined"))
         );
         // Once the field says the same, there is nothing to tell.
-        let mut warned = Warned::new();
+        let mut warned = WarningList::new();
         warn_given(&by_note, &mut warned);
         assert!(warned.is_empty());
     }

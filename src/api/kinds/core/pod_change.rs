@@ -7,12 +7,12 @@ use super::affinity::REQUIRED;
 use super::container::trimmed_image;
 use super::pod::{annotations, annotations_path, quality, validate_any};
 use super::{pod_meta, pod_spec};
-use crate::api::field::{FieldError, Path, quoted};
-use crate::api::kinds::Errors;
-use crate::api::kinds::check::{Node, items_mut, present_mut, same, shown_map};
+use crate::api::field::{FieldError, FieldPath, quoted};
+use crate::api::kinds::ErrorList;
+use crate::api::kinds::field_value::{FieldValue, items_mut, present_mut, same, shown_map};
 use crate::api::meta;
 use crate::api::value::Value;
-use crate::api::words::annotations::MIRROR;
+use crate::api::well_known::annotations::MIRROR;
 
 const CHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
     `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
@@ -20,10 +20,10 @@ const CHANGEABLE: &str = "pod updates may not change fields other than `spec.con
 const ONLY_AMOUNTS: &str = "only cpu and memory resources are mutable";
 
 /// Checks a changed pod.
-pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
+pub fn validate(new: &Value, old: &Value, errors: &mut ErrorList) {
     validate_any(new, errors);
     annotation_changes(new, old, errors);
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
     for list in ["containers", "initContainers"] {
         let containers = spec.child(list);
         if containers.len() != was.read(list).items().len() {
@@ -53,9 +53,9 @@ pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks the annotations and how they changed.
-pub fn annotation_changes(new: &Value, old: &Value, errors: &mut Errors) {
+pub fn annotation_changes(new: &Value, old: &Value, errors: &mut ErrorList) {
     pod_meta::validate_change(annotations(new), annotations(old), &annotations_path(), errors);
-    pod_meta::validate(annotations(new), &Node::of(new, "spec"), &annotations_path(), errors);
+    pod_meta::validate(annotations(new), &FieldValue::of(new, "spec"), &annotations_path(), errors);
 }
 
 /// The new spec with all that may change put back.
@@ -79,7 +79,7 @@ fn with_changeable_of(new: &Value, old: &Value) -> Value {
 }
 
 /// Deadlines may only come nearer. Answers whether the rest is worth looking at.
-fn deadline(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) -> bool {
+fn deadline(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) -> bool {
     let deadline = spec.child("activeDeadlineSeconds");
     match (deadline.int(), was.read("activeDeadlineSeconds").as_int()) {
         (Some(new), _) if !(0..=i64::from(i32::MAX)).contains(&new) => {
@@ -98,7 +98,7 @@ fn deadline(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) -> bool {
     }
 }
 
-fn tolerations(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+fn tolerations(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     let list = spec.child("tolerations");
     fn fixed(one: &Value) -> [&str; 4] {
         ["key", "operator", "value", "effect"].map(|field| one.str(field))
@@ -112,7 +112,7 @@ fn tolerations(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
 }
 
 /// What holds a pod back may only be taken away.
-fn gates(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+fn gates(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     let known: BTreeSet<&str> =
         was.read("schedulingGates").items().iter().map(|gate| gate.str("name")).collect();
     for gate in spec.child("schedulingGates").items() {
@@ -125,7 +125,7 @@ fn gates(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
 }
 
 /// While a pod is held back, where it may run can be narrowed.
-fn gated_placement(rest: &mut Value, spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+fn gated_placement(rest: &mut Value, spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     let (new, old) = (spec.child("nodeSelector"), was.read("nodeSelector"));
     if !same(Some(new.value), Some(old)) {
         if old.fields().into_iter().flatten().any(|(key, value)| new.value.get(key) != Some(value)) {
@@ -152,17 +152,17 @@ fn gated_placement(rest: &mut Value, spec: &Node<'_>, was: &Node<'_>, errors: &m
 }
 
 /// Checks that required terms about nodes only got more requirements.
-fn narrowed(nodes: &Node<'_>, before: Option<&Value>, errors: &mut Errors) {
+fn narrowed(nodes: &FieldValue<'_>, before: Option<&Value>, errors: &mut ErrorList) {
     let Some(old) = before.and_then(|before| before.at(&[REQUIRED, "nodeSelectorTerms"])) else { return };
-    let terms = nodes.child(REQUIRED).child("nodeSelectorTerms");
+    let features = nodes.child(REQUIRED).child("nodeSelectorTerms");
     let old = old.items();
-    if !old.is_empty() && terms.len() != old.len() {
-        let shown = format!("[]core.NodeSelectorTerm{}", if terms.is_empty() { "(nil)" } else { "{}" });
+    if !old.is_empty() && features.len() != old.len() {
+        let shown = format!("[]core.NodeSelectorTerm{}", if features.is_empty() { "(nil)" } else { "{}" });
         let wrong = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
-        errors.push(FieldError::invalid(&terms.path, &shown, wrong));
+        errors.push(FieldError::invalid(&features.path, &shown, wrong));
         return;
     }
-    for (term, old) in terms.items().zip(old) {
+    for (term, old) in features.items().zip(old) {
         let part = |holder: &Value, field: &str| holder.get(field).cloned().unwrap_or_default();
         let fields = ["matchExpressions", "matchFields"];
         let was_empty = fields.iter().all(|field| part(old, field).items().is_empty());
@@ -198,18 +198,18 @@ fn keep_all_but_metadata(new: &mut Value, old: &Value) {
 }
 
 /// Checks containers that are added for debugging: they stay for ever.
-pub fn validate_ephemeral(new: &Value, old: &Value, errors: &mut Errors) {
+pub fn validate_ephemeral(new: &Value, old: &Value, errors: &mut ErrorList) {
     if annotations(old).get(MIRROR).is_some() {
         errors.clear();
         errors.push(FieldError::forbidden(
-            &Path::nameless(),
+            &FieldPath::nameless(),
             "static pods do not support ephemeral containers",
         ));
         return;
     }
     validate_any(new, errors);
     annotation_changes(new, old, errors);
-    let list = Node::of(new, "spec").child("ephemeralContainers");
+    let list = FieldValue::of(new, "spec").child("ephemeralContainers");
     for was in old.at(&["spec", "ephemeralContainers"]).map(Value::items).unwrap_or_default() {
         let name = quoted(was.str("name"));
         match list.value.items().iter().rfind(|one| one.str("name") == was.str("name")) {
@@ -259,7 +259,7 @@ pub fn prepare_resize(new: &mut Value, old: &Value) {
 }
 
 /// Checks new amounts for the containers of a pod.
-pub fn validate_resize(new: &Value, old: &Value, errors: &mut Errors) {
+pub fn validate_resize(new: &Value, old: &Value, errors: &mut ErrorList) {
     let as_whole = |pod: &Value| {
         ["requests", "limits"].iter().any(|field| pod.at(&["spec", "resources", field]).is_some())
     };
@@ -274,11 +274,11 @@ pub fn validate_resize(new: &Value, old: &Value, errors: &mut Errors) {
     };
     if let Some(why) = refused {
         errors.clear();
-        errors.push(FieldError::forbidden(&Path::nameless(), why));
+        errors.push(FieldError::forbidden(&FieldPath::nameless(), why));
         return;
     }
     validate_any(new, errors);
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
     let class = old.at(&["status", "qosClass"]).and_then(Value::as_str).filter(|class| !class.is_empty());
     if class.unwrap_or_else(|| quality(old, false)) != quality(new, false) {
         let shown = quoted(new.at(&["status", "qosClass"]).and_then(Value::as_str).unwrap_or_default());
@@ -300,7 +300,7 @@ pub fn validate_resize(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-fn same_containers(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) -> bool {
+fn same_containers(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) -> bool {
     let before = errors.len();
     for field in ["containers", "initContainers"] {
         let (new, old) = (spec.child(field), was.read(field).items());
@@ -361,7 +361,7 @@ fn only_amounts_differ(new: &Value, old: &Value) -> bool {
     same(Some(&bare(new)), Some(&bare(old)))
 }
 
-fn amounts(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+fn amounts(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     for field in ["initContainers", "containers"] {
         for (new, old) in spec.child(field).items().zip(was.read(field).items()) {
             if field == "containers" || is_sidecar(old) {
@@ -385,7 +385,7 @@ fn amounts(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn one_resize(new: &Node<'_>, old: &Value, errors: &mut Errors) {
+fn one_resize(new: &FieldValue<'_>, old: &Value, errors: &mut ErrorList) {
     let resources = new.child("resources");
     for part in ["requests", "limits"] {
         let now = resources.child(part);
@@ -404,7 +404,7 @@ fn one_resize(new: &Node<'_>, old: &Value, errors: &mut Errors) {
     }
     let now = resources.child("limits").child("memory");
     let before = old.at(&["resources", "limits", "memory"]);
-    let before = before.map(|value| Node { value, path: Path::root() }.amount());
+    let before = before.map(|value| FieldValue { value, path: FieldPath::root() }.amount());
     let done = match (now.amount(), before) {
         (Some(now), Some(Some(before))) if now < before => "decreased",
         (Some(_), None) => "added",

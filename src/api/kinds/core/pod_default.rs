@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::image;
-use crate::api::kinds::check::{fill, fill_text, items_mut, mirror_first, present_mut};
-use crate::api::kinds::{Feature, Terms};
+use crate::api::kinds::field_value::{fill, fill_text, items_mut, mirror_first, present_mut};
+use crate::api::kinds::{EnabledFeatures, Feature};
 use crate::api::value::Value;
 
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
@@ -96,12 +96,12 @@ pub fn drop_empty_labels(spec: &mut Value) {
 }
 
 /// Where volumes cannot be images, those that are go with all that mounts them, unless there were such volumes before.
-pub fn drop_image_volumes(spec: &mut Value, was: Option<&Value>, terms: Terms) {
+pub fn drop_image_volumes(spec: &mut Value, was: Option<&Value>, features: EnabledFeatures) {
     fn images(spec: &Value) -> impl Iterator<Item = &Value> {
         let volumes = spec.get("volumes").map(Value::items).unwrap_or_default();
         volumes.iter().filter(|volume| volume.get("image").is_some())
     }
-    if terms.has(Feature::ImageVolume) || was.is_some_and(|was| images(was).next().is_some()) {
+    if features.has(Feature::ImageVolume) || was.is_some_and(|was| images(was).next().is_some()) {
         return;
     }
     let images: BTreeSet<String> = images(spec).map(|volume| volume.str("name").to_owned()).collect();
@@ -230,19 +230,19 @@ mod tests {
             r#"{"volumes":[{"name":"i","image":{"reference":"x"}},{"name":"e","emptyDir":{}}],
                 "containers":[{"name":"c","volumeMounts":[{"name":"i"}]},{"name":"d","volumeMounts":[{"name":"e"}]}]}"#,
         );
-        let after = |was: Option<&Value>, terms| {
+        let after = |was: Option<&Value>, features| {
             let mut spec = spec.clone();
-            drop_image_volumes(&mut spec, was, terms);
+            drop_image_volumes(&mut spec, was, features);
             spec
         };
         let wanted = object(
             r#"{"volumes":[{"name":"e","emptyDir":{}}],
                 "containers":[{"name":"c"},{"name":"d","volumeMounts":[{"name":"e"}]}]}"#,
         );
-        assert_eq!(after(None, Terms::RELEASE), wanted);
-        assert_eq!(after(Some(&wanted), Terms::RELEASE), wanted);
-        assert_eq!(after(Some(&spec), Terms::RELEASE), spec);
-        assert_eq!(after(None, Terms::RELEASE.with(Feature::ImageVolume)), spec);
+        assert_eq!(after(None, EnabledFeatures::RELEASE), wanted);
+        assert_eq!(after(Some(&wanted), EnabledFeatures::RELEASE), wanted);
+        assert_eq!(after(Some(&spec), EnabledFeatures::RELEASE), spec);
+        assert_eq!(after(None, EnabledFeatures::RELEASE.with(Feature::ImageVolume)), spec);
     }
 
     #[test]

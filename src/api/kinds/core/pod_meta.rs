@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::pod_spec;
 use super::volume_source::local_path;
-use crate::api::field::{FieldError, Path, quoted};
-use crate::api::kinds::check::Node;
-use crate::api::kinds::{Errors, Feature};
+use crate::api::field::{FieldError, FieldPath, quoted};
+use crate::api::kinds::field_value::FieldValue;
+use crate::api::kinds::{ErrorList, Feature};
 use crate::api::value::Value;
-use crate::api::words::annotations::{APPARMOR, MIRROR, SECCOMP_CONTAINER, SECCOMP_POD};
+use crate::api::well_known::annotations::{APPARMOR, MIRROR, SECCOMP_CONTAINER, SECCOMP_POD};
 
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
@@ -25,16 +25,17 @@ pub fn has_bad_cost(annotations: &Value) -> bool {
 }
 
 /// Checks the annotations that mean something to pods.
-pub fn validate(annotations: &Value, spec: &Node<'_>, path: &Path, errors: &mut Errors) {
+pub fn validate(annotations: &Value, spec: &FieldValue<'_>, path: &FieldPath, errors: &mut ErrorList) {
     if annotations.fields().is_none_or(|fields| fields.is_empty()) {
         return;
     }
-    let at = |key: &str| Node { value: annotations.get(key).unwrap_or(&Value::Null), path: path.key(key) };
+    let at =
+        |key: &str| FieldValue { value: annotations.get(key).unwrap_or(&Value::Null), path: path.key(key) };
     if annotations.get(MIRROR).is_some() && spec.str("nodeName").is_empty() {
         at(MIRROR).invalid(errors, "must set spec.nodeName if mirror pod annotation is set");
     }
     tolerations(annotations.str(TOLERATIONS), path, errors);
-    if has_bad_cost(annotations) && errors.terms().has(Feature::PodDeletionCost) {
+    if has_bad_cost(annotations) && errors.features().has(Feature::PodDeletionCost) {
         at(DELETION_COST).invalid(errors, "must be a 32bit integer");
     }
     if annotations.get(SECCOMP_POD).is_some() {
@@ -42,7 +43,7 @@ pub fn validate(annotations: &Value, spec: &Node<'_>, path: &Path, errors: &mut 
     }
     for (key, value) in annotations.fields().into_iter().flatten() {
         if key.starts_with(SECCOMP_CONTAINER) {
-            seccomp_name(&Node { value, path: path.child(key) }, errors);
+            seccomp_name(&FieldValue { value, path: path.child(key) }, errors);
         }
     }
     let known: BTreeSet<&str> = KINDS_OF_CONTAINERS
@@ -52,13 +53,13 @@ pub fn validate(annotations: &Value, spec: &Node<'_>, path: &Path, errors: &mut 
         .collect();
     for (key, value) in annotations.fields().into_iter().flatten() {
         if let Some(container) = key.strip_prefix(APPARMOR) {
-            apparmor_name(container, &Node { value, path: path.key(key) }, &known, errors);
+            apparmor_name(container, &FieldValue { value, path: path.key(key) }, &known, errors);
         }
     }
 }
 
 /// Checks the tolerations of a time when they were an annotation.
-fn tolerations(text: &str, path: &Path, errors: &mut Errors) {
+fn tolerations(text: &str, path: &FieldPath, errors: &mut ErrorList) {
     if text.is_empty() {
         return;
     }
@@ -66,7 +67,7 @@ fn tolerations(text: &str, path: &Path, errors: &mut Errors) {
         Ok(list) => {
             let list: Vec<Value> = list.iter().map(toleration).collect();
             let list = Value::Array(list);
-            pod_spec::tolerations(&Node { value: &list, path: path.child(TOLERATIONS) }, errors);
+            pod_spec::tolerations(&FieldValue { value: &list, path: path.child(TOLERATIONS) }, errors);
         }
         Err(wrong) => errors.push(FieldError::invalid(path, &quoted(TOLERATIONS), &wrong.to_string())),
     }
@@ -84,20 +85,20 @@ fn toleration(fields: &BTreeMap<String, serde_json::Value>) -> Value {
     toleration
 }
 
-fn seccomp_name(node: &Node<'_>, errors: &mut Errors) {
+fn seccomp_name(node: &FieldValue<'_>, errors: &mut ErrorList) {
     match node.text() {
         "runtime/default" | "docker/default" | "unconfined" => {}
         text => match text.strip_prefix(LOCALHOST) {
             Some(file) => {
                 let file = Value::from(file);
-                local_path(&Node { value: &file, path: node.path.clone() }, errors);
+                local_path(&FieldValue { value: &file, path: node.path.clone() }, errors);
             }
             None => node.invalid_text(errors, "must be a valid seccomp profile"),
         },
     }
 }
 
-fn apparmor_name(container: &str, node: &Node<'_>, known: &BTreeSet<&str>, errors: &mut Errors) {
+fn apparmor_name(container: &str, node: &FieldValue<'_>, known: &BTreeSet<&str>, errors: &mut ErrorList) {
     if !known.contains(container) {
         errors.push(FieldError::invalid(&node.path, &quoted(container), "container not found"));
     }
@@ -136,7 +137,7 @@ pub fn profile_of(name: &str) -> Option<Value> {
 }
 
 /// Checks that annotations and fields that mean the same say the same.
-pub fn agree(annotations: &Value, spec: &Node<'_>, errors: &mut Errors) {
+pub fn agree(annotations: &Value, spec: &FieldValue<'_>, errors: &mut ErrorList) {
     if annotations.fields().is_none_or(|fields| fields.is_empty()) {
         return;
     }
@@ -145,7 +146,7 @@ pub fn agree(annotations: &Value, spec: &Node<'_>, errors: &mut Errors) {
     {
         same_profile("seccomp", &profile, profile.value, name.as_str().unwrap_or_default(), errors);
     }
-    let each = |prefix: &str, check: &mut dyn FnMut(&Node<'_>, &str)| {
+    let each = |prefix: &str, check: &mut dyn FnMut(&FieldValue<'_>, &str)| {
         for list in KINDS_OF_CONTAINERS.iter().filter_map(|kind| spec.opt(kind)) {
             for container in list.items() {
                 let key = format!("{prefix}{}", container.str("name"));
@@ -171,7 +172,7 @@ pub fn agree(annotations: &Value, spec: &Node<'_>, errors: &mut Errors) {
     });
 }
 
-fn same_profile(what: &str, place: &Node<'_>, profile: &Value, name: &str, errors: &mut Errors) {
+fn same_profile(what: &str, place: &FieldValue<'_>, profile: &Value, name: &str, errors: &mut ErrorList) {
     let type_differs = || format!("{what} type in annotation and field must match");
     match profile.str("type") {
         "Unconfined" if name != "unconfined" => place.child("type").forbidden(errors, &type_differs()),
@@ -191,7 +192,7 @@ fn same_profile(what: &str, place: &Node<'_>, profile: &Value, name: &str, error
 }
 
 /// Checks that an update leaves the annotations alone that were read when the pod was made.
-pub fn validate_change(new: &Value, old: &Value, path: &Path, errors: &mut Errors) {
+pub fn validate_change(new: &Value, old: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let kept = [(APPARMOR, "AppArmor annotations"), (MIRROR, "mirror pod annotation")];
     let marked = |key: &str| {
         kept.iter().find(|(name, _)| key == *name || (*name == APPARMOR && key.starts_with(APPARMOR)))
@@ -214,10 +215,10 @@ mod tests {
     use super::super::super::testing::{each_refused, object, said};
     use super::*;
 
-    fn check(object: &Value, errors: &mut Errors) {
-        let spec = Node::of(object, "spec");
+    fn check(object: &Value, errors: &mut ErrorList) {
+        let spec = FieldValue::of(object, "spec");
         let annotations = object.at(&["metadata", "annotations"]).unwrap_or(&Value::Null);
-        validate(annotations, &spec, &Path::new("a"), errors);
+        validate(annotations, &spec, &FieldPath::new("a"), errors);
         agree(annotations, &spec, errors);
     }
 
@@ -292,8 +293,8 @@ mod tests {
         let new = object(
             r#"{"kubernetes.io/config.mirror":"y","container.apparmor.security.beta.kubernetes.io/d":"unconfined"}"#,
         );
-        let mut errors = Errors::new();
-        validate_change(&new, &old, &Path::new("a"), &mut errors);
+        let mut errors = ErrorList::new();
+        validate_change(&new, &old, &FieldPath::new("a"), &mut errors);
         assert_eq!(
             said(&errors),
             [

@@ -1,8 +1,8 @@
 //! What a pod may not have on the operating system that it names, and containers that are processes of a Windows host.
 
 use crate::api::field::FieldError;
-use crate::api::kinds::Errors;
-use crate::api::kinds::check::Node;
+use crate::api::kinds::ErrorList;
+use crate::api::kinds::field_value::FieldValue;
 
 const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 const NOT_ON_WINDOWS: &str = "cannot be set for a windows pod";
@@ -38,13 +38,13 @@ const LINUX_CONTAINER: [&str; 10] = [
 ];
 
 /// All containers of a spec, in the order in which they are visited.
-fn containers<'a>(spec: &Node<'a>) -> impl Iterator<Item = Node<'a>> {
-    let lists: Vec<Node<'a>> = KINDS_OF_CONTAINERS.iter().filter_map(|kind| spec.opt(kind)).collect();
+fn containers<'a>(spec: &FieldValue<'a>) -> impl Iterator<Item = FieldValue<'a>> {
+    let lists: Vec<FieldValue<'a>> = KINDS_OF_CONTAINERS.iter().filter_map(|kind| spec.opt(kind)).collect();
     lists.into_iter().flat_map(|list| list.items().collect::<Vec<_>>())
 }
 
 /// Checks that a pod fits the operating system that it names.
-pub fn validate(spec: &Node<'_>, errors: &mut Errors) {
+pub fn validate(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(os) = spec.opt("os") else { return };
     match os.str("name") {
         "linux" => linux(spec, errors),
@@ -54,8 +54,8 @@ pub fn validate(spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn linux(spec: &Node<'_>, errors: &mut Errors) {
-    let mut check = |holder: &Node<'_>| {
+fn linux(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+    let mut check = |holder: &FieldValue<'_>| {
         if let Some(options) = holder.opt("securityContext").and_then(|context| context.opt("windowsOptions"))
         {
             options.forbidden(errors, "windows options cannot be set for a linux pod");
@@ -67,7 +67,7 @@ fn linux(spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn windows(spec: &Node<'_>, errors: &mut Errors) {
+fn windows(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let context = spec.child("securityContext");
     for (field, in_context) in LINUX_POD {
         let node = if in_context { context.child(field) } else { spec.child(field) };
@@ -89,8 +89,8 @@ fn windows(spec: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks pods whose containers are processes of the host: all of them or none, and on the network of the host.
-pub fn host_process(spec: &Node<'_>, errors: &mut Errors) {
-    let own = |holder: &Node<'_>| {
+pub fn host_process(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+    let own = |holder: &FieldValue<'_>| {
         holder
             .value
             .at(&["securityContext", "windowsOptions", "hostProcess"])
@@ -128,7 +128,7 @@ pub fn host_process(spec: &Node<'_>, errors: &mut Errors) {
         let wrong = "hostNetwork must be true if pod contains any hostProcess containers";
         errors.push(FieldError::invalid(&spec.path.child("hostNetwork"), "false", wrong));
     }
-    if !errors.terms().takes_privileged() {
+    if !errors.features().allows_privileged() {
         spec.forbidden(errors, "hostProcess containers are disallowed by cluster policy");
     }
 }
@@ -143,7 +143,7 @@ mod tests {
         let linux = object(
             r#"{"spec":{"os":{"name":"linux"},"containers":[{"name":"c"}],"initContainers":[{"name":"i"}]}}"#,
         );
-        let check = |object: &_, errors: &mut Errors| validate(&Node::of(object, "spec"), errors);
+        let check = |object: &_, errors: &mut ErrorList| validate(&FieldValue::of(object, "spec"), errors);
         each_refused(
             &linux,
             check,
@@ -183,8 +183,8 @@ mod tests {
         let mixed = object(&format!(
             r#"{{"spec":{{"containers":[{{"name":"c","securityContext":{options}}},{{"name":"d"}}]}}}}"#
         ));
-        let mut errors = Errors::new();
-        host_process(&Node::of(&mixed, "spec"), &mut errors);
+        let mut errors = ErrorList::new();
+        host_process(&FieldValue::of(&mixed, "spec"), &mut errors);
         let wanted = [
             "spec: Invalid value: \"\": If pod contains any hostProcess containers then all containers must be HostProcess containers",
             "spec.hostNetwork: Invalid value: false: hostNetwork must be true if pod contains any hostProcess containers",
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(said(&errors), wanted);
         let differs = with(&mixed, "spec.securityContext.windowsOptions.hostProcess", "false");
         errors.clear();
-        host_process(&Node::of(&differs, "spec"), &mut errors);
+        host_process(&FieldValue::of(&differs, "spec"), &mut errors);
         assert!(said(&errors)[0].starts_with(
             "spec.containers[0].securityContext.windowsOptions.hostProcess: Invalid value: true: pod hostProcess value must be identical"
         ));

@@ -3,34 +3,36 @@
 use std::collections::BTreeSet;
 
 use super::resources;
-use crate::api::amounts::{self, Amounts};
 use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::check::{Node, fill};
-use crate::api::kinds::{Errors, Feature, Terms, say};
+use crate::api::kinds::field_value::{FieldValue, fill};
+use crate::api::kinds::{EnabledFeatures, ErrorList, Feature, messages};
+use crate::api::resource_list::{self, ResourceList};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
 /// What a pod asks for as a whole where it says only a part of it: what its containers ask for together, or else its limits.
-pub fn default(pod: &mut Value, terms: Terms) {
-    if !terms.has(Feature::PodLevelResources) {
+pub fn default(pod: &mut Value, features: EnabledFeatures) {
+    if !features.has(Feature::PodLevelResources) {
         return;
     }
-    let said = |field: &str| amounts::read(pod.at(&["spec", "resources", field]));
+    let said = |field: &str| resource_list::read(pod.at(&["spec", "resources", field]));
     let (limits, requests) = (said("limits"), said("requests"));
     if limits.is_empty() && requests.is_empty() {
         return;
     }
     let of_containers = |field: &str| {
-        amounts::together(pod, |container, _| amounts::read(container.at(&["resources", field])))
+        resource_list::together(pod, |container, _| resource_list::read(container.at(&["resources", field])))
     };
     // Large pages cannot be overcommitted: what containers have of them the pod has, and asks for.
     let mut more = of_containers("limits");
     more.retain(|name, _| resources::is_huge_page(name));
-    let mut asked = Amounts::new();
+    let mut asked = ResourceList::new();
     if !limits.is_empty() || !more.is_empty() {
         asked = of_containers("requests");
-        asked.retain(|name, _| amounts::is_for_whole_pods(name) && !resources::is_huge_page(name));
-        for (name, limit) in limits.iter().chain(&more).filter(|(name, _)| amounts::is_for_whole_pods(name)) {
+        asked.retain(|name, _| resource_list::is_for_whole_pods(name) && !resources::is_huge_page(name));
+        for (name, limit) in
+            limits.iter().chain(&more).filter(|(name, _)| resource_list::is_for_whole_pods(name))
+        {
             asked.entry(name.clone()).or_insert_with(|| limit.clone());
         }
     }
@@ -43,8 +45,8 @@ pub fn default(pod: &mut Value, terms: Terms) {
 }
 
 /// Checks what a pod asks for as a whole.
-pub fn validate(spec: &Node<'_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
-    let on = errors.terms().has(Feature::PodLevelResources);
+pub fn validate(spec: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut ErrorList) {
+    let on = errors.features().has(Feature::PodLevelResources);
     let Some(whole) = spec.opt("resources").filter(|_| on) else { return };
     if whole.has("claims") {
         whole.child("claims").forbidden(errors, "claims cannot be set for Resources at pod-level");
@@ -52,9 +54,10 @@ pub fn validate(spec: &Node<'_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
     resources::of_pod(&whole, claims, errors);
     let mut pod = Value::object();
     pod.set("spec", spec.value.clone());
-    let together = amounts::together(&pod, |one, _| amounts::read(one.at(&["resources", "requests"])));
+    let together =
+        resource_list::together(&pod, |one, _| resource_list::read(one.at(&["resources", "requests"])));
     let (requests, limits) =
-        (amounts::read(whole.value.get("requests")), amounts::read(whole.value.get("limits")));
+        (resource_list::read(whole.value.get("requests")), resource_list::read(whole.value.get("limits")));
     for (name, needed) in together {
         let asked = requests.get(&name);
         if asked.map_or(!needed.is_zero(), |asked| needed > *asked) {
@@ -65,7 +68,7 @@ pub fn validate(spec: &Node<'_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
         }
     }
     for (index, container) in spec.read("containers").items().iter().enumerate() {
-        for (name, limit) in amounts::read(container.at(&["resources", "limits"])) {
+        for (name, limit) in resource_list::read(container.at(&["resources", "limits"])) {
             if let Some(most) = limits.get(&name).filter(|most| limit > **most) {
                 let wrong = format!("must be less than or equal to pod limits of {most}");
                 let path = whole.path.child("containers").index(index).key(&name).child("limits");
@@ -76,13 +79,13 @@ pub fn validate(spec: &Node<'_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
 }
 
 /// The names of the claims of a pod.
-pub fn claim_names<'a>(spec: &Node<'a>) -> BTreeSet<&'a str> {
+pub fn claim_names<'a>(spec: &FieldValue<'a>) -> BTreeSet<&'a str> {
     let claims = spec.read("resourceClaims").items().iter();
     claims.map(|claim| claim.str("name")).filter(|name| !name.is_empty()).collect()
 }
 
 /// Checks the claims of a pod.
-pub fn claims(list: &Node<'_>, errors: &mut Errors) {
+pub fn claims(list: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut seen = BTreeSet::new();
     for claim in list.items() {
         let name = claim.child("name");
@@ -100,7 +103,7 @@ pub fn claims(list: &Node<'_>, errors: &mut Errors) {
             _ => Some("at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"),
         };
         if let Some(wrong) = wrong {
-            say::structure(&claim.path, "core.PodResourceClaim", errors, wrong);
+            messages::structure(&claim.path, "core.PodResourceClaim", errors, wrong);
         }
         for source in sources.iter().filter_map(|source| claim.opt(source)) {
             source.syntax(errors, names::dns_subdomain);
@@ -109,7 +112,7 @@ pub fn claims(list: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks which claims of its pod a container uses, or which requests of them.
-pub fn used_claims(list: &Node<'_>, known: &BTreeSet<&str>, errors: &mut Errors) {
+pub fn used_claims(list: &FieldValue<'_>, known: &BTreeSet<&str>, errors: &mut ErrorList) {
     let (mut whole, mut parts) = (BTreeSet::new(), BTreeSet::new());
     for claim in list.items() {
         let (name, request) = (claim.str("name"), claim.str("request"));
@@ -142,7 +145,7 @@ pub fn used_claims(list: &Node<'_>, known: &BTreeSet<&str>, errors: &mut Errors)
 }
 
 /// Checks what the status of a pod says of its claims.
-pub fn claim_statuses(list: &Node<'_>, spec: &Node<'_>, errors: &mut Errors) {
+pub fn claim_statuses(list: &FieldValue<'_>, spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let (known, mut seen) = (claim_names(spec), BTreeSet::new());
     for status in list.items() {
         let name = status.child("name");
@@ -163,7 +166,7 @@ mod tests {
     use super::super::super::testing::{object, said};
     use super::*;
 
-    const ON: Terms = Terms::RELEASE.with(Feature::PodLevelResources);
+    const ON: EnabledFeatures = EnabledFeatures::RELEASE.with(Feature::PodLevelResources);
 
     fn defaulted(spec: &str) -> Value {
         let mut pod = object(&format!(r#"{{"spec":{spec}}}"#));
@@ -189,13 +192,13 @@ mod tests {
         assert_eq!(defaulted(r#"{"containers":[]}"#), Value::Null);
         let mut closed = object(r#"{"spec":{"resources":{"limits":{"cpu":"2"}}}}"#);
         let before = closed.clone();
-        default(&mut closed, Terms::RELEASE);
+        default(&mut closed, EnabledFeatures::RELEASE);
         assert_eq!(closed, before);
     }
 
-    fn found(spec: &str, terms: Terms) -> Vec<String> {
-        let (object, mut errors) = (object(&format!(r#"{{"spec":{spec}}}"#)), Errors::under(terms));
-        let spec = Node::of(&object, "spec");
+    fn found(spec: &str, features: EnabledFeatures) -> Vec<String> {
+        let (object, mut errors) = (object(&format!(r#"{{"spec":{spec}}}"#)), ErrorList::under(features));
+        let spec = FieldValue::of(&object, "spec");
         claims(&spec.child("resourceClaims"), &mut errors);
         validate(&spec, &claim_names(&spec), &mut errors);
         for container in spec.child("containers").items() {
@@ -225,7 +228,7 @@ mod tests {
             ),
         ] {
             assert_eq!(found(spec, ON), [wanted]);
-            assert_eq!(found(spec, Terms::RELEASE), [""; 0], "{spec}");
+            assert_eq!(found(spec, EnabledFeatures::RELEASE), [""; 0], "{spec}");
         }
     }
 
@@ -264,7 +267,7 @@ mod tests {
                 r#"claims[1]: Duplicate value: "a/r""#,
             ),
         ] {
-            let found = found(spec, Terms::RELEASE);
+            let found = found(spec, EnabledFeatures::RELEASE);
             assert!(found.len() == 1 && found[0].contains(wanted), "{found:?}");
         }
     }
@@ -275,8 +278,12 @@ mod tests {
             r#"{"spec":{"resourceClaims":[{"name":"a"}]},
                 "status":{"c":[{"name":"a","resourceClaimName":"-"},{"name":"a"},{"name":"b"}]}}"#,
         );
-        let mut errors = Errors::new();
-        claim_statuses(&Node::of(&pod, "status").child("c"), &Node::of(&pod, "spec"), &mut errors);
+        let mut errors = ErrorList::new();
+        claim_statuses(
+            &FieldValue::of(&pod, "status").child("c"),
+            &FieldValue::of(&pod, "spec"),
+            &mut errors,
+        );
         let found = said(&errors);
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[0].starts_with("status.c[0].name: Invalid value: \"-\""), "{found:?}");

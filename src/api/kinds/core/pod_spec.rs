@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::container::{self, Surroundings};
+use super::container::{self, PodContext};
 use super::volume::Volumes;
 use super::{affinity, pod_os, pod_resources, resources, security};
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::core_v1::{PodSpec, Toleration};
-use crate::api::kinds::check::Node;
-use crate::api::kinds::{Errors, Feature};
+use crate::api::kinds::field_value::FieldValue;
+use crate::api::kinds::{ErrorList, Feature};
 use crate::api::{meta, names};
 
 const MOST_NAMESERVERS: usize = 3;
@@ -17,14 +17,14 @@ const LONGEST_SEARCH_LIST: usize = 2048;
 
 /// Checks the spec of a pod of that name, or of a template. Pods on the host's network must publish each port under its
 /// own number.
-pub fn validate(spec: &Node<'_>, pod: Option<&str>, errors: &mut Errors) {
+pub fn validate(spec: &FieldValue<'_>, pod: Option<&str>, errors: &mut ErrorList) {
     let volumes = Volumes::validate(&spec.child("volumes"), pod.unwrap_or_default(), errors);
     let host_users = spec.read("hostUsers").as_bool() != Some(false);
     let claims = pod_resources::claim_names(spec);
     if let Some(list) = spec.opt("resourceClaims") {
         pod_resources::claims(&list, errors);
     }
-    let around = Surroundings {
+    let around = PodContext {
         volumes: &volumes,
         claims: &claims,
         grace: spec.read("terminationGracePeriodSeconds").as_int(),
@@ -78,7 +78,7 @@ pub fn validate(spec: &Node<'_>, pod: Option<&str>, errors: &mut Errors) {
     pod_os::validate(spec, errors);
 }
 
-fn only_names(secrets: &Node<'_>, errors: &mut Errors) {
+fn only_names(secrets: &FieldValue<'_>, errors: &mut ErrorList) {
     for secret in secrets.items() {
         if secret.value.fields().is_some_and(|fields| fields.keys().any(|field| field != "name")) {
             secret.invalid(errors, "only name may be set");
@@ -87,7 +87,7 @@ fn only_names(secrets: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Users that are not those of the host cannot see what is.
-fn own_users(spec: &Node<'_>, errors: &mut Errors) {
+fn own_users(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     for (field, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
         if spec.read(field).as_bool() == Some(true) {
             let path = spec.path.child(shown);
@@ -96,7 +96,7 @@ fn own_users(spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn plain_fields(spec: &Node<'_>, errors: &mut Errors) {
+fn plain_fields(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let syntax: [(&str, names::Check); 5] = [
         ("serviceAccountName", names::dns_subdomain),
         ("nodeName", names::dns_subdomain),
@@ -137,7 +137,7 @@ fn plain_fields(spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn host_network(containers: &Node<'_>, is_pod: bool, errors: &mut Errors) {
+fn host_network(containers: &FieldValue<'_>, is_pod: bool, errors: &mut ErrorList) {
     for container in containers.items() {
         for port in container.child("ports").items() {
             let (host, own) = (port.child("hostPort").number(), port.child("containerPort").number());
@@ -149,7 +149,7 @@ fn host_network(containers: &Node<'_>, is_pod: bool, errors: &mut Errors) {
     }
 }
 
-fn dns(spec: &Node<'_>, errors: &mut Errors) {
+fn dns(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let without = spec.str("dnsPolicy") == "None";
     let Some(config) = spec.opt("dnsConfig") else {
         if without {
@@ -176,7 +176,7 @@ fn dns(spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn searches(list: &Node<'_>, errors: &mut Errors) {
+fn searches(list: &FieldValue<'_>, errors: &mut ErrorList) {
     if list.len() > MOST_SEARCHES {
         list.invalid(errors, &format!("must not have more than {MOST_SEARCHES} search paths"));
     }
@@ -187,7 +187,7 @@ fn searches(list: &Node<'_>, errors: &mut Errors) {
         );
         list.invalid(errors, &wrong);
     }
-    let relaxed = errors.terms().has(Feature::RelaxedDNSSearchValidation);
+    let relaxed = errors.features().has(Feature::RelaxedDNSSearchValidation);
     let check = if relaxed { names::underscored_subdomain } else { names::dns_subdomain };
     for search in list.items().filter(|search| !relaxed || search.text() != ".") {
         let domain = search.text().strip_suffix('.').unwrap_or(search.text());
@@ -195,7 +195,7 @@ fn searches(list: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn scheduling_gates(list: &Node<'_>, errors: &mut Errors) {
+fn scheduling_gates(list: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut seen = BTreeSet::new();
     for gate in list.items() {
         let name = gate.child("name").text();
@@ -207,7 +207,7 @@ fn scheduling_gates(list: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks tolerations.
-pub fn tolerations(list: &Node<'_>, errors: &mut Errors) {
+pub fn tolerations(list: &FieldValue<'_>, errors: &mut ErrorList) {
     for toleration in list.items() {
         let (key, operator, value, effect) = (
             toleration.child("key"),
@@ -262,8 +262,8 @@ mod tests {
         )
     }
 
-    fn check(object: &crate::api::value::Value, errors: &mut Errors) {
-        validate(&Node::of(object, "spec"), Some("p"), errors);
+    fn check(object: &crate::api::value::Value, errors: &mut ErrorList) {
+        validate(&FieldValue::of(object, "spec"), Some("p"), errors);
     }
 
     #[test]

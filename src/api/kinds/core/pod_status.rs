@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::pod_change::annotation_changes;
 use super::{address, pod_resources};
 use crate::api::field::FieldError;
-use crate::api::kinds::check::{Node, fill, items_mut, present_mut};
-use crate::api::kinds::{Errors, Occasion};
+use crate::api::kinds::field_value::{FieldValue, fill, items_mut, present_mut};
+use crate::api::kinds::{ErrorList, WriteContext};
 use crate::api::names;
 use crate::api::value::Value;
 
@@ -14,7 +14,7 @@ const STATUSES: [&str; 3] = ["containerStatuses", "initContainerStatuses", "ephe
 const LARGEST_ID: i64 = i32::MAX as i64;
 
 /// The quality of service is decided once, and which generation was seen is not taken back.
-pub fn prepare(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+pub fn prepare(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     // Whoever reports on a pod does not delete it.
     if let Some(metadata) = present_mut(new, "metadata") {
         metadata.remove("deletionTimestamp");
@@ -50,9 +50,9 @@ fn keep_generations(status: &mut Value, was: &Value) {
 }
 
 /// Checks a changed status.
-pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
+pub fn validate(new: &Value, old: &Value, errors: &mut ErrorList) {
     annotation_changes(new, old, errors);
-    let (status, was) = (Node::of(new, "status"), Node::of(old, "status"));
+    let (status, was) = (FieldValue::of(new, "status"), FieldValue::of(old, "status"));
     for condition in status.child("conditions").items() {
         observed(&condition, errors);
         let kind = condition.child("type");
@@ -66,13 +66,13 @@ pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
     }
     observed(&status, errors);
     status.child("qosClass").unchanged(&was.child("qosClass"), errors);
-    let spec = Node::of(old, "spec");
+    let spec = FieldValue::of(old, "spec");
     let policy = spec.str("restartPolicy");
     for (list, policy) in STATUSES.iter().zip([policy, policy, "Never"]) {
         ended_stay_ended(&status.child(list), was.read(list), policy, &spec, errors);
     }
     let claims = status.child("resourceClaimStatuses");
-    pod_resources::claim_statuses(&claims, &Node::of(new, "spec"), errors);
+    pod_resources::claim_statuses(&claims, &FieldValue::of(new, "spec"), errors);
     addresses(&status, &was, "podIPs", errors);
     if let Some(first) = status.child("hostIPs").items().next()
         && first.str("ip") != status.str("hostIP")
@@ -81,20 +81,26 @@ pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
     }
     addresses(&status, &was, "hostIPs", errors);
     for list in STATUSES {
-        users(&status.child(list), Node::of(new, "spec").child("os").str("name"), errors);
+        users(&status.child(list), FieldValue::of(new, "spec").child("os").str("name"), errors);
     }
 }
 
 /// What has ended for good does not run again.
 /// Checks which generation something is about.
-fn observed(node: &Node<'_>, errors: &mut Errors) {
+fn observed(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let generation = node.child("observedGeneration");
     if generation.number() < 0 {
         generation.invalid(errors, "must be a non-negative integer");
     }
 }
 
-fn ended_stay_ended(list: &Node<'_>, was: &Value, policy: &str, spec: &Node<'_>, errors: &mut Errors) {
+fn ended_stay_ended(
+    list: &FieldValue<'_>,
+    was: &Value,
+    policy: &str,
+    spec: &FieldValue<'_>,
+    errors: &mut ErrorList,
+) {
     if policy == "Always" {
         return;
     }
@@ -128,7 +134,7 @@ fn ended_stay_ended(list: &Node<'_>, was: &Value, policy: &str, spec: &Node<'_>,
 }
 
 /// Checks addresses: good ones, and at most one of each family.
-fn addresses(status: &Node<'_>, was: &Node<'_>, field: &str, errors: &mut Errors) {
+fn addresses(status: &FieldValue<'_>, was: &FieldValue<'_>, field: &str, errors: &mut ErrorList) {
     let list = status.child(field);
     let known = address::listed(was.read(field), "ip");
     for one in list.items() {
@@ -147,7 +153,7 @@ fn addresses(status: &Node<'_>, was: &Node<'_>, field: &str, errors: &mut Errors
     }
 }
 
-fn users(list: &Node<'_>, os: &str, errors: &mut Errors) {
+fn users(list: &FieldValue<'_>, os: &str, errors: &mut ErrorList) {
     for linux in list.items().filter_map(|status| status.opt("user").and_then(|user| user.opt("linux"))) {
         if os == "windows" {
             linux.forbidden(errors, "cannot be set for a windows pod");
@@ -164,7 +170,7 @@ fn users(list: &Node<'_>, os: &str, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, object, occasion};
+    use super::super::super::testing::{context, each_change_refused, object};
     use super::*;
 
     #[test]
@@ -176,7 +182,7 @@ mod tests {
         let mut new = object(
             r#"{"status":{"conditions":[{"type":"B"},{"type":"A","observedGeneration":9},{"type":"A"}]}}"#,
         );
-        prepare(&mut new, &old, &occasion(""));
+        prepare(&mut new, &old, &context(""));
         let wanted = object(
             r#"{"status":{"observedGeneration":3,"conditions":[{"type":"B","observedGeneration":2},
                 {"type":"A","observedGeneration":9},{"type":"A"}]}}"#,
@@ -231,20 +237,20 @@ mod tests {
         sidecar
             .entry("status")
             .set("initContainerStatuses", object(r#"[{"name":"s","state":{"running":{}}}]"#));
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate(&sidecar, &base, &mut errors);
         assert_eq!(errors, []);
         let mut new = object(
             r#"{"metadata":{"name":"p","deletionTimestamp":"2024-01-01T00:00:00Z"},
                 "status":{"conditions":[{"type":"Ready"}]}}"#,
         );
-        prepare(&mut new, &base, &occasion(""));
+        prepare(&mut new, &base, &context(""));
         let wanted =
             r#"{"metadata":{"name":"p"},"status":{"qosClass":"BestEffort","conditions":[{"type":"Ready"}]}}"#;
         assert_eq!(new, object(wanted));
         new.entry("status").set("hostIPs", object(r#"[{"ip":"10.0.0.9"},{"ip":"x"}]"#));
-        let mut errors = Errors::new();
-        addresses(&Node::of(&new, "status"), &Node::of(&base, "status"), "hostIPs", &mut errors);
+        let mut errors = ErrorList::new();
+        addresses(&FieldValue::of(&new, "status"), &FieldValue::of(&base, "status"), "hostIPs", &mut errors);
         let wanted =
             "status.hostIPs: Internal error: failed to check for dual stack with error:invalid IP[1]: x";
         assert!(errors.iter().any(|error| error.to_string() == wanted), "{errors:?}");

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use super::{address, node_label, volume_claim};
-use crate::api::field::{Path, quoted};
-use crate::api::kinds::quantity::Amount;
-use crate::api::kinds::{Feature, Warned};
+use crate::api::field::{FieldPath, quoted};
+use crate::api::kinds::nano_quantity::NanoQuantity;
+use crate::api::kinds::{Feature, WarningList};
 use crate::api::limits::WARNING_PAIRS;
 use crate::api::meta;
 use crate::api::names;
 use crate::api::value::Value;
-use crate::api::words::annotations::{APPARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
+use crate::api::well_known::annotations::{APPARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
 
 const NO_POD: &str = "a null labelSelector results in matching no pod";
 const USE_SECCOMP_FIELD: &str = "non-functional in v1.27+; use the \"seccompProfile\" field instead";
@@ -47,9 +47,9 @@ fn list<'a>(object: &'a Value, field: &str) -> &'a [Value] {
 }
 
 /// What is dubious about the status of a pod.
-pub fn status(object: &Value, warned: &mut Warned) {
+pub fn status(object: &Value, warned: &mut WarningList) {
     for list in ["podIPs", "hostIPs"] {
-        let path = Path::new("status").child(list);
+        let path = FieldPath::new("status").child(list);
         let addresses = object.at(&["status", list]).map(Value::items).unwrap_or_default();
         for (index, address) in addresses.iter().enumerate() {
             address::warn_ip(&path.index(index).child("ip"), address.str("ip"), warned);
@@ -58,7 +58,7 @@ pub fn status(object: &Value, warned: &mut Warned) {
 }
 
 /// Warns about a new pod. Updates of pods warn about nothing.
-pub fn pod(pod: &Value, old: Option<&Value>, warned: &mut Warned) {
+pub fn pod(pod: &Value, old: Option<&Value>, warned: &mut WarningList) {
     if old.is_some() {
         return;
     }
@@ -70,11 +70,11 @@ pub fn pod(pod: &Value, old: Option<&Value>, warned: &mut Warned) {
             wrong.join(" ")
         ));
     }
-    spec_and_meta(&Path::root(), pod, false, warned);
+    spec_and_meta(&FieldPath::root(), pod, false, warned);
 }
 
 /// Warns about what a pod and a template share. `holder` has the metadata and the spec, and stands at `path`.
-pub fn spec_and_meta(path: &Path, holder: &Value, is_template: bool, warned: &mut Warned) {
+pub fn spec_and_meta(path: &FieldPath, holder: &Value, is_template: bool, warned: &mut WarningList) {
     let Some(spec) = holder.get("spec") else { return };
     let annotations = meta::of(holder).get("annotations");
     let at = path.child("spec");
@@ -113,7 +113,7 @@ pub fn spec_and_meta(path: &Path, holder: &Value, is_template: bool, warned: &mu
     }
 }
 
-fn placement(at: &Path, spec: &Value, warned: &mut Warned) {
+fn placement(at: &FieldPath, spec: &Value, warned: &mut WarningList) {
     for (label, _) in spec.get("nodeSelector").and_then(Value::fields).into_iter().flatten() {
         if let Some(words) = node_label::deprecated(label) {
             warned.push(format!("{}: {words}", at.child("nodeSelector").key(label)));
@@ -147,7 +147,7 @@ fn placement(at: &Path, spec: &Value, warned: &mut Warned) {
     }
 }
 
-fn volumes(at: &Path, spec: &Value, warned: &mut Warned) {
+fn volumes(at: &FieldPath, spec: &Value, warned: &mut WarningList) {
     let all = list(spec, "volumes");
     for (index, volume) in all.iter().enumerate() {
         for (field, shown, words) in DEAD_VOLUMES {
@@ -158,7 +158,7 @@ fn volumes(at: &Path, spec: &Value, warned: &mut Warned) {
                 volume_claim::warn_spec(&at.child("spec"), claim, warned);
             }
             if volume.get(field).is_some() {
-                let still_works = field == "gitRepo" && warned.terms().has(Feature::GitRepoVolumeDriver);
+                let still_works = field == "gitRepo" && warned.features().has(Feature::GitRepoVolumeDriver);
                 let words = if still_works { "deprecated in v1.11" } else { words };
                 warned.push(format!("{}: {words}", at.child("volumes").index(index).child(shown)));
             }
@@ -201,7 +201,7 @@ fn meet<'a>(
     what: &str,
     paths: Vec<Placed<'a>>,
     placed: &mut Vec<Placed<'a>>,
-    warned: &mut Warned,
+    warned: &mut WarningList,
 ) {
     for path in paths {
         if placed.len() >= WARNING_PAIRS || warned.is_full() {
@@ -220,7 +220,7 @@ fn files<'a>(source: &'a Value, by: &str) -> Vec<Placed<'a>> {
     list(source, "items").iter().map(|item| Placed::new(item.str("path"), &by)).collect()
 }
 
-fn overlaps(volume: &Value, warned: &mut Warned) {
+fn overlaps(volume: &Value, warned: &mut WarningList) {
     let sources =
         [("configMap", "ConfigMap", "name"), ("secret", "Secret", "secretName"), ("downwardAPI", "", "")];
     for (field, word, name) in sources {
@@ -265,7 +265,7 @@ fn projected_paths(source: &Value) -> Option<Vec<Placed<'_>>> {
     Some(vec![Placed::new(bundle.str("path"), &Rc::from(by))])
 }
 
-fn names_that_repeat(at: &Path, spec: &Value, warned: &mut Warned) {
+fn names_that_repeat(at: &FieldPath, spec: &Value, warned: &mut WarningList) {
     for (field, key, what) in [("hostAliases", "ip", "ip"), ("imagePullSecrets", "name", "name")] {
         let mut seen = BTreeSet::new();
         for (index, item) in list(spec, field).iter().enumerate() {
@@ -284,10 +284,10 @@ fn names_that_repeat(at: &Path, spec: &Value, warned: &mut Warned) {
 }
 
 /// Warns about parts of a byte.
-pub fn fractions(at: &Path, amounts: &Value, names: &[&str], warned: &mut Warned) {
+pub fn fractions(at: &FieldPath, amounts: &Value, names: &[&str], warned: &mut WarningList) {
     for name in names {
         let Some(text) = amounts.get(name).and_then(Value::as_str) else { continue };
-        if Amount::parse(text).is_some_and(|amount| !amount.is_whole()) {
+        if NanoQuantity::parse(text).is_some_and(|amount| !amount.is_whole()) {
             let place = at.key(name);
             warned.push(format!(
                 "{place}: fractional byte value {} is invalid, must be an integer",
@@ -300,11 +300,11 @@ pub fn fractions(at: &Path, amounts: &Value, names: &[&str], warned: &mut Warned
 const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 fn containers(
-    path: &Path,
+    path: &FieldPath,
     spec: &Value,
     annotations: Option<&Value>,
     is_template: bool,
-    warned: &mut Warned,
+    warned: &mut WarningList,
 ) {
     let pod_profile = spec.at(&["securityContext", "appArmorProfile"]).is_some();
     let noted = |prefix: &str, name: &str| {
@@ -343,7 +343,7 @@ fn containers(
 }
 
 /// A variable that stands twice loses its first value, unless the second one builds upon it.
-fn hidden_variables(at: &dyn Fn() -> Path, variables: &[Value], warned: &mut Warned) {
+fn hidden_variables(at: &dyn Fn() -> FieldPath, variables: &[Value], warned: &mut WarningList) {
     let mut seen = BTreeSet::new();
     for (index, variable) in variables.iter().enumerate() {
         let (name, value) = (variable.str("name"), variable.str("value"));
@@ -370,7 +370,7 @@ struct Placement<'a> {
 }
 
 impl Placement<'_> {
-    fn path(&self, at: &Path) -> Path {
+    fn path(&self, at: &FieldPath) -> FieldPath {
         at.child(self.kind).index(self.container).child("ports").index(self.index)
     }
 
@@ -379,7 +379,7 @@ impl Placement<'_> {
     }
 }
 
-fn ports(at: &Path, spec: &Value, warned: &mut Warned) {
+fn ports(at: &FieldPath, spec: &Value, warned: &mut WarningList) {
     let mut all: Vec<Placement<'_>> = Vec::new();
     for kind in KINDS_OF_CONTAINERS {
         for (container, holder) in list(spec, kind).iter().enumerate() {
@@ -408,7 +408,7 @@ fn ports(at: &Path, spec: &Value, warned: &mut Warned) {
     }
 }
 
-fn one_port(at: &Path, new: &Placement<'_>, all: &[Placement<'_>], warned: &mut Warned) {
+fn one_port(at: &FieldPath, new: &Placement<'_>, all: &[Placement<'_>], warned: &mut WarningList) {
     let (ip, host) = (new.port.str("hostIP"), new.number("hostPort"));
     let protocol = new.port.str("protocol");
     if !ip.is_empty() && host == 0 {
@@ -439,7 +439,7 @@ fn one_port(at: &Path, new: &Placement<'_>, all: &[Placement<'_>], warned: &mut 
     }
 }
 
-fn pod_affinity(at: &Path, spec: &Value, warned: &mut Warned) {
+fn pod_affinity(at: &FieldPath, spec: &Value, warned: &mut WarningList) {
     let Some(affinity) = spec.get("affinity") else { return };
     for kind in ["podAffinity", "podAntiAffinity"] {
         let Some(pods) = affinity.get(kind) else { continue };

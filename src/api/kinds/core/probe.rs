@@ -3,12 +3,12 @@
 use crate::api::field::FieldError;
 use crate::api::field::quoted;
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::check::Node;
-use crate::api::kinds::{Errors, Feature};
+use crate::api::kinds::field_value::FieldValue;
+use crate::api::kinds::{ErrorList, Feature};
 use crate::api::names;
 
 /// Checks a probe that says whether a container lives or has started: one success must be enough.
-pub fn liveness(probe: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
+pub fn liveness(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
     if !probe.is_set() {
         return;
     }
@@ -19,7 +19,7 @@ pub fn liveness(probe: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
 }
 
 /// Checks a probe that says whether a container is ready.
-pub fn readiness(probe: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
+pub fn readiness(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
     if !probe.is_set() {
         return;
     }
@@ -30,7 +30,7 @@ pub fn readiness(probe: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
     }
 }
 
-fn validate(probe: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
+fn validate(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
     handler(probe, grace, errors);
     let numbers =
         ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"];
@@ -43,14 +43,14 @@ fn validate(probe: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
 }
 
 /// Checks the hooks of a container.
-pub fn lifecycle(hooks: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
+pub fn lifecycle(hooks: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
     for hook in ["postStart", "preStop"].iter().filter_map(|hook| hooks.opt(hook)) {
         handler(&hook, grace, errors);
     }
 }
 
 /// Checks that exactly one thing runs, and that it is well described.
-fn handler(node: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
+fn handler(node: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
     let mut found = false;
     for kind in ["exec", "httpGet", "tcpSocket", "grpc", "sleep"] {
         let Some(action) = node.opt(kind) else { continue };
@@ -74,7 +74,7 @@ fn handler(node: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
     }
 }
 
-fn http_get(action: &Node<'_>, errors: &mut Errors) {
+fn http_get(action: &FieldValue<'_>, errors: &mut ErrorList) {
     action.need_text("path", errors);
     action.child("port").port_or_name(errors);
     if !matches!(action.str("scheme"), "HTTP" | "HTTPS") {
@@ -89,9 +89,9 @@ fn http_get(action: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn sleep(action: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
+fn sleep(action: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
     let seconds = action.child("seconds").number();
-    let least = if errors.terms().has(Feature::PodLifecycleSleepActionAllowZero) { 0 } else { 1 };
+    let least = if errors.features().has(Feature::PodLifecycleSleepActionAllowZero) { 0 } else { 1 };
     if let Some(grace) = grace.filter(|grace| seconds < least || seconds > *grace) {
         let wrong = if least == 0 {
             format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})")
@@ -115,7 +115,7 @@ mod tests {
         let base = object(r#"{"p":{"httpGet":{"path":"/","port":80,"scheme":"HTTP"},"successThreshold":1}}"#);
         each_refused(
             &base,
-            |object, errors| liveness(&Node::of(object, "p"), Some(30), errors),
+            |object, errors| liveness(&FieldValue::of(object, "p"), Some(30), errors),
             &[
                 ("p.httpGet", "null", "p: Required value: must specify a handler type"),
                 (
@@ -143,7 +143,7 @@ mod tests {
         let base = object(r#"{"p":{"exec":{"command":["x"]}},"l":{"preStop":{"sleep":{"seconds":5}}}}"#);
         each_refused(
             &base,
-            |object, errors| readiness(&Node::of(object, "p"), None, errors),
+            |object, errors| readiness(&FieldValue::of(object, "p"), None, errors),
             &[
                 ("p.exec.command", "[]", "p.exec.command: Required value"),
                 ("p.terminationGracePeriodSeconds", "1", "must not be set for readinessProbes"),
@@ -151,7 +151,7 @@ mod tests {
         );
         each_refused(
             &base,
-            |object, errors| lifecycle(&Node::of(object, "l"), Some(30), errors),
+            |object, errors| lifecycle(&FieldValue::of(object, "l"), Some(30), errors),
             &[
                 ("l.preStop.sleep.seconds", "31", "less than terminationGracePeriodSeconds (30)"),
                 ("l.postStart", r#"{"x":1}"#, "l.postStart: Required value: must specify a handler type"),

@@ -1,10 +1,10 @@
 //! ReplicationControllers.
 
 use super::{pod_default, template};
-use crate::api::field::Path;
-use crate::api::kinds::check::{Node, covered};
-use crate::api::kinds::{Again, COUNTED, Errors, KindRules, POD_TEMPLATE, Warned};
-use crate::api::kinds::{say, selector};
+use crate::api::field::FieldPath;
+use crate::api::kinds::field_value::{FieldValue, covered};
+use crate::api::kinds::{COUNTED, ErrorList, KindRules, POD_TEMPLATE, Revalidation, WarningList};
+use crate::api::kinds::{messages, selector};
 use crate::api::meta;
 use crate::api::value::Value;
 
@@ -15,7 +15,7 @@ pub const RULES: KindRules = KindRules {
     default,
     finish: Some(default),
     validate,
-    again: Again::Twice,
+    revalidation: Revalidation::Twice,
     validate_status,
     warn,
     ..COUNTED
@@ -35,8 +35,8 @@ fn default(controller: &mut Value) {
 }
 
 /// Checks a controller.
-fn validate(controller: &Value, errors: &mut Errors) {
-    let spec = Node::of(controller, "spec");
+fn validate(controller: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(controller, "spec");
     covered(errors, |errors| spec.child("minReadySeconds").not_negative(errors));
     spec.child("selector").need(errors);
     covered(errors, |errors| {
@@ -61,8 +61,8 @@ fn validate(controller: &Value, errors: &mut Errors) {
 }
 
 /// Checks what a controller counted.
-fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
-    let status = Node::of(new, "status");
+fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
+    let status = FieldValue::of(new, "status");
     let counts =
         ["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"];
     for count in counts {
@@ -70,23 +70,28 @@ fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     }
     let all = status.child("replicas").number();
     for part in ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"] {
-        say::no_more(&status.child(part), all, errors, "cannot be greater than status.replicas");
+        messages::no_more(&status.child(part), all, errors, "cannot be greater than status.replicas");
     }
     let ready = status.child("readyReplicas").number();
-    say::no_more(&status.child("availableReplicas"), ready, errors, "cannot be greater than readyReplicas");
+    messages::no_more(
+        &status.child("availableReplicas"),
+        ready,
+        errors,
+        "cannot be greater than readyReplicas",
+    );
 }
 
 /// Warns about the pods of a controller. The writer of a change is told about the pods that there were before, which is
 /// what clients of this API are used to.
-fn warn(new: &Value, old: Option<&Value>, warned: &mut Warned) {
+fn warn(new: &Value, old: Option<&Value>, warned: &mut WarningList) {
     if old.is_some_and(|old| meta::generation(old) == meta::generation(new)) {
         return;
     }
     if old.is_none() {
-        say::pod_names(new, warned);
+        messages::pod_names(new, warned);
     }
     let told = old.unwrap_or(new).at(&["spec", "template"]);
-    template::warn(&Path::new("spec").child("template"), told, None, warned);
+    template::warn(&FieldPath::new("spec").child("template"), told, None, warned);
 }
 
 #[cfg(test)]
@@ -103,7 +108,7 @@ mod tests {
         };
         let (twice, once) = (r#"{"name":"A"},{"name":"A"}"#, r#"{"name":"A"}"#);
         let count = |new: &Value, old: Option<&Value>| {
-            let mut warned = Warned::new();
+            let mut warned = WarningList::new();
             warn(new, old, &mut warned);
             warned.len()
         };

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::pod_resources;
-use crate::api::amounts::is_for_whole_pods;
 use crate::api::field::FieldError;
-use crate::api::kinds::Errors;
-use crate::api::kinds::check::{Node, shown_quantity};
-use crate::api::kinds::quantity::Amount;
+use crate::api::kinds::ErrorList;
+use crate::api::kinds::field_value::{FieldValue, shown_quantity};
+use crate::api::kinds::nano_quantity::NanoQuantity;
 use crate::api::names;
+use crate::api::resource_list::is_for_whole_pods;
 
 /// What containers ask for and are held to.
 pub const COMPUTE: [&str; 9] = [
@@ -72,7 +72,7 @@ pub fn is_extended(name: &str) -> bool {
 }
 
 /// Checks the name of a resource, anywhere.
-pub fn name(name: &str, node: &Node<'_>, errors: &mut Errors) -> bool {
+pub fn name(name: &str, node: &FieldValue<'_>, errors: &mut ErrorList) -> bool {
     let wrong = names::qualified_name(name);
     if !wrong.is_empty() {
         for wrong in wrong {
@@ -89,13 +89,13 @@ pub fn name(name: &str, node: &Node<'_>, errors: &mut Errors) -> bool {
 }
 
 /// Checks the name of a resource that a container can have.
-pub fn container_resource(resource: &str, node: &Node<'_>, errors: &mut Errors) {
+pub fn container_resource(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
     name(resource, node, errors);
     of_containers(resource, node, errors);
 }
 
 /// Checks that a resource is one that a container can have.
-pub fn of_containers(resource: &str, node: &Node<'_>, errors: &mut Errors) {
+pub fn of_containers(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
     let wrong = if resource.contains('/') {
         (!is_native(resource) && !is_extended(resource))
             .then_some("doesn't follow extended resource name standard")
@@ -109,7 +109,7 @@ pub fn of_containers(resource: &str, node: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks an amount of a resource.
-pub fn amount(resource: &str, node: &Node<'_>, errors: &mut Errors) {
+pub fn amount(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(amount) = node.amount() else { return };
     if amount.is_negative() {
         node.invalid(errors, "must be greater than or equal to 0");
@@ -120,8 +120,8 @@ pub fn amount(resource: &str, node: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks that an amount of large pages is a whole number of pages.
-fn whole_pages(resource: &str, node: &Node<'_>, errors: &mut Errors) {
-    let size = resource.strip_prefix("hugepages-").and_then(Amount::parse);
+fn whole_pages(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
+    let size = resource.strip_prefix("hugepages-").and_then(NanoQuantity::parse);
     let size = size.filter(|size| size.is_whole() && !size.is_negative() && !size.is_zero());
     let whole = match (size, node.amount()) {
         (Some(size), Some(amount)) => amount.ceiling() % size.ceiling() == 0,
@@ -134,12 +134,12 @@ fn whole_pages(resource: &str, node: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks what is requested and where the limits are.
-pub fn requirements(node: &Node<'_>, errors: &mut Errors) {
+pub fn requirements(node: &FieldValue<'_>, errors: &mut ErrorList) {
     both(node, &node.child("limits"), &node.child("requests"), container_resource, errors);
 }
 
 /// Checks what a container requests, where its limits are, and which claims of its pod it uses.
-pub fn of_container(node: &Node<'_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
+pub fn of_container(node: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut ErrorList) {
     requirements(node, errors);
     if let Some(used) = node.opt("claims") {
         pod_resources::used_claims(&used, claims, errors);
@@ -147,7 +147,7 @@ pub fn of_container(node: &Node<'_>, claims: &BTreeSet<&str>, errors: &mut Error
 }
 
 /// The same for a pod as a whole.
-pub fn of_pod(node: &Node<'_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
+pub fn of_pod(node: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut ErrorList) {
     both(node, &node.child("limits"), &node.child("requests"), pod_resource, errors);
     if let Some(used) = node.opt("claims") {
         pod_resources::used_claims(&used, claims, errors);
@@ -155,7 +155,7 @@ pub fn of_pod(node: &Node<'_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
 }
 
 /// Checks the name of a resource that a pod can have as a whole.
-fn pod_resource(resource: &str, node: &Node<'_>, errors: &mut Errors) {
+fn pod_resource(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
     if name(resource, node, errors) && !is_for_whole_pods(resource) {
         let known = ["cpu", "hugepages-", "memory"];
         errors.push(FieldError::not_supported(&node.path, resource, &known));
@@ -163,19 +163,19 @@ fn pod_resource(resource: &str, node: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks what a pod costs besides its containers: limits without requests.
-pub fn overhead(node: &Node<'_>, errors: &mut Errors) {
+pub fn overhead(node: &FieldValue<'_>, errors: &mut ErrorList) {
     both(node, &node.named(node.path.child("limits")), &node.child(""), container_resource, errors);
 }
 
 fn both(
-    node: &Node<'_>,
-    limits: &Node<'_>,
-    requests: &Node<'_>,
-    check_name: fn(&str, &Node<'_>, &mut Errors),
-    errors: &mut Errors,
+    node: &FieldValue<'_>,
+    limits: &FieldValue<'_>,
+    requests: &FieldValue<'_>,
+    check_name: fn(&str, &FieldValue<'_>, &mut ErrorList),
+    errors: &mut ErrorList,
 ) {
     let (mut has_pages, mut has_basics) = (false, false);
-    let mut one = |resource: &str, entry: &Node<'_>, errors: &mut Errors| {
+    let mut one = |resource: &str, entry: &FieldValue<'_>, errors: &mut ErrorList| {
         check_name(resource, entry, errors);
         amount(resource, entry, errors);
         has_pages |= is_huge_page(resource);
@@ -202,10 +202,10 @@ fn both(
 /// Checks that a request keeps to its limit.
 fn against_limit(
     resource: &str,
-    request: &Node<'_>,
-    requests: &Node<'_>,
-    limits: &Node<'_>,
-    errors: &mut Errors,
+    request: &FieldValue<'_>,
+    requests: &FieldValue<'_>,
+    limits: &FieldValue<'_>,
+    errors: &mut ErrorList,
 ) {
     let limit = limits.child(resource);
     let overcommit = may_overcommit(resource);
@@ -235,7 +235,7 @@ mod tests {
         );
         each_refused(
             &base,
-            |object, errors| requirements(&Node::of(object, "resources"), errors),
+            |object, errors| requirements(&FieldValue::of(object, "resources"), errors),
             &[
                 (
                     "resources.limits.memory",
@@ -270,11 +270,11 @@ mod tests {
             ],
         );
         let huge = object(r#"{"resources":{"limits":{"hugepages-2Mi":"2Mi"}}}"#);
-        let mut errors = Errors::new();
-        requirements(&Node::of(&huge, "resources"), &mut errors);
+        let mut errors = ErrorList::new();
+        requirements(&FieldValue::of(&huge, "resources"), &mut errors);
         assert_eq!(errors.len(), 1);
         let whole = object(r#"{"resources":{"limits":{"example.com/gpu":"500m"}}}"#);
-        requirements(&Node::of(&whole, "resources"), &mut errors);
+        requirements(&FieldValue::of(&whole, "resources"), &mut errors);
         assert!(errors[1].message.ends_with("must be an integer"));
     }
 }

@@ -7,8 +7,8 @@ use crate::api::field::FieldError;
 use crate::api::kinds::allowed::core_v1::{
     AppArmorProfile, PodSecurityContext, SeccompProfile, SecurityContext,
 };
-use crate::api::kinds::check::Node;
-use crate::api::kinds::{Errors, Feature};
+use crate::api::kinds::field_value::FieldValue;
+use crate::api::kinds::{ErrorList, Feature};
 use crate::api::names;
 use crate::api::value::Value;
 
@@ -17,14 +17,14 @@ const SYSCTL_LENGTH: usize = 253;
 const SYSCTL_FORMAT: &str = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
 
 /// Checks ids of users or groups, each if it is set.
-fn ids(context: &Node<'_>, fields: &[&str], errors: &mut Errors) {
+fn ids(context: &FieldValue<'_>, fields: &[&str], errors: &mut ErrorList) {
     for id in fields.iter().filter_map(|field| context.opt(field)) {
         id.in_range(errors, 0, LARGEST_ID);
     }
 }
 
 /// Checks what a pod as a whole may do.
-pub fn pod(spec: &Node<'_>, errors: &mut Errors) {
+pub fn pod(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(context) = spec.opt("securityContext") else {
         share_process(spec, errors);
         return;
@@ -49,12 +49,12 @@ pub fn pod(spec: &Node<'_>, errors: &mut Errors) {
         }
     }
     if let Some(policy) = context.opt("seLinuxChangePolicy") {
-        let any = errors.terms().has(Feature::SELinuxMount);
+        let any = errors.features().has(Feature::SELinuxMount);
         policy.one_of(errors, if any { &["MountOption", "Recursive"] } else { &["Recursive"] });
     }
 }
 
-fn profiles(context: &Node<'_>, errors: &mut Errors) {
+fn profiles(context: &FieldValue<'_>, errors: &mut ErrorList) {
     if let Some(profile) = context.opt("seccompProfile") {
         seccomp(&profile, errors);
     }
@@ -66,7 +66,7 @@ fn profiles(context: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn share_process(spec: &Node<'_>, errors: &mut Errors) {
+fn share_process(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     if spec.read("shareProcessNamespace").as_bool() == Some(true)
         && spec.read("hostPID").as_bool() == Some(true)
     {
@@ -87,7 +87,7 @@ fn is_sysctl_name(name: &str) -> bool {
     name.len() <= SYSCTL_LENGTH && name.split(['.', '/']).all(part)
 }
 
-fn sysctls(context: &Node<'_>, spec: &Node<'_>, errors: &mut Errors) {
+fn sysctls(context: &FieldValue<'_>, spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(list) = context.opt("sysctls") else { return };
     let mut seen = BTreeSet::new();
     for sysctl in list.items() {
@@ -128,9 +128,9 @@ fn namespace_of(sysctl: &str) -> Option<&'static str> {
 }
 
 /// Checks what a container may do. `host_users` says that its users are those of the host.
-pub fn container(context: &Node<'_>, host_users: bool, errors: &mut Errors) {
+pub fn container(context: &FieldValue<'_>, host_users: bool, errors: &mut ErrorList) {
     let privileged = context.read("privileged").as_bool() == Some(true);
-    if privileged && !errors.terms().takes_privileged() {
+    if privileged && !errors.features().allows_privileged() {
         context.child("privileged").forbidden(errors, "disallowed by cluster policy");
     }
     ids(context, &["runAsUser", "runAsGroup"], errors);
@@ -163,7 +163,7 @@ pub fn container(context: &Node<'_>, host_users: bool, errors: &mut Errors) {
 }
 
 /// Checks which system calls are filtered.
-pub fn seccomp(profile: &Node<'_>, errors: &mut Errors) {
+pub fn seccomp(profile: &FieldValue<'_>, errors: &mut ErrorList) {
     let (kind, file) = (profile.child("type"), profile.child("localhostProfile"));
     if kind.is_empty() {
         kind.required(errors, "type is required when seccompProfile is set");
@@ -182,7 +182,7 @@ pub fn seccomp(profile: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks which profile confines a container.
-pub fn app_armor(profile: &Node<'_>, errors: &mut Errors) {
+pub fn app_armor(profile: &FieldValue<'_>, errors: &mut ErrorList) {
     const LONGEST: usize = 4095;
     let (kind, file) = (profile.child("type"), profile.child("localhostProfile"));
     match kind.text() {
@@ -209,7 +209,7 @@ pub fn app_armor(profile: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks what only Windows knows.
-fn windows_options(options: &Node<'_>, errors: &mut Errors) {
+fn windows_options(options: &FieldValue<'_>, errors: &mut ErrorList) {
     const LARGEST_CREDENTIAL_KIB: usize = 64;
     if let Some(name) = options.opt("gmsaCredentialSpecName") {
         name.syntax(errors, names::dns_subdomain);
@@ -227,7 +227,7 @@ fn windows_options(options: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn windows_user(name: &Node<'_>, errors: &mut Errors) {
+fn windows_user(name: &FieldValue<'_>, errors: &mut ErrorList) {
     const LONGEST_DOMAIN: usize = 256;
     const LONGEST_USER: usize = 104;
     let text = name.text();

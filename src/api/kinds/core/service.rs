@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use super::endpoints::endpoint_ip;
 use super::{address, service_change};
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::core_v1::{ServicePort, ServiceSpec};
-use crate::api::kinds::check::{Node, fill, fill_text, items_mut, present_mut};
-use crate::api::kinds::{Errors, Feature, KindRules, Occasion, PLAIN};
-use crate::api::services::{HEADLESS, carry, families, is_headless, needs_health_port};
+use crate::api::kinds::field_value::{FieldValue, fill, fill_text, items_mut, present_mut};
+use crate::api::kinds::{ErrorList, Feature, KindRules, PLAIN, WriteContext};
+use crate::api::services::{HEADLESS, families, is_headless, needs_health_port, retained_fields};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -54,7 +54,7 @@ fn default(service: &mut Value) {
             port.set("targetPort", number);
         }
     }
-    if carry::is_reached_from_outside(spec) {
+    if retained_fields::is_reached_from_outside(spec) {
         fill_text(spec, "externalTrafficPolicy", "Cluster");
     }
     if matches!(spec.str("type"), "NodePort" | "LoadBalancer" | "ClusterIP") {
@@ -73,8 +73,8 @@ fn default(service: &mut Value) {
 }
 
 /// Drops what the new type has no use for.
-fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
-    carry::drop_useless(new, old);
+fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
+    retained_fields::drop_useless(new, old);
 }
 
 /// Nothing inside the cluster stands between a name and what it names. What is said of it must be right nevertheless.
@@ -86,24 +86,24 @@ fn drop_inner_policy(service: &mut Value) {
 }
 
 /// Checks a new service.
-fn validate(service: &Value, errors: &mut Errors) {
+fn validate(service: &Value, errors: &mut ErrorList) {
     validate_any(service, &Value::Null, errors);
 }
 
 /// Checks a changed service: what it was reached at stays.
-fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    service_change::validate(&Node::of(new, "spec"), &Node::of(old, "spec"), errors);
+fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    service_change::validate(&FieldValue::of(new, "spec"), &FieldValue::of(old, "spec"), errors);
     validate_any(new, old, errors);
 }
 
 /// Checks a service. Addresses that the old one had already are not looked at again.
-fn validate_any(service: &Value, old: &Value, errors: &mut Errors) {
-    let was = Node::of(old, "spec");
-    let annotations = Path::new("metadata").child("annotations");
+fn validate_any(service: &Value, old: &Value, errors: &mut ErrorList) {
+    let was = FieldValue::of(old, "spec");
+    let annotations = FieldPath::new("metadata").child("annotations");
     let annotations =
-        Node { value: meta::of(service).get("annotations").unwrap_or(&Value::Null), path: annotations };
+        FieldValue { value: meta::of(service).get("annotations").unwrap_or(&Value::Null), path: annotations };
     topology_annotations(&annotations, errors);
-    let spec = Node::of(service, "spec");
+    let spec = FieldValue::of(service, "spec");
     let kind = spec.child("type");
     let ports = spec.child("ports");
     if ports.is_empty() && !is_headless(spec.value) && kind.text() != "ExternalName" {
@@ -140,17 +140,17 @@ fn validate_any(service: &Value, old: &Value, errors: &mut Errors) {
     traffic(&spec, errors);
 }
 
-fn topology_annotations(annotations: &Node<'_>, errors: &mut Errors) {
+fn topology_annotations(annotations: &FieldValue<'_>, errors: &mut ErrorList) {
     let (hints, mode) = ("service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode");
     if let (Some(hints_value), Some(mode_value)) = (annotations.value.get(hints), annotations.value.get(mode))
         && hints_value != mode_value
     {
         let wrong = format!("must match annotations[{hints}] when both are specified");
-        Node { value: mode_value, path: annotations.path.key(mode) }.invalid(errors, &wrong);
+        FieldValue { value: mode_value, path: annotations.path.key(mode) }.invalid(errors, &wrong);
     }
 }
 
-fn by_type(spec: &Node<'_>, errors: &mut Errors) {
+fn by_type(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let first = spec.path.child("clusterIPs").index(0);
     match spec.child("type").text() {
         kind @ ("LoadBalancer" | "NodePort") if is_headless(spec.value) => {
@@ -176,7 +176,12 @@ fn by_type(spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_port<'a>(port: &Node<'a>, needs_name: bool, used: &mut BTreeSet<&'a str>, errors: &mut Errors) {
+fn validate_port<'a>(
+    port: &FieldValue<'a>,
+    needs_name: bool,
+    used: &mut BTreeSet<&'a str>,
+    errors: &mut ErrorList,
+) {
     let name = port.child("name");
     if needs_name && name.is_empty() {
         name.required(errors, "");
@@ -194,7 +199,7 @@ fn validate_port<'a>(port: &Node<'a>, needs_name: bool, used: &mut BTreeSet<&'a 
     }
 }
 
-fn session_affinity(spec: &Node<'_>, errors: &mut Errors) {
+fn session_affinity(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let (affinity, config) = (spec.child("sessionAffinity"), spec.child("sessionAffinityConfig"));
     affinity.need_one_of(errors, ServiceSpec::SESSION_AFFINITY);
     if affinity.text() == "None" && config.is_set() {
@@ -206,7 +211,7 @@ fn session_affinity(spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn unique_ports(spec: &Node<'_>, errors: &mut Errors) {
+fn unique_ports(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let ports = spec.child("ports");
     if spec.child("type").text() == "ClusterIP" {
         for port in ports.items().filter(|port| port.child("nodePort").number() != 0) {
@@ -235,11 +240,11 @@ fn unique_ports(spec: &Node<'_>, errors: &mut Errors) {
 
 /// Checks who may reach a load balancer, by the field or by the annotation that was there before.
 fn source_ranges(
-    spec: &Node<'_>,
-    was: &Node<'_>,
-    annotations: &Node<'_>,
+    spec: &FieldValue<'_>,
+    was: &FieldValue<'_>,
+    annotations: &FieldValue<'_>,
     old_annotation: Option<&Value>,
-    errors: &mut Errors,
+    errors: &mut ErrorList,
 ) {
     let is_balancer = spec.str("type") == "LoadBalancer";
     let ranges = spec.child("loadBalancerSourceRanges").named(spec.path.child("LoadBalancerSourceRanges"));
@@ -271,9 +276,9 @@ fn source_ranges(
     }
 }
 
-fn traffic(spec: &Node<'_>, errors: &mut Errors) {
+fn traffic(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let external = spec.child("externalTrafficPolicy");
-    if carry::is_reached_from_outside(spec.value) {
+    if retained_fields::is_reached_from_outside(spec.value) {
         external.need_one_of(errors, ServiceSpec::EXTERNAL_TRAFFIC_POLICY);
     } else if !external.is_empty() {
         external.invalid(errors, "may only be set for externally-accessible services");
@@ -289,7 +294,7 @@ fn traffic(spec: &Node<'_>, errors: &mut Errors) {
     spec.child("internalTrafficPolicy").one_of_if_set(errors, ServiceSpec::INTERNAL_TRAFFIC_POLICY);
     let ways = ["PreferClose", "PreferSameZone", "PreferSameNode"];
     let known =
-        if errors.terms().has(Feature::PreferSameTrafficDistribution) { &ways[..] } else { &ways[..1] };
+        if errors.features().has(Feature::PreferSameTrafficDistribution) { &ways[..] } else { &ways[..1] };
     spec.child("trafficDistribution").one_of_if_set(errors, known);
 }
 
@@ -303,7 +308,7 @@ mod tests {
         let mut service = filled(("", "v1"), "Service", given);
         // The second address field is nothing that its writer is said to have written.
         assert_eq!(service.at(&["spec", "clusterIPs"]), None);
-        carry::mirror_address(service.entry("spec"));
+        retained_fields::mirror_address(service.entry("spec"));
         service
     }
 
@@ -408,7 +413,7 @@ mod tests {
             r#"{"spec":{"type":"ClusterIP","sessionAffinity":"None","ports":[
                 {"name":"a","port":80,"targetPort":80,"protocol":"TCP"},{"name":"b","port":80,"targetPort":80,"protocol":"TCP"}]}}"#,
         );
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate(&twice, &mut errors);
         assert!(errors[0].to_string().starts_with("spec.ports[1]: Duplicate value: core.ServicePort{"));
         let external =
@@ -429,16 +434,16 @@ mod tests {
         each_change_refused(&base(), validate_update, &[]);
         let mut new = base();
         new.entry("spec").set("clusterIP", HEADLESS);
-        carry::keep_given(&mut new, &base());
-        prepare_update(&mut new, &base(), &crate::api::kinds::testing::occasion(""));
-        let mut errors = Errors::new();
+        retained_fields::keep_given(&mut new, &base());
+        prepare_update(&mut new, &base(), &crate::api::kinds::testing::context(""));
+        let mut errors = ErrorList::new();
         validate_update(&new, &base(), &mut errors);
         assert_eq!(errors.len(), 1);
         assert!(errors[0].to_string().ends_with("may not change once set"), "{}", errors[0]);
         let mut silent = base();
         silent.entry("spec").remove("clusterIP");
         silent.entry("spec").remove("clusterIPs");
-        carry::keep_given(&mut silent, &base());
+        retained_fields::keep_given(&mut silent, &base());
         assert_eq!(silent, base());
     }
 }

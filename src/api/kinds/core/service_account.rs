@@ -1,28 +1,28 @@
 //! ServiceAccounts.
 
-use crate::api::kinds::check::items_mut;
-use crate::api::kinds::{KindRules, Occasion, PLAIN, Warned};
+use crate::api::kinds::field_value::items_mut;
+use crate::api::kinds::{KindRules, PLAIN, WarningList, WriteContext};
 use crate::api::meta;
 use crate::api::value::Value;
-use crate::api::words::annotations::ENFORCE_MOUNTABLE_SECRETS;
+use crate::api::well_known::annotations::ENFORCE_MOUNTABLE_SECRETS;
 
 /// The rules of a ServiceAccount.
 pub const RULES: KindRules = KindRules { prepare_create, prepare_update, warn, ..PLAIN };
 
 /// Of the secrets of an account only the names count.
-fn prepare_create(account: &mut Value, _: &Occasion<'_>) {
+fn prepare_create(account: &mut Value, _: &WriteContext<'_>) {
     for secret in items_mut(account, "secrets") {
         secret.fields_mut().retain(|field, _| field == "name");
     }
 }
 
 /// The same when it changes.
-fn prepare_update(new: &mut Value, _old: &Value, occasion: &Occasion<'_>) {
-    prepare_create(new, occasion);
+fn prepare_update(new: &mut Value, _old: &Value, context: &WriteContext<'_>) {
+    prepare_create(new, context);
 }
 
 /// Warns about an annotation that goes away, unless it was there before.
-fn warn(account: &Value, old: Option<&Value>, warned: &mut Warned) {
+fn warn(account: &Value, old: Option<&Value>, warned: &mut WarningList) {
     let marked =
         |account: &Value| meta::of(account).at(&["annotations", ENFORCE_MOUNTABLE_SECRETS]).is_some();
     if marked(account) && !old.is_some_and(marked) {
@@ -35,19 +35,19 @@ fn warn(account: &Value, old: Option<&Value>, warned: &mut Warned) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{object, occasion};
+    use super::super::super::testing::{context, object};
     use super::*;
 
     #[test]
     fn only_names_of_secrets_are_kept() {
         let mut account = object(r#"{"secrets":[{"name":"s","namespace":"x","uid":"u"}]}"#);
-        prepare_create(&mut account, &occasion(""));
+        prepare_create(&mut account, &context(""));
         assert_eq!(account, object(r#"{"secrets":[{"name":"s"}]}"#));
         let marked =
             object(r#"{"metadata":{"annotations":{"kubernetes.io/enforce-mountable-secrets":"true"}}}"#);
-        let mut warned = Warned::new();
+        let mut warned = WarningList::new();
         warn(&marked, Some(&marked), &mut warned);
-        assert_eq!(warned, Warned::new());
+        assert_eq!(warned, WarningList::new());
         warn(&marked, Some(&account), &mut warned);
         assert!(warned[0].contains("deprecated in v1.32+; prefer separate namespaces"));
     }

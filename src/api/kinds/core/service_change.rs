@@ -1,9 +1,9 @@
 //! How services may change: what they were reached at stays, what their type no longer has goes.
 
 use super::address;
-use crate::api::field::Path;
-use crate::api::kinds::Errors;
-use crate::api::kinds::check::{Node, same};
+use crate::api::field::FieldPath;
+use crate::api::kinds::ErrorList;
+use crate::api::kinds::field_value::{FieldValue, same};
 use crate::api::services::{families, needs_health_port};
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -15,7 +15,7 @@ fn is_balancer(spec: &Value) -> bool {
 }
 
 /// Checks how a service changed, before the new one is looked at by itself.
-pub fn validate(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+pub fn validate(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     families::validate_change(spec, was, errors);
     let balancers = is_balancer(spec.value) && is_balancer(was.value);
     let class = spec.child("loadBalancerClass");
@@ -31,7 +31,7 @@ pub fn validate(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks which implementation of load balancers is asked for.
-pub fn load_balancer_class(spec: &Node<'_>, errors: &mut Errors) {
+pub fn load_balancer_class(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(class) = spec.opt("loadBalancerClass") else { return };
     if is_balancer(spec.value) {
         class.syntax(errors, names::qualified_name);
@@ -41,8 +41,8 @@ pub fn load_balancer_class(spec: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks where a load balancer says that it listens.
-pub fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
-    let ingress = Node::of(new, "status").child("loadBalancer").child("ingress");
+pub fn validate_status(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let ingress = FieldValue::of(new, "status").child("loadBalancer").child("ingress");
     if !new.get("spec").is_some_and(is_balancer) {
         if !ingress.is_empty() {
             ingress.forbidden(errors, "may only be used when `spec.type` is 'LoadBalancer'");
@@ -70,10 +70,10 @@ pub fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Warns about a service.
-pub fn warn(service: &Value, _old: Option<&Value>, warned: &mut crate::api::kinds::Warned) {
+pub fn warn(service: &Value, _old: Option<&Value>, warned: &mut crate::api::kinds::WarningList) {
     const OLD_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
     let Some(spec) = service.get("spec") else { return };
-    let at = Path::new("spec");
+    let at = FieldPath::new("spec");
     if meta::of(service).at(&["annotations", OLD_HINTS]).is_some() {
         let better = "service.kubernetes.io/topology-mode";
         warned.push(format!("annotation {OLD_HINTS} is deprecated, please use {better} instead"));
@@ -108,8 +108,8 @@ mod tests {
 
     fn changes(old: &Value, path: &str, json: &str) -> Vec<String> {
         let new = with(old, path, json);
-        let mut errors = Errors::new();
-        validate(&Node::of(&new, "spec"), &Node::of(old, "spec"), &mut errors);
+        let mut errors = ErrorList::new();
+        validate(&FieldValue::of(&new, "spec"), &FieldValue::of(old, "spec"), &mut errors);
         said(&errors)
     }
 
@@ -171,7 +171,7 @@ mod tests {
             ),
         ];
         for (path, json, wanted) in table {
-            let mut errors = Errors::new();
+            let mut errors = ErrorList::new();
             validate_status(&with(&balancer, &path, json), &object("{}"), &mut errors);
             assert_eq!(said(&errors), [wanted], "{path}={json}");
         }
@@ -210,7 +210,7 @@ mod tests {
             ),
         ];
         for (path, json, wanted) in table {
-            let mut warned = crate::api::kinds::Warned::new();
+            let mut warned = crate::api::kinds::WarningList::new();
             warn(&with(&base, path, json), None, &mut warned);
             assert_eq!(warned, [wanted], "{path}={json}");
         }

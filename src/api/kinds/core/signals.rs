@@ -1,11 +1,11 @@
 //! The signals that end containers.
 
-use crate::api::kinds::Errors;
+use crate::api::kinds::ErrorList;
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::check::Node;
+use crate::api::kinds::field_value::FieldValue;
 
 /// Checks the signal that ends a container of a pod for this operating system.
-pub fn validate(signal: &Node<'_>, os: Option<&str>, errors: &mut Errors) {
+pub fn validate(signal: &FieldValue<'_>, os: Option<&str>, errors: &mut ErrorList) {
     match os {
         None => signal.forbidden(errors, "may not be set for containers with empty `spec.os.name`"),
         // What is published is what Linux knows.
@@ -23,8 +23,8 @@ mod tests {
     #[test]
     fn signals_are_those_of_the_operating_system() {
         let wrong = |signal: &str, os: Option<&str>| {
-            let (value, mut errors) = (object(&format!(r#"{{"s":"{signal}"}}"#)), Errors::new());
-            validate(&Node::of(&value, "s"), os, &mut errors);
+            let (value, mut errors) = (object(&format!(r#"{{"s":"{signal}"}}"#)), ErrorList::new());
+            validate(&FieldValue::of(&value, "s"), os, &mut errors);
             said(&errors).concat()
         };
         assert_eq!(

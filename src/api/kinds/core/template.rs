@@ -1,10 +1,12 @@
 //! Pod templates inside of other kinds, and the kind PodTemplate.
 
 use super::{pod_default, pod_meta, pod_spec, pod_warn};
-use crate::api::field::{FieldError, Path};
-use crate::api::kinds::check::{Node, shown_map};
+use crate::api::field::{FieldError, FieldPath};
+use crate::api::kinds::field_value::{FieldValue, shown_map};
 use crate::api::kinds::selector;
-use crate::api::kinds::{Again, BASE, Errors, Generation, KindRules, MetaAgain, Warned};
+use crate::api::kinds::{
+    BASE, ErrorList, Generation, KindRules, MetaRevalidation, Revalidation, WarningList,
+};
 use crate::api::meta;
 use crate::api::value::Value;
 
@@ -14,14 +16,14 @@ pub const RULES: KindRules = KindRules {
     generation: Generation { moves_with: &[&["template"]], ..Generation::FIRST },
     default,
     validate: validate_object,
-    again: Again::Once,
+    revalidation: Revalidation::Once,
     warn: warn_object,
-    meta_again: MetaAgain::Change,
+    meta_revalidation: MetaRevalidation::Change,
     ..BASE
 };
 
 /// Checks a template.
-pub fn validate(template: &Node<'_>, errors: &mut Errors) {
+pub fn validate(template: &FieldValue<'_>, errors: &mut ErrorList) {
     validate_meta(template, errors);
     let spec = template.child("spec");
     pod_spec::validate(&spec, None, errors);
@@ -33,7 +35,7 @@ pub fn validate(template: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks the metadata of a template.
-pub fn validate_meta(template: &Node<'_>, errors: &mut Errors) {
+pub fn validate_meta(template: &FieldValue<'_>, errors: &mut ErrorList) {
     let metadata = template.child("metadata");
     meta::validate_labels(Some(metadata.child("labels").value), &template.child("labels").path, errors);
     let annotations = metadata.child("annotations");
@@ -43,14 +45,14 @@ pub fn validate_meta(template: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Says that the labels of a template are not what the selector selects.
-pub fn mismatch(template: &Node<'_>, errors: &mut Errors) {
+pub fn mismatch(template: &FieldValue<'_>, errors: &mut ErrorList) {
     let labels = template.child("metadata").child("labels");
     let wrong = "`selector` does not match template `labels`";
     errors.push(FieldError::invalid(&labels.path, &shown_map(Some(labels.value)), wrong));
 }
 
 /// Checks a template whose pods must always start again, as those of controllers must.
-pub fn validate_for_controller(spec: &Node<'_>, controller: &str, errors: &mut Errors) {
+pub fn validate_for_controller(spec: &FieldValue<'_>, controller: &str, errors: &mut ErrorList) {
     let (chosen, template) = (spec.child("selector"), spec.child("template"));
     let labels = template.child("metadata").child("labels");
     let everything = chosen.is_set() && selector::is_empty(chosen.value);
@@ -62,7 +64,7 @@ pub fn validate_for_controller(spec: &Node<'_>, controller: &str, errors: &mut E
 }
 
 /// Checks that the pods of a template start again for ever.
-pub fn always_restarts(template: &Node<'_>, controller: &str, errors: &mut Errors) {
+pub fn always_restarts(template: &FieldValue<'_>, controller: &str, errors: &mut ErrorList) {
     let spec = template.child("spec");
     if !matches!(spec.child("restartPolicy").text(), "" | "Always") {
         spec.child("restartPolicy").one_of(errors, &["Always"]);
@@ -74,18 +76,18 @@ pub fn always_restarts(template: &Node<'_>, controller: &str, errors: &mut Error
 }
 
 /// Warns about a template that stands at `path`. What the old one had already is named again.
-pub fn warn(path: &Path, template: Option<&Value>, _old: Option<&Value>, warned: &mut Warned) {
+pub fn warn(path: &FieldPath, template: Option<&Value>, _old: Option<&Value>, warned: &mut WarningList) {
     if let Some(template) = template {
         pod_warn::spec_and_meta(path, template, true, warned);
     }
 }
 
 /// Warns about a PodTemplate.
-fn warn_object(new: &Value, old: Option<&Value>, warned: &mut Warned) {
+fn warn_object(new: &Value, old: Option<&Value>, warned: &mut WarningList) {
     if old.is_some_and(|old| meta::generation(old) == meta::generation(new)) {
         return;
     }
-    warn(&Path::new("template"), new.get("template"), old.and_then(|old| old.get("template")), warned);
+    warn(&FieldPath::new("template"), new.get("template"), old.and_then(|old| old.get("template")), warned);
 }
 
 /// The defaults of the kind PodTemplate.
@@ -94,8 +96,8 @@ fn default(object: &mut Value) {
 }
 
 /// Checks a PodTemplate.
-fn validate_object(object: &Value, errors: &mut Errors) {
-    validate(&Node::of(object, "template"), errors);
+fn validate_object(object: &Value, errors: &mut ErrorList) {
+    validate(&FieldValue::of(object, "template"), errors);
 }
 
 #[cfg(test)]
@@ -114,7 +116,7 @@ mod tests {
             |object, errors| {
                 let spec = object.clone();
                 let holder = object_with(&spec);
-                validate_for_controller(&Node::of(&holder, "spec"), "ReplicaSet", errors);
+                validate_for_controller(&FieldValue::of(&holder, "spec"), "ReplicaSet", errors);
             },
             &[
                 (

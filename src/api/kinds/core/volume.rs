@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::env::{field_ref, resource_field_ref};
 use super::volume_claim;
 use super::volume_source::{self, Owner, local_path};
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::check::Node;
-use crate::api::kinds::{Errors, certificates, selector};
+use crate::api::kinds::field_value::FieldValue;
+use crate::api::kinds::{ErrorList, certificates, selector};
 use crate::api::{meta, names};
 
 const FILE_FIELDS: [&str; 5] =
@@ -69,7 +69,7 @@ impl Volumes<'_> {
 impl<'a> Volumes<'a> {
     /// Checks volumes and answers the good ones. `pod` is the name of the pod they are in, empty in templates: claims
     /// that are made for its volumes are named after it.
-    pub fn validate(list: &Node<'a>, pod: &str, errors: &mut Errors) -> Volumes<'a> {
+    pub fn validate(list: &FieldValue<'a>, pod: &str, errors: &mut ErrorList) -> Volumes<'a> {
         let mut good = Volumes::default();
         let made: BTreeSet<&str> = list
             .value
@@ -109,7 +109,7 @@ impl<'a> Volumes<'a> {
 }
 
 /// Checks the one source of a volume and answers its kind.
-fn source(volume: &Node<'_>, pod: &str, errors: &mut Errors) -> &'static str {
+fn source(volume: &FieldValue<'_>, pod: &str, errors: &mut ErrorList) -> &'static str {
     let mut found = "";
     for kind in SOURCES {
         let Some(source) = volume.opt(kind) else { continue };
@@ -138,7 +138,13 @@ fn source(volume: &Node<'_>, pod: &str, errors: &mut Errors) -> &'static str {
 }
 
 /// Checks a source that only pods have, or one that they share with persistent volumes.
-fn own_source(kind: &str, source: &Node<'_>, volume: &Node<'_>, pod: &str, errors: &mut Errors) {
+fn own_source(
+    kind: &str,
+    source: &FieldValue<'_>,
+    volume: &FieldValue<'_>,
+    pod: &str,
+    errors: &mut ErrorList,
+) {
     match kind {
         "emptyDir" => {
             if let Some(limit) = source.opt("sizeLimit")
@@ -182,7 +188,7 @@ fn own_source(kind: &str, source: &Node<'_>, volume: &Node<'_>, pod: &str, error
     }
 }
 
-fn mode(source: &Node<'_>, field: &str, errors: &mut Errors) {
+fn mode(source: &FieldValue<'_>, field: &str, errors: &mut ErrorList) {
     if let Some(node) = source.opt(field)
         && !(0..=LARGEST_MODE).contains(&node.number())
     {
@@ -190,7 +196,7 @@ fn mode(source: &Node<'_>, field: &str, errors: &mut Errors) {
     }
 }
 
-fn ephemeral(source: &Node<'_>, errors: &mut Errors) {
+fn ephemeral(source: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(template) = source.opt("volumeClaimTemplate") else {
         source.child("volumeClaimTemplate").required(errors, "");
         return;
@@ -206,7 +212,7 @@ fn ephemeral(source: &Node<'_>, errors: &mut Errors) {
 }
 
 /// The fields of the metadata of a template that claims made from it cannot have, in the order of the API.
-fn other_metadata(metadata: &Node<'_>) -> Vec<Path> {
+fn other_metadata(metadata: &FieldValue<'_>) -> Vec<FieldPath> {
     let order = [
         ("name", "name"),
         ("generateName", "generateName"),
@@ -228,7 +234,7 @@ fn other_metadata(metadata: &Node<'_>) -> Vec<Path> {
 }
 
 /// A secret or config map of which some keys become files.
-fn keyed(source: &Node<'_>, name: &str, errors: &mut Errors) {
+fn keyed(source: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
     source.child(name).need(errors);
     mode(source, "defaultMode", errors);
     for item in source.child("items").items() {
@@ -236,14 +242,14 @@ fn keyed(source: &Node<'_>, name: &str, errors: &mut Errors) {
     }
 }
 
-fn key_to_path(item: &Node<'_>, errors: &mut Errors) {
+fn key_to_path(item: &FieldValue<'_>, errors: &mut ErrorList) {
     item.child("key").need(errors);
     item.child("path").need(errors);
     local_file(&item.child("path"), errors);
     mode(item, "mode", errors);
 }
 
-fn shown_file(file: &Node<'_>, errors: &mut Errors) {
+fn shown_file(file: &FieldValue<'_>, errors: &mut ErrorList) {
     file.child("path").need(errors);
     local_file(&file.child("path"), errors);
     let (field, resource) = (file.child("fieldRef"), file.child("resourceFieldRef"));
@@ -261,10 +267,10 @@ fn shown_file(file: &Node<'_>, errors: &mut Errors) {
     mode(file, "mode", errors);
 }
 
-fn projected(source: &Node<'_>, errors: &mut Errors) {
+fn projected(source: &FieldValue<'_>, errors: &mut ErrorList) {
     mode(source, "defaultMode", errors);
     let mut paths = BTreeSet::new();
-    let mut claim = |path: &str, by: &str, errors: &mut Errors| {
+    let mut claim = |path: &str, by: &str, errors: &mut ErrorList| {
         if !path.is_empty() && !paths.insert(path.to_owned()) {
             errors.add(|| FieldError::invalid(&source.path, &quoted(by), "conflicting duplicate paths"));
         }
@@ -286,7 +292,7 @@ fn projected(source: &Node<'_>, errors: &mut Errors) {
         if shown.is_set() {
             kinds += 1;
             for file in shown.child("items").items() {
-                shown_file(&Node { value: file.value, path: shown.path.clone() }, errors);
+                shown_file(&FieldValue { value: file.value, path: shown.path.clone() }, errors);
                 claim(file.child("path").text(), file.child("path").text(), errors);
             }
         }
@@ -308,7 +314,7 @@ fn projected(source: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn trust_bundle(bundle: &Node<'_>, errors: &mut Errors) {
+fn trust_bundle(bundle: &FieldValue<'_>, errors: &mut ErrorList) {
     let (name, signer, labels) =
         (bundle.child("name"), bundle.child("signerName"), bundle.child("labelSelector"));
     match (name.is_set(), signer.is_set()) {
@@ -346,7 +352,7 @@ fn trust_bundle(bundle: &Node<'_>, errors: &mut Errors) {
     local_file(&path, errors);
 }
 
-fn projected_token(volume: &Node<'_>, token: &Node<'_>, errors: &mut Errors) {
+fn projected_token(volume: &FieldValue<'_>, token: &FieldValue<'_>, errors: &mut ErrorList) {
     const SHORTEST: i64 = 600;
     const LONGEST: i64 = 1 << 32;
     let seconds = token.child("expirationSeconds");
@@ -356,14 +362,14 @@ fn projected_token(volume: &Node<'_>, token: &Node<'_>, errors: &mut Errors) {
     if seconds.number() > LONGEST {
         seconds.invalid(errors, "may not specify a duration larger than 2^32 seconds");
     }
-    let path = Node { value: token.child("path").value, path: volume.path.child("path") };
+    let path = FieldValue { value: token.child("path").value, path: volume.path.child("path") };
     if path.need(errors) {
         local_file(&path, errors);
     }
 }
 
 /// Checks the path of a file that a volume writes: names with two dots in front are its own.
-fn local_file(path: &Node<'_>, errors: &mut Errors) {
+fn local_file(path: &FieldValue<'_>, errors: &mut ErrorList) {
     local_path(path, errors);
     if path.text().starts_with("..") && !path.text().starts_with("../") {
         path.invalid_text(errors, "must not start with '..'");
@@ -389,7 +395,7 @@ mod tests {
         each_refused(
             &base,
             |object, errors| {
-                Volumes::validate(&Node::of(object, "v"), "p", errors);
+                Volumes::validate(&FieldValue::of(object, "v"), "p", errors);
             },
             &[
                 ("v.0.name", "null", "v[0].name: Required value"),

@@ -1,14 +1,15 @@
 //! PersistentVolumeClaims.
 
 use super::{pod_warn, resources};
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::check::{Node, fill_text, same};
+use crate::api::kinds::field_value::{FieldValue, fill_text, same};
 use crate::api::kinds::{
-    BASE, Errors, Feature, KindRules, MetaAgain, Occasion, Terms, Warned, gated, selector,
+    BASE, EnabledFeatures, ErrorList, Feature, KindRules, MetaRevalidation, WarningList, WriteContext, gated,
+    selector,
 };
 use crate::api::value::Value;
-use crate::api::words::annotations::STORAGE_CLASS;
+use crate::api::well_known::annotations::STORAGE_CLASS;
 use crate::api::{meta, names};
 
 /// The rules of a PersistentVolumeClaim.
@@ -21,16 +22,16 @@ pub const RULES: KindRules = KindRules {
     validate: validate_claim,
     validate_update: validate_claim_update,
     warn: warn_claim,
-    meta_again: MetaAgain::WholeTwiceAndChange,
+    meta_revalidation: MetaRevalidation::WholeTwiceAndChange,
     ..BASE
 };
 
 const MODES: &[&str] = core_v1::PersistentVolumeClaimSpec::ACCESS_MODES;
 const FIXED: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
 /// Both ways of naming the source of a new claim say the same.
-fn prepare_claim(claim: &mut Value, occasion: &Occasion<'_>) {
+fn prepare_claim(claim: &mut Value, context: &WriteContext<'_>) {
     let spec = claim.entry("spec");
-    drop_sources(spec, None, occasion.terms);
+    drop_sources(spec, None, context.features);
     normalize_sources(spec);
 }
 
@@ -40,17 +41,17 @@ fn finish_claim(claim: &mut Value) {
 }
 
 /// Both ways of naming a source say the same in an update, too.
-fn prepare_claim_update(claim: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+fn prepare_claim_update(claim: &mut Value, old: &Value, context: &WriteContext<'_>) {
     let spec = claim.entry("spec");
-    drop_sources(spec, old.get("spec"), occasion.terms);
+    drop_sources(spec, old.get("spec"), context.features);
     normalize_sources(spec);
 }
 
 /// Takes out sources in other namespaces where those are off, and those that nobody ever took, unless the claim had one already.
-fn drop_sources(spec: &mut Value, was: Option<&Value>, terms: Terms) {
+fn drop_sources(spec: &mut Value, was: Option<&Value>, features: EnabledFeatures) {
     let had = |field: &str| was.is_some_and(|was| was.get(field).is_some());
     let elsewhere = spec.get("dataSourceRef").is_some_and(|source| !source.str("namespace").is_empty());
-    if elsewhere && !terms.has(Feature::CrossNamespaceVolumeDataSource) && !had("dataSourceRef") {
+    if elsewhere && !features.has(Feature::CrossNamespaceVolumeDataSource) && !had("dataSourceRef") {
         spec.remove("dataSourceRef");
     }
     if !had("dataSource") && !had("dataSourceRef") && spec.get("dataSourceRef").is_none() {
@@ -79,19 +80,19 @@ fn normalize_sources(spec: &mut Value) {
 }
 
 /// Checks the spec of a claim.
-pub fn validate_spec(spec: &Node<'_>, errors: &mut Errors) {
+pub fn validate_spec(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     spec_of(spec, false, errors);
 }
 
 /// Checks the spec of a claim. `any_group`: the groups of its sources may be no names.
-fn spec_of(spec: &Node<'_>, any_group: bool, errors: &mut Errors) {
+fn spec_of(spec: &FieldValue<'_>, any_group: bool, errors: &mut ErrorList) {
     let modes = spec.child("accessModes");
     if modes.is_empty() {
         modes.required(errors, "at least 1 access mode is required");
     }
     selector::validate(&spec.child("selector"), errors);
     access_modes(&modes, errors);
-    let size = Node {
+    let size = FieldValue {
         value: spec.child("resources").child("requests").child("storage").value,
         path: spec.child("resources").path.key("storage"),
     };
@@ -105,12 +106,12 @@ fn spec_of(spec: &Node<'_>, any_group: bool, errors: &mut Errors) {
     spec.child("storageClassName").syntax_if_set(errors, names::dns_subdomain);
     spec.child("volumeMode").one_of_if_set(errors, core_v1::PersistentVolumeClaimSpec::VOLUME_MODE);
     sources(spec, any_group, errors);
-    if errors.terms().has(Feature::VolumeAttributesClass) {
+    if errors.features().has(Feature::VolumeAttributesClass) {
         spec.child("volumeAttributesClassName").syntax_if_set(errors, names::dns_subdomain);
     }
 }
 
-fn sources(spec: &Node<'_>, any_group: bool, errors: &mut Errors) {
+fn sources(spec: &FieldValue<'_>, any_group: bool, errors: &mut ErrorList) {
     let (source, other) = (spec.child("dataSource"), spec.child("dataSourceRef"));
     data_source(&source, any_group, errors);
     data_source(&other, any_group, errors);
@@ -133,7 +134,7 @@ fn sources(spec: &Node<'_>, any_group: bool, errors: &mut Errors) {
 }
 
 /// Checks ways of access.
-pub fn access_modes(modes: &Node<'_>, errors: &mut Errors) {
+pub fn access_modes(modes: &FieldValue<'_>, errors: &mut ErrorList) {
     let (mut alone, mut shared) = (false, false);
     for mode in modes.items() {
         let known = MODES.contains(&mode.text());
@@ -148,7 +149,7 @@ pub fn access_modes(modes: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn data_source(source: &Node<'_>, any_group: bool, errors: &mut Errors) {
+fn data_source(source: &FieldValue<'_>, any_group: bool, errors: &mut ErrorList) {
     if !source.is_set() {
         return;
     }
@@ -164,18 +165,18 @@ fn data_source(source: &Node<'_>, any_group: bool, errors: &mut Errors) {
 }
 
 /// Warns about a claim.
-fn warn_claim(claim: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn_claim(claim: &Value, _old: Option<&Value>, warned: &mut WarningList) {
     if meta::of(claim).at(&["annotations", STORAGE_CLASS]).is_some() {
-        let path = Path::new("metadata").child("annotations").key(STORAGE_CLASS);
+        let path = FieldPath::new("metadata").child("annotations").key(STORAGE_CLASS);
         warned.push(format!("{path}: deprecated since v1.8; use \"storageClassName\" attribute instead"));
     }
     if let Some(spec) = claim.get("spec") {
-        warn_spec(&Path::new("spec"), spec, warned);
+        warn_spec(&FieldPath::new("spec"), spec, warned);
     }
 }
 
 /// Warns about parts of a byte in what a claim asks for.
-pub fn warn_spec(path: &Path, spec: &Value, warned: &mut Warned) {
+pub fn warn_spec(path: &FieldPath, spec: &Value, warned: &mut WarningList) {
     for part in ["requests", "limits"] {
         if let Some(amounts) = spec.at(&["resources", part]) {
             pod_warn::fractions(&path.child("resources").child(part), amounts, &["storage"], warned);
@@ -184,13 +185,13 @@ pub fn warn_spec(path: &Path, spec: &Value, warned: &mut Warned) {
 }
 
 /// Checks a claim.
-pub fn validate_claim(claim: &Value, errors: &mut Errors) {
-    validate_spec(&Node::of(claim, "spec"), errors);
+pub fn validate_claim(claim: &Value, errors: &mut ErrorList) {
+    validate_spec(&FieldValue::of(claim, "spec"), errors);
 }
 
 /// Checks a changed claim: once bound it may only grow.
-pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
     let had_group = |field: &str| was.child(field).child("apiGroup").is_set();
     let any_group = had_group("dataSource") || had_group("dataSourceRef");
     // Twice, as the reference does.
@@ -213,28 +214,29 @@ pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut Errors) {
     if !same(Some(&rest), Some(&base)) {
         spec.forbidden(errors, FIXED);
     }
-    let size = |spec: &Node<'_>| {
+    let size = |spec: &FieldValue<'_>| {
         spec.child("resources").child("requests").child("storage").amount().unwrap_or_default()
     };
-    let capacity = Node::of(old, "status").child("capacity").child("storage").amount().unwrap_or_default();
+    let capacity =
+        FieldValue::of(old, "status").child("capacity").child("storage").amount().unwrap_or_default();
     // A claim that asks for nothing asks for less than it did.
-    let may_recover = errors.terms().has(Feature::RecoverVolumeExpansionFailure);
+    let may_recover = errors.features().has(Feature::RecoverVolumeExpansionFailure);
     if size(&spec) < size(&was) && (!may_recover || size(&spec) <= capacity) {
         let path = spec.child("resources").child("requests").child("storage").path;
         let least = if may_recover { "status.capacity" } else { "previous value" };
         errors.push(FieldError::forbidden(&path, &format!("field can not be less than {least}")));
     }
-    spec.child("volumeMode").named(Path::new("volumeMode")).unchanged(&was.child("volumeMode"), errors);
+    spec.child("volumeMode").named(FieldPath::new("volumeMode")).unchanged(&was.child("volumeMode"), errors);
     attributes_update(&spec, &was, errors);
 }
 
 /// Which attributes a volume has can change, but not to none.
-fn attributes_update(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+fn attributes_update(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     let (now, before) = (spec.child("volumeAttributesClassName"), was.child("volumeAttributesClassName"));
     if same(Some(now.value), Some(before.value)) {
         return;
     }
-    if !errors.terms().has(Feature::VolumeAttributesClass) {
+    if !errors.features().has(Feature::VolumeAttributesClass) {
         now.forbidden(errors, "update is forbidden when the VolumeAttributesClass feature gate is disabled");
         return;
     }
@@ -246,7 +248,7 @@ fn attributes_update(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
 }
 
 /// A class that was an annotation may become a field, and one that was not said may be said once.
-fn class_upgrade(new: &Value, old: &Value, rest: &mut Value, errors: &mut Errors) {
+fn class_upgrade(new: &Value, old: &Value, rest: &mut Value, errors: &mut ErrorList) {
     fn annotation(claim: &Value) -> Option<&Value> {
         meta::of(claim).at(&["annotations", STORAGE_CLASS])
     }
@@ -257,7 +259,7 @@ fn class_upgrade(new: &Value, old: &Value, rest: &mut Value, errors: &mut Errors
     if !from_annotation
         && now.and_then(Value::as_str).unwrap_or_default() != was.and_then(Value::as_str).unwrap_or_default()
     {
-        let path = Path::new("metadata").child("annotations").child(STORAGE_CLASS);
+        let path = FieldPath::new("metadata").child("annotations").child(STORAGE_CLASS);
         let text = now.and_then(Value::as_str).unwrap_or_default();
         errors.push(FieldError::invalid(&path, &quoted(text), meta::IMMUTABLE));
     }
@@ -267,7 +269,7 @@ fn class_upgrade(new: &Value, old: &Value, rest: &mut Value, errors: &mut Errors
 }
 
 /// Checks that an amount is not below nothing, in the words of capacities.
-pub fn not_below_zero(entry: &Node<'_>, errors: &mut Errors) {
+pub fn not_below_zero(entry: &FieldValue<'_>, errors: &mut ErrorList) {
     if let Some(amount) = entry.amount().filter(|amount| amount.ceiling() < 0) {
         let wrong = "must be a valid resource quantity";
         errors.push(FieldError::invalid(&entry.path, &amount.ceiling().to_string(), wrong));
@@ -277,10 +279,11 @@ pub fn not_below_zero(entry: &Node<'_>, errors: &mut Errors) {
 const RESIZE_STATES: &[&str] = core_v1::PersistentVolumeClaimStatus::ALLOCATED_RESOURCE_STATUSES;
 
 /// Checks a changed status.
-pub fn validate_claim_status(new: &Value, _old: &Value, errors: &mut Errors) {
-    let modes = Node::of(new, "spec").child("accessModes").named(Path::new("Spec").child("accessModes"));
+pub fn validate_claim_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
+    let modes =
+        FieldValue::of(new, "spec").child("accessModes").named(FieldPath::new("Spec").child("accessModes"));
     modes.need(errors);
-    let status = Node::of(new, "status");
+    let status = FieldValue::of(new, "status");
     for (_, entry) in status.child("capacity").entries() {
         not_below_zero(&entry, errors);
     }
@@ -301,7 +304,7 @@ pub fn validate_claim_status(new: &Value, _old: &Value, errors: &mut Errors) {
     }
 }
 
-fn resource_key(key: &str, path: &Path, errors: &mut Errors) {
+fn resource_key(key: &str, path: &FieldPath, errors: &mut ErrorList) {
     let wrong = names::qualified_name(key);
     if wrong.is_empty() && resources::is_native(key) && key != "storage" {
         errors.push(FieldError::not_supported(path, &quoted(key), &["storage"]));
@@ -378,7 +381,7 @@ mod tests {
         );
         let mut nothing = claim();
         nothing.entry("spec").set("resources", Value::object());
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_claim_update(&nothing, &claim(), &mut errors);
         let wanted = "spec.resources.requests.storage: Forbidden: field can not be less than status.capacity";
         assert!(errors.iter().any(|error| error.to_string() == wanted), "{errors:?}");
@@ -391,7 +394,7 @@ mod tests {
         old.entry("status").entry("capacity").set("storage", "1Gi");
         let mut new = old.clone();
         new.entry("spec").entry("resources").entry("requests").set("storage", "2Gi");
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_claim_update(&new, &old, &mut errors);
         assert_eq!(errors, []);
         new.entry("spec").entry("resources").entry("requests").set("storage", "1Mi");
@@ -437,7 +440,7 @@ mod tests {
     fn sources_that_nobody_fills_are_dropped() {
         let at = |json: &str| {
             let mut claim = object(&format!(r#"{{"spec":{json}}}"#));
-            prepare_claim(&mut claim, &crate::api::kinds::testing::occasion(""));
+            prepare_claim(&mut claim, &crate::api::kinds::testing::context(""));
             claim.get("spec").cloned().unwrap_or_default()
         };
         assert_eq!(at(r#"{"dataSource":{"kind":"X","name":"x","apiGroup":"g"}}"#), object("{}"));
@@ -452,7 +455,7 @@ mod tests {
         old.entry("spec").remove("storageClassName");
         old.entry("metadata").entry("annotations").set(STORAGE_CLASS, "a");
         let mut new = claim();
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate_claim_update(&new, &old, &mut errors);
         assert_eq!(errors, []);
         new.entry("metadata").entry("annotations").set(STORAGE_CLASS, "b");

@@ -1,9 +1,9 @@
 //! What volumes can be made of: the sources that pods and persistent volumes share.
 
 use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::Errors;
+use crate::api::kinds::ErrorList;
 use crate::api::kinds::allowed::core_v1::{AzureDiskVolumeSource, HostPathVolumeSource};
-use crate::api::kinds::check::Node;
+use crate::api::kinds::field_value::FieldValue;
 use crate::api::names;
 
 const PARTITIONS: (i64, i64) = (0, 255);
@@ -44,7 +44,7 @@ const NEEDED: [(&str, &[&str]); 9] = [
 ];
 
 /// Checks a source of a kind that pods and persistent volumes share.
-pub fn validate(kind: &str, source: &Node<'_>, owner: Owner<'_>, errors: &mut Errors) {
+pub fn validate(kind: &str, source: &FieldValue<'_>, owner: Owner<'_>, errors: &mut ErrorList) {
     for (_, fields) in NEEDED.iter().filter(|(needed, _)| *needed == kind) {
         for field in *fields {
             source.child(field).need(errors);
@@ -77,7 +77,7 @@ pub fn validate(kind: &str, source: &Node<'_>, owner: Owner<'_>, errors: &mut Er
     }
 }
 
-fn host_path(source: &Node<'_>, errors: &mut Errors) {
+fn host_path(source: &FieldValue<'_>, errors: &mut ErrorList) {
     if !source.child("path").need(errors) {
         return;
     }
@@ -86,12 +86,12 @@ fn host_path(source: &Node<'_>, errors: &mut Errors) {
 }
 
 /// A disk in a cloud that is found by its name.
-fn disk(source: &Node<'_>, name: &str, errors: &mut Errors) {
+fn disk(source: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
     // The messages about this one disk name it in an older way.
     let path = if name == "pdName" {
         let text = source.path.to_string();
         let parent = text.rsplit_once('.').map_or("", |(parent, _)| parent);
-        crate::api::field::Path::new(parent).child("persistentDisk")
+        crate::api::field::FieldPath::new(parent).child("persistentDisk")
     } else {
         source.path.clone()
     };
@@ -103,7 +103,7 @@ fn disk(source: &Node<'_>, name: &str, errors: &mut Errors) {
     }
 }
 
-fn nfs(source: &Node<'_>, errors: &mut Errors) {
+fn nfs(source: &FieldValue<'_>, errors: &mut ErrorList) {
     source.child("server").need(errors);
     let path = source.child("path");
     path.need(errors);
@@ -151,7 +151,7 @@ fn is_target_name(text: &str) -> bool {
     }
 }
 
-fn target_name(node: &Node<'_>, owner: Owner<'_>, errors: &mut Errors) {
+fn target_name(node: &FieldValue<'_>, owner: Owner<'_>, errors: &mut ErrorList) {
     if is_target_name(node.text()) {
         return;
     }
@@ -164,7 +164,7 @@ fn target_name(node: &Node<'_>, owner: Owner<'_>, errors: &mut Errors) {
     node.invalid_text(errors, wrong);
 }
 
-fn iscsi(source: &Node<'_>, owner: Owner<'_>, errors: &mut Errors) {
+fn iscsi(source: &FieldValue<'_>, owner: Owner<'_>, errors: &mut ErrorList) {
     let portal = source.child("targetPortal");
     portal.need(errors);
     if let Owner::Volume(name) = owner
@@ -192,18 +192,18 @@ fn iscsi(source: &Node<'_>, owner: Owner<'_>, errors: &mut Errors) {
     }
 }
 
-fn portal_is_too_long(volume: &str, source: &Node<'_>) -> bool {
+fn portal_is_too_long(volume: &str, source: &FieldValue<'_>) -> bool {
     volume.len() + 1 + source.str("targetPortal").len() > LONGEST_PORTAL
 }
 
 /// Checks that the name of a pod's volume and the portal of its target together fit where they are used.
-pub fn portal_length(volume: &Node<'_>, source: &Node<'_>, errors: &mut Errors) {
+pub fn portal_length(volume: &FieldValue<'_>, source: &FieldValue<'_>, errors: &mut ErrorList) {
     if source.has("initiatorName") && portal_is_too_long(volume.str("name"), source) {
         volume.child("name").invalid_text(errors, PORTAL_TOO_LONG);
     }
 }
 
-fn gluster_namespace(source: &Node<'_>, errors: &mut Errors) {
+fn gluster_namespace(source: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(namespace) = source.opt("endpointsNamespace") else { return };
     if namespace.is_empty() {
         let wrong = "if the endpointnamespace is set, it must be a valid namespace name";
@@ -213,7 +213,7 @@ fn gluster_namespace(source: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn flocker(source: &Node<'_>, errors: &mut Errors) {
+fn flocker(source: &FieldValue<'_>, errors: &mut ErrorList) {
     let (name, uid) = (source.child("datasetName"), source.child("datasetUUID"));
     if name.is_empty() && uid.is_empty() {
         source.required(errors, "one of datasetName and datasetUUID is required");
@@ -228,7 +228,7 @@ fn flocker(source: &Node<'_>, errors: &mut Errors) {
 }
 
 /// A secret that must be named, and outside of pods with its namespace.
-fn secret(source: &Node<'_>, owner: Owner<'_>, errors: &mut Errors) {
+fn secret(source: &FieldValue<'_>, owner: Owner<'_>, errors: &mut ErrorList) {
     let Some(secret) = source.opt("secretRef") else { return };
     secret.child("name").need(errors);
     if owner.is_volume() {
@@ -248,7 +248,7 @@ fn is_pair(text: &str) -> bool {
     }
 }
 
-fn quobyte(source: &Node<'_>, errors: &mut Errors) {
+fn quobyte(source: &FieldValue<'_>, errors: &mut ErrorList) {
     const LONGEST_TENANT: usize = 64;
     let registry = source.child("registry");
     if registry.is_empty() {
@@ -264,7 +264,7 @@ fn quobyte(source: &Node<'_>, errors: &mut Errors) {
     source.child("volume").need(errors);
 }
 
-fn fibre_channel(source: &Node<'_>, errors: &mut Errors) {
+fn fibre_channel(source: &FieldValue<'_>, errors: &mut ErrorList) {
     let (targets, ids) = (source.child("targetWWNs"), source.child("wwids"));
     if targets.is_empty() && ids.is_empty() {
         targets.required(errors, "must specify either targetWWNs or wwids, but not both");
@@ -283,7 +283,7 @@ fn fibre_channel(source: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn flex(source: &Node<'_>, errors: &mut Errors) {
+fn flex(source: &FieldValue<'_>, errors: &mut ErrorList) {
     source.child("driver").need(errors);
     for (key, option) in source.child("options").entries() {
         let namespace = key.split_once('/').map_or(key, |(namespace, _)| namespace).to_lowercase();
@@ -297,7 +297,7 @@ fn flex(source: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn azure_disk(source: &Node<'_>, errors: &mut Errors) {
+fn azure_disk(source: &FieldValue<'_>, errors: &mut ErrorList) {
     source.child("diskName").need(errors);
     source.child("diskURI").need(errors);
     source.child("cachingMode").one_of_if_set(errors, AzureDiskVolumeSource::CACHING_MODE);
@@ -310,14 +310,14 @@ fn azure_disk(source: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn storage_os(source: &Node<'_>, owner: Owner<'_>, errors: &mut Errors) {
+fn storage_os(source: &FieldValue<'_>, owner: Owner<'_>, errors: &mut ErrorList) {
     source.child("volumeName").need_syntax(errors, names::dns_label);
     source.child("volumeNamespace").syntax_if_set(errors, names::dns_label);
     secret(source, owner, errors);
 }
 
 /// Checks the name of a driver of the container storage interface.
-pub fn driver_name(driver: &Node<'_>, errors: &mut Errors) {
+pub fn driver_name(driver: &FieldValue<'_>, errors: &mut ErrorList) {
     const LONGEST: usize = 63;
     driver.need(errors);
     if driver.text().len() > LONGEST {
@@ -327,7 +327,7 @@ pub fn driver_name(driver: &Node<'_>, errors: &mut Errors) {
     crate::api::meta::texts(errors, &driver.path, driver.text(), wrong);
 }
 
-fn csi(source: &Node<'_>, owner: Owner<'_>, errors: &mut Errors) {
+fn csi(source: &FieldValue<'_>, owner: Owner<'_>, errors: &mut ErrorList) {
     driver_name(&source.child("driver"), errors);
     if !owner.is_volume() {
         if let Some(secret) = source.opt("nodePublishSecretRef")
@@ -351,14 +351,14 @@ fn csi(source: &Node<'_>, owner: Owner<'_>, errors: &mut Errors) {
 }
 
 /// Checks that a path never goes up.
-pub fn no_backsteps(path: &Node<'_>, errors: &mut Errors) {
+pub fn no_backsteps(path: &FieldValue<'_>, errors: &mut ErrorList) {
     if path.text().split('/').any(|part| part == "..") {
         path.invalid_text(errors, "must not contain '..'");
     }
 }
 
 /// Checks a path that must stay below where it begins.
-pub fn local_path(path: &Node<'_>, errors: &mut Errors) {
+pub fn local_path(path: &FieldValue<'_>, errors: &mut ErrorList) {
     if path.text().starts_with('/') {
         path.invalid_text(errors, "must be a relative path");
     }

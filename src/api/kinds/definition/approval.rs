@@ -1,11 +1,11 @@
 //! The approval annotation of definitions in protected community groups.
 
-use super::super::Errors;
-use super::super::check::Node;
-use crate::api::field::{FieldError, Path, quoted};
+use super::super::ErrorList;
+use super::super::field_value::FieldValue;
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::meta;
 use crate::api::value::Value;
-use crate::api::words::annotations::APPROVED;
+use crate::api::well_known::annotations::APPROVED;
 
 /// The state of the annotation that the community's groups need: 0 none, 1 wrong, 2 good, 3 openly without.
 fn approval_state(definition: &Value) -> u8 {
@@ -26,8 +26,8 @@ fn approval_state(definition: &Value) -> u8 {
 }
 
 /// Checks that annotation where the state of it has changed.
-pub(super) fn approval(definition: &Value, old: Option<&Value>, errors: &mut Errors) {
-    let group = Node::of(definition, "spec").child("group").text();
+pub(super) fn approval(definition: &Value, old: Option<&Value>, errors: &mut ErrorList) {
+    let group = FieldValue::of(definition, "spec").child("group").text();
     let protected = ["k8s.io", "kubernetes.io"]
         .iter()
         .any(|domain| group == *domain || group.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')));
@@ -36,7 +36,7 @@ pub(super) fn approval(definition: &Value, old: Option<&Value>, errors: &mut Err
         return;
     }
     const SEE: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
-    let path = Path::new("metadata").child("annotations").key(APPROVED);
+    let path = FieldPath::new("metadata").child("annotations").key(APPROVED);
     match state {
         0 => {
             let why = format!("protected groups must have approval annotation \"{APPROVED}\", {SEE}");

@@ -4,13 +4,18 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::super::admission::named_versions;
-use super::super::check::Node;
-use super::super::{Errors, pem, webhook};
+use super::super::field_value::FieldValue;
+use super::super::{ErrorList, pem, webhook};
 use super::Lenience;
 use crate::api::field::FieldError;
 
 /// Checks how objects are turned into other versions.
-pub(super) fn conversion(conversion: &Node<'_>, preserves: bool, lenience: Lenience, errors: &mut Errors) {
+pub(super) fn conversion(
+    conversion: &FieldValue<'_>,
+    preserves: bool,
+    lenience: Lenience,
+    errors: &mut ErrorList,
+) {
     const NOT_HERE: &str = "should not be set when strategy is not set to Webhook";
     if !conversion.is_set() {
         return;
@@ -21,9 +26,11 @@ pub(super) fn conversion(conversion: &Node<'_>, preserves: bool, lenience: Lenie
     }
     strategy.need_one_of(errors, &["None", "Webhook"]);
     let hook = conversion.child("webhook");
-    let config =
-        Node { value: hook.child("clientConfig").value, path: conversion.path.child("webhookClientConfig") };
-    let versions = Node {
+    let config = FieldValue {
+        value: hook.child("clientConfig").value,
+        path: conversion.path.child("webhookClientConfig"),
+    };
+    let versions = FieldValue {
         value: hook.child("conversionReviewVersions").value,
         path: conversion.path.child("conversionReviewVersions"),
     };
@@ -53,11 +60,11 @@ pub(super) fn conversion(conversion: &Node<'_>, preserves: bool, lenience: Lenie
 }
 
 /// Whether a webhook that converts cannot be trusted by anybody: what is said of that is no certificate.
-pub(super) fn has_bad_bundle(conversion: &Node<'_>) -> bool {
+pub(super) fn has_bad_bundle(conversion: &FieldValue<'_>) -> bool {
     fault_of(&conversion.child("webhook").child("clientConfig").child("caBundle")).is_some()
 }
 
-fn bundle(bundle: &Node<'_>, errors: &mut Errors) {
+fn bundle(bundle: &FieldValue<'_>, errors: &mut ErrorList) {
     if let Some((bytes, why)) = fault_of(bundle) {
         let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:#x}")).collect();
         let shown = format!("[]byte{{{}}}", bytes.join(", "));
@@ -65,13 +72,13 @@ fn bundle(bundle: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn fault_of(bundle: &Node<'_>) -> Option<(Vec<u8>, String)> {
+fn fault_of(bundle: &FieldValue<'_>) -> Option<(Vec<u8>, String)> {
     let bytes = STANDARD.decode(bundle.text()).unwrap_or_default();
     let why = pem::no_authority(&bytes)?;
     Some((bytes, format!("unable to load root certificates: {why}")))
 }
 
-fn review_versions(versions: &Node<'_>, needs_known: bool, errors: &mut Errors) {
+fn review_versions(versions: &FieldValue<'_>, needs_known: bool, errors: &mut ErrorList) {
     if versions.need(errors) {
         named_versions(versions, needs_known, errors);
     }

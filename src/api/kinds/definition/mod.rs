@@ -16,9 +16,9 @@ use conversion::conversion;
 use shown::{printer_columns, scale, selectable_fields};
 use versions::{deprecation, stored_versions, version_name, version_set};
 
-use super::check::{Node, fill_text, same};
-use super::{COUNTED, Errors, FirstDeletion, KindRules, MetaAgain, Occasion};
-use crate::api::custom::status::{self, CLEANUP_FINALIZER, Ending};
+use super::field_value::{FieldValue, fill_text, same};
+use super::{COUNTED, ErrorList, FirstDeletion, KindRules, MetaRevalidation, WriteContext};
+use crate::api::custom::status::{self, CLEANUP_FINALIZER, DeletionProgress};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -36,7 +36,7 @@ pub const RULES: KindRules = KindRules {
     validate,
     validate_update,
     validate_status,
-    meta_again: MetaAgain::Change,
+    meta_revalidation: MetaRevalidation::Change,
     ..COUNTED
 };
 
@@ -68,16 +68,16 @@ fn terminate(definition: &mut Value) {
         all.push(CLEANUP_FINALIZER.into());
     }
     *finalizers = Value::Array(all);
-    status::ending(definition, &Ending::Pending, &now);
+    status::ending(definition, &DeletionProgress::Pending, &now);
 }
 
 /// The version that objects are stored in is written down.
-fn prepare_create(definition: &mut Value, _: &Occasion<'_>) {
+fn prepare_create(definition: &mut Value, _: &WriteContext<'_>) {
     remember_stored(definition);
 }
 
 /// The same when it changes.
-fn prepare_update(new: &mut Value, _old: &Value, _: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, _old: &Value, _: &WriteContext<'_>) {
     remember_stored(new);
 }
 
@@ -103,25 +103,25 @@ pub fn own_name(definition: &Value, name: &str) -> Option<String> {
 
 /// Whether a webhook that converts cannot be trusted by anybody: such a definition is not served.
 pub fn has_bad_bundle(definition: &Value) -> bool {
-    conversion::has_bad_bundle(&Node::of(definition, "spec").child("conversion"))
+    conversion::has_bad_bundle(&FieldValue::of(definition, "spec").child("conversion"))
 }
 
 /// Checks a definition.
-fn validate(definition: &Value, errors: &mut Errors) {
-    let spec = Node::of(definition, "spec");
+fn validate(definition: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(definition, "spec");
     validate_spec(&spec, Lenience { needs_known_review: true, takes_any_bundle: true }, errors);
     validate_rest(definition, None, errors);
 }
 
 /// Checks a changed definition: what it is called stays, and once it is served so do its kind and scope.
-fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
     let versions = was.child("conversion").child("webhook").child("conversionReviewVersions");
     let needs_known_review =
         versions.is_empty() || versions.items().any(|one| matches!(one.text(), "v1" | "v1beta1"));
     let takes_any_bundle = !is_established(old) || conversion::has_bad_bundle(&was.child("conversion"));
     validate_spec(&spec, Lenience { needs_known_review, takes_any_bundle }, errors);
-    let unchanged = |now: Node<'_>, was: Node<'_>, errors: &mut Errors| {
+    let unchanged = |now: FieldValue<'_>, was: FieldValue<'_>, errors: &mut ErrorList| {
         if now.text() != was.text() {
             now.invalid_text(errors, meta::IMMUTABLE);
         }
@@ -137,38 +137,38 @@ fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed status.
-fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_names(&Node::of(new, "status").child("acceptedNames"), errors);
+fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
+    validate_names(&FieldValue::of(new, "status").child("acceptedNames"), errors);
 }
 
 fn is_established(definition: &Value) -> bool {
-    Node::of(definition, "status").child("conditions").items().any(|condition| {
+    FieldValue::of(definition, "status").child("conditions").items().any(|condition| {
         condition.child("type").text() == "Established" && condition.child("status").text() == "True"
     })
 }
 
 /// Checks what stands outside of the spec.
-fn validate_rest(definition: &Value, old: Option<&Value>, errors: &mut Errors) {
+fn validate_rest(definition: &Value, old: Option<&Value>, errors: &mut ErrorList) {
     validate_status(definition, definition, errors);
     stored_versions(definition, errors);
     approval(definition, old, errors);
-    let preserves = |object: &Value| Node::of(object, "spec").child("preserveUnknownFields").is_true();
+    let preserves = |object: &Value| FieldValue::of(object, "spec").child("preserveUnknownFields").is_true();
     if preserves(definition) && !old.is_some_and(preserves) {
         let why = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in \
                    spec.versions[*].schema instead";
-        Node::of(definition, "spec").child("preserveUnknownFields").invalid(errors, why);
+        FieldValue::of(definition, "spec").child("preserveUnknownFields").invalid(errors, why);
     }
 }
 
 /// A field of all versions: said once if all say the same, and by each otherwise.
-fn per_version<'a>(spec: &Node<'a>, field: &str, whole: &str) -> Option<Node<'a>> {
+fn per_version<'a>(spec: &FieldValue<'a>, field: &str, whole: &str) -> Option<FieldValue<'a>> {
     let versions = spec.child("versions");
     let mut all = versions.items().map(|version| version.child(field));
     let first = all.next()?;
     // One without content is long to tell from nothing: it is looked at once, not once for each version.
     let is_void = same(Some(first.value), None);
     all.all(|other| same(Some(other.value), Some(first.value).filter(|_| !is_void)))
-        .then(|| Node { value: first.value, path: spec.path.child(whole) })
+        .then(|| FieldValue { value: first.value, path: spec.path.child(whole) })
 }
 
 /// What is let pass of a webhook that converts because of how the definition was before.
@@ -180,7 +180,7 @@ struct Lenience {
     takes_any_bundle: bool,
 }
 
-fn validate_spec(spec: &Node<'_>, lenience: Lenience, errors: &mut Errors) {
+fn validate_spec(spec: &FieldValue<'_>, lenience: Lenience, errors: &mut ErrorList) {
     let (group, preserves) = (spec.child("group"), spec.child("preserveUnknownFields").is_true());
     let wrong = names::dns_subdomain(group.text());
     if group.is_empty() {
@@ -196,7 +196,7 @@ fn validate_spec(spec: &Node<'_>, lenience: Lenience, errors: &mut Errors) {
     let subresources = per_version(spec, "subresources", "subresources");
     let columns = per_version(spec, "additionalPrinterColumns", "additionalPrinterColumns");
     let selectable = per_version(spec, "selectableFields", "selectableFields");
-    let has_schema = |version: &Node<'_>| version.child("schema").child("openAPIV3Schema").is_set();
+    let has_schema = |version: &FieldValue<'_>| version.child("schema").child("openAPIV3Schema").is_set();
     for version in versions.items().filter(|version| !has_schema(version)) {
         version.child("schema").child("openAPIV3Schema").required(errors, "schemas are required");
     }
@@ -250,12 +250,12 @@ fn validate_spec(spec: &Node<'_>, lenience: Lenience, errors: &mut Errors) {
     conversion(&spec.child("conversion"), preserves, lenience, errors);
 }
 
-fn has_default(schema: &Node<'_>) -> bool {
+fn has_default(schema: &FieldValue<'_>) -> bool {
     schema.child("default").is_set() || structural::below(schema).iter().any(has_default)
 }
 
-fn validate_names(all: &Node<'_>, errors: &mut Errors) {
-    let label = |node: &Node<'_>, text: &str, prefix: &str, errors: &mut Errors| {
+fn validate_names(all: &FieldValue<'_>, errors: &mut ErrorList) {
+    let label = |node: &FieldValue<'_>, text: &str, prefix: &str, errors: &mut ErrorList| {
         let wrong = names::dns_1035_label(text);
         if !text.is_empty() && !wrong.is_empty() {
             node.invalid_text(errors, &format!("{prefix}{}", wrong.join(",")));
@@ -269,7 +269,7 @@ fn validate_names(all: &Node<'_>, errors: &mut Errors) {
         let prefix = "may have mixed case, but should otherwise match: ";
         label(&node, &node.text().to_lowercase(), prefix, errors);
     }
-    let each = |field: &str, errors: &mut Errors| {
+    let each = |field: &str, errors: &mut ErrorList| {
         for node in all.child(field).items() {
             let wrong = names::dns_1035_label(node.text());
             if !wrong.is_empty() {

@@ -7,8 +7,8 @@ use super::structural;
 use crate::api::custom;
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::apiextensions_v1;
-use crate::api::kinds::check::Node;
-use crate::api::kinds::{Errors, say};
+use crate::api::kinds::field_value::FieldValue;
+use crate::api::kinds::{ErrorList, messages};
 use crate::api::value::Value;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
@@ -40,7 +40,7 @@ const AT_ROOT: [(&str, &str); 22] = [
 ];
 
 /// Checks the schema of a version. `holder` is what has the field `openAPIV3Schema`.
-pub fn validate(holder: &Node<'_>, with_status: bool, errors: &mut Errors) {
+pub fn validate(holder: &FieldValue<'_>, with_status: bool, errors: &mut ErrorList) {
     let schema = holder.child("openAPIV3Schema");
     if !schema.is_set() {
         return;
@@ -62,7 +62,7 @@ pub fn validate(holder: &Node<'_>, with_status: bool, errors: &mut Errors) {
         }
     }
     let is_structural = unsupported.is_none() && errors.len() == found;
-    walk(&schema, Place { is_root: true, ..Place::default() }, errors);
+    walk(&schema, SchemaPosition { is_root: true, ..SchemaPosition::default() }, errors);
     if is_structural {
         custom::check_rules(schema.value, &schema.path, errors);
     }
@@ -71,7 +71,7 @@ pub fn validate(holder: &Node<'_>, with_status: bool, errors: &mut Errors) {
     }
 }
 
-fn root_beside_status(holder: &Node<'_>, schema: &Node<'_>, errors: &mut Errors) {
+fn root_beside_status(holder: &FieldValue<'_>, schema: &FieldValue<'_>, errors: &mut ErrorList) {
     let kind = schema.child("type");
     if kind.is_set() && kind.text() != "object" {
         let path = holder.path.child("openAPIV3Schema.type");
@@ -80,7 +80,7 @@ fn root_beside_status(holder: &Node<'_>, schema: &Node<'_>, errors: &mut Errors)
         return;
     }
     let odd = |field: &String, value: &Value| {
-        let empty = Node { value, path: schema.path.clone() }.is_empty();
+        let empty = FieldValue { value, path: schema.path.clone() }.is_empty();
         !empty && !AT_ROOT.iter().any(|(known, _)| known == field)
     };
     if schema.value.fields().into_iter().flatten().any(|(field, value)| odd(field, value)) {
@@ -89,26 +89,26 @@ fn root_beside_status(holder: &Node<'_>, schema: &Node<'_>, errors: &mut Errors)
             "only [{}] fields are allowed at the root of the schema if the status subresource is enabled",
             names.join(" ")
         );
-        say::structure(&schema.path, "apiextensions.JSONSchemaProps", errors, &why);
+        messages::structure(&schema.path, "apiextensions.JSONSchemaProps", errors, &why);
     }
 }
 
 /// Where a schema stands, as far as rules differ.
 #[derive(Clone, Copy, Default)]
-struct Place<'a> {
+struct SchemaPosition<'a> {
     is_root: bool,
     in_metadata: bool,
     /// Why there may be no default here.
     no_default: Option<&'a str>,
 }
 
-fn walk(schema: &Node<'_>, place: Place<'_>, errors: &mut Errors) {
+fn walk(schema: &FieldValue<'_>, place: SchemaPosition<'_>, errors: &mut ErrorList) {
     standard(schema, place, errors);
     if schema.child("uniqueItems").is_true() {
         let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
         schema.child("uniqueItems").forbidden(errors, why);
     }
-    let inner = Place { is_root: false, ..place };
+    let inner = SchemaPosition { is_root: false, ..place };
     let (more, properties) = (schema.child("additionalProperties"), schema.child("properties"));
     if more.is_set() && more.value.as_bool() != Some(true) && !properties.is_empty() {
         more.forbidden(errors, "additionalProperties and properties are mutual exclusive");
@@ -118,7 +118,7 @@ fn walk(schema: &Node<'_>, place: Place<'_>, errors: &mut Errors) {
             true => Some("inside additionalProperties applying to object metadata"),
             false => place.no_default,
         };
-        walk(&more, Place { no_default, ..inner }, errors);
+        walk(&more, SchemaPosition { no_default, ..inner }, errors);
     }
     for (name, property) in properties.entries() {
         let is_meta = matches!(name, "metadata" | "kind" | "apiVersion")
@@ -127,7 +127,7 @@ fn walk(schema: &Node<'_>, place: Place<'_>, errors: &mut Errors) {
         let no_default = if is_meta && place.is_root { Some(reason.as_str()) } else { place.no_default };
         walk(
             &property,
-            Place { is_root: false, in_metadata: place.in_metadata || is_meta, no_default },
+            SchemaPosition { is_root: false, in_metadata: place.in_metadata || is_meta, no_default },
             errors,
         );
     }
@@ -161,7 +161,7 @@ fn walk(schema: &Node<'_>, place: Place<'_>, errors: &mut Errors) {
     rules(schema, errors);
 }
 
-fn standard(schema: &Node<'_>, place: Place<'_>, errors: &mut Errors) {
+fn standard(schema: &FieldValue<'_>, place: SchemaPosition<'_>, errors: &mut ErrorList) {
     let kind = schema.child("type");
     if !kind.is_empty() {
         kind.one_of(errors, &TYPES);
@@ -189,7 +189,7 @@ fn standard(schema: &Node<'_>, place: Place<'_>, errors: &mut Errors) {
 }
 
 /// Says that a type must be another one.
-fn must_be(kind: &Node<'_>, wanted: &str, because: &str, errors: &mut Errors) {
+fn must_be(kind: &FieldValue<'_>, wanted: &str, because: &str, errors: &mut ErrorList) {
     if kind.text() == wanted {
         return;
     }
@@ -202,7 +202,7 @@ fn must_be(kind: &Node<'_>, wanted: &str, because: &str, errors: &mut Errors) {
 }
 
 /// Checks how lists and maps are merged.
-fn collections(schema: &Node<'_>, errors: &mut Errors) {
+fn collections(schema: &FieldValue<'_>, errors: &mut ErrorList) {
     let (map_type, list_type, keys) = (
         schema.child("x-kubernetes-map-type"),
         schema.child("x-kubernetes-list-type"),
@@ -246,7 +246,7 @@ fn collections(schema: &Node<'_>, errors: &mut Errors) {
     list_items(list_type.text(), &keys, &items, errors);
 }
 
-fn list_map(keys: &Node<'_>, items: &Node<'_>, errors: &mut Errors) {
+fn list_map(keys: &FieldValue<'_>, items: &FieldValue<'_>, errors: &mut ErrorList) {
     if keys.is_empty() {
         keys.required(errors, "must not be empty if x-kubernetes-list-type is map");
     }
@@ -256,7 +256,7 @@ fn list_map(keys: &Node<'_>, items: &Node<'_>, errors: &mut Errors) {
     }
     if items.value.fields().is_none() {
         let why = "must only have a single schema if x-kubernetes-list-type is map";
-        say::structure(&items.path, "apiextensions.JSONSchemaPropsOrArray", errors, why);
+        messages::structure(&items.path, "apiextensions.JSONSchemaPropsOrArray", errors, why);
         return;
     }
     let kind = items.child("type");
@@ -282,7 +282,7 @@ fn list_map(keys: &Node<'_>, items: &Node<'_>, errors: &mut Errors) {
 }
 
 /// What tells items of a list apart must be there and may not be nothing.
-fn list_items(list_type: &str, keys: &Node<'_>, items: &Node<'_>, errors: &mut Errors) {
+fn list_items(list_type: &str, keys: &FieldValue<'_>, items: &FieldValue<'_>, errors: &mut ErrorList) {
     if !matches!(list_type, "set" | "map") || items.value.fields().is_none() {
         return;
     }
@@ -294,7 +294,7 @@ fn list_items(list_type: &str, keys: &Node<'_>, items: &Node<'_>, errors: &mut E
     for key in keys.items().filter(|_| list_type == "map") {
         let properties = items.child("properties");
         let Some(value) = properties.value.get(key.text()) else { continue };
-        let property = Node { value, path: properties.path.key(key.text()) };
+        let property = FieldValue { value, path: properties.path.key(key.text()) };
         let needed = required.contains(key.text());
         if !needed && !property.child("default").is_set() {
             let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
@@ -308,7 +308,7 @@ fn list_items(list_type: &str, keys: &Node<'_>, items: &Node<'_>, errors: &mut E
 }
 
 /// Checks the rules that are written as expressions, but for the expressions.
-fn rules(schema: &Node<'_>, errors: &mut Errors) {
+fn rules(schema: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut is_opaque = None;
     for rule in schema.child("x-kubernetes-validations").items() {
         let (text, message, computed, field) = (
@@ -317,7 +317,7 @@ fn rules(schema: &Node<'_>, errors: &mut Errors) {
             rule.child("messageExpression"),
             rule.child("fieldPath"),
         );
-        let trimmed = |node: &Node<'_>| node.text().trim().to_owned();
+        let trimmed = |node: &FieldValue<'_>| node.text().trim().to_owned();
         let lines = |text: &str| text.contains(['\n', '\r']);
         if trimmed(&text).is_empty() {
             text.required(errors, "rule is not specified");
@@ -351,7 +351,7 @@ fn rules(schema: &Node<'_>, errors: &mut Errors) {
 }
 
 /// The schema of the field at the end of a path such as `.spec.size` or `.data['a.b']`.
-pub fn find<'a>(path: &str, schema: &Node<'a>, brackets: bool) -> Result<Node<'a>, String> {
+pub fn find<'a>(path: &str, schema: &FieldValue<'a>, brackets: bool) -> Result<FieldValue<'a>, String> {
     const NO_FIELD: &str = "does not refer to a valid field";
     const CUT: &str = "unexpected end of JSON path";
     let (mut place, mut rest) = (schema.clone(), path);
@@ -384,7 +384,7 @@ pub fn find<'a>(path: &str, schema: &Node<'a>, brackets: bool) -> Result<Node<'a
         let properties = place.child("properties");
         place = if properties.is_set() {
             let value = properties.value.get(name).ok_or_else(|| NO_FIELD.to_owned())?;
-            Node { value, path: properties.path.key(name) }
+            FieldValue { value, path: properties.path.key(name) }
         } else if place.child("additionalProperties").value.fields().is_some() {
             place.child("additionalProperties")
         } else {
@@ -409,8 +409,8 @@ mod tests {
                 r#"{{"v":{{"openAPIV3Schema":{{"type":"object","not":{{"type":"string"}},"x-kubernetes-validations":[{{"rule":"a","fieldPath":".zz"}}],
                     "properties":{{"x":{{"type":"object",{opaque}}},"d":{{"type":"integer","default":"x"}}}}}}}}}}"#
             ));
-            let mut errors = Errors::new();
-            validate(&Node::of(&object, "v"), false, &mut errors);
+            let mut errors = ErrorList::new();
+            validate(&FieldValue::of(&object, "v"), false, &mut errors);
             assert!(errors.len() == 1 && errors[0].to_string().contains(told), "{errors:?}");
         }
     }
@@ -519,13 +519,13 @@ mod tests {
         for (path, json, wanted) in table.iter().filter(|(_, _, wanted)| *wanted != "x") {
             each_refused(
                 &base,
-                |object, errors| validate(&Node::of(object, "v"), false, errors),
+                |object, errors| validate(&FieldValue::of(object, "v"), false, errors),
                 &[(path.as_str(), json, wanted)],
             );
         }
         each_refused(
             &base,
-            |object, errors| validate(&Node::of(object, "v"), true, errors),
+            |object, errors| validate(&FieldValue::of(object, "v"), true, errors),
             &[(
                 "v.openAPIV3Schema.x-kubernetes-map-type",
                 r#""atomic""#,
@@ -533,7 +533,7 @@ mod tests {
             )],
         );
         let schema = object(r#"{"s":{"properties":{"a":{"additionalProperties":{"type":"string"}}}}}"#);
-        let schema = Node::of(&schema, "s");
+        let schema = FieldValue::of(&schema, "s");
         assert!(find(".a['x.y']", &schema, true).is_ok() && find(".b", &schema, true).is_err());
         assert_eq!(find(".a['x']", &schema, false).unwrap_err(), "array notation is not allowed");
     }

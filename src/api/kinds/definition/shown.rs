@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::super::Errors;
-use super::super::check::Node;
+use super::super::ErrorList;
+use super::super::field_value::FieldValue;
 use super::schema;
 use crate::api::field::FieldError;
 
-fn simple_path(node: &Node<'_>, errors: &mut Errors) -> bool {
+fn simple_path(node: &FieldValue<'_>, errors: &mut ErrorList) -> bool {
     let good = node.text().starts_with('.');
     if !good {
         node.invalid_text(errors, "must be a simple json path starting with .");
@@ -15,7 +15,7 @@ fn simple_path(node: &Node<'_>, errors: &mut Errors) -> bool {
     good
 }
 
-pub(super) fn scale(subresources: &Node<'_>, errors: &mut Errors) {
+pub(super) fn scale(subresources: &FieldValue<'_>, errors: &mut ErrorList) {
     let scale = subresources.child("scale");
     if !scale.is_set() {
         return;
@@ -37,7 +37,7 @@ pub(super) fn scale(subresources: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-pub(super) fn printer_columns(columns: &Node<'_>, errors: &mut Errors) {
+pub(super) fn printer_columns(columns: &FieldValue<'_>, errors: &mut ErrorList) {
     const TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
     const FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
     for column in columns.items() {
@@ -52,7 +52,7 @@ pub(super) fn printer_columns(columns: &Node<'_>, errors: &mut Errors) {
         if !format.is_empty() && !FORMATS.contains(&format.text()) {
             format.invalid(errors, &format!("must be one of {}", FORMATS.join(",")));
         }
-        let place = Node { value: column.child("jsonPath").value, path: column.path.child("JSONPath") };
+        let place = FieldValue { value: column.child("jsonPath").value, path: column.path.child("JSONPath") };
         if place.need(errors) {
             simple_path(&place, errors);
         }
@@ -60,7 +60,12 @@ pub(super) fn printer_columns(columns: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks the fields that selectors may name. `needed` says where the schema was looked for, in the words of the reference.
-pub(super) fn selectable_fields(fields: &Node<'_>, schema: &Node<'_>, needed: &str, errors: &mut Errors) {
+pub(super) fn selectable_fields(
+    fields: &FieldValue<'_>,
+    schema: &FieldValue<'_>,
+    needed: &str,
+    errors: &mut ErrorList,
+) {
     const MOST: usize = 8;
     if fields.is_empty() {
         return;

@@ -1,9 +1,9 @@
 //! Checks that a schema is structural: every field has one type, stated in one place.
 
 use super::pattern;
-use crate::api::field::Path;
-use crate::api::kinds::Errors;
-use crate::api::kinds::check::Node;
+use crate::api::field::FieldPath;
+use crate::api::kinds::ErrorList;
+use crate::api::kinds::field_value::FieldValue;
 use crate::api::value::Value;
 
 /// Where in an object a schema stands.
@@ -26,7 +26,7 @@ const UNSUPPORTED: [(&str, &str); 7] = [
 ];
 
 /// Why a schema cannot be looked at as a structural one at all.
-pub fn unsupported(schema: &Node<'_>) -> Option<String> {
+pub fn unsupported(schema: &FieldValue<'_>) -> Option<String> {
     for (field, shown) in UNSUPPORTED {
         if !schema.child(field).is_empty() || (field == "additionalItems" && schema.child(field).is_set()) {
             return Some(format!("OpenAPIV3Schema '{shown}' is not supported"));
@@ -44,7 +44,7 @@ pub fn unsupported(schema: &Node<'_>) -> Option<String> {
 }
 
 /// The schemas right inside of another.
-pub fn below<'a>(schema: &Node<'a>) -> Vec<Node<'a>> {
+pub fn below<'a>(schema: &FieldValue<'a>) -> Vec<FieldValue<'a>> {
     let mut all = Vec::new();
     for field in ["items", "additionalProperties", "not"] {
         let part = schema.child(field);
@@ -61,19 +61,19 @@ pub fn below<'a>(schema: &Node<'a>) -> Vec<Node<'a>> {
 }
 
 /// Checks a schema, with the findings in the order of their texts.
-pub fn validate(schema: &Node<'_>, errors: &mut Errors) {
-    let mut found = Errors::new();
+pub fn validate(schema: &FieldValue<'_>, errors: &mut ErrorList) {
+    let mut found = ErrorList::new();
     invariants(schema, Level::Root, &mut found);
     completeness(schema, schema, &mut found);
     found.sort_by_key(ToString::to_string);
     errors.append(&mut found);
 }
 
-fn flag(schema: &Node<'_>, name: &str) -> bool {
+fn flag(schema: &FieldValue<'_>, name: &str) -> bool {
     schema.child(&format!("x-kubernetes-{name}")).is_true()
 }
 
-fn invariants(schema: &Node<'_>, level: Level, errors: &mut Errors) {
+fn invariants(schema: &FieldValue<'_>, level: Level, errors: &mut ErrorList) {
     let (kind, items, more) =
         (schema.child("type"), schema.child("items"), schema.child("additionalProperties"));
     if kind.text() == "array" && !items.is_set() {
@@ -100,7 +100,7 @@ fn invariants(schema: &Node<'_>, level: Level, errors: &mut Errors) {
     resource(schema, level, errors);
 }
 
-fn extensions(schema: &Node<'_>, errors: &mut Errors) {
+fn extensions(schema: &FieldValue<'_>, errors: &mut ErrorList) {
     for other in ["preserve-unknown-fields", "embedded-resource"] {
         if flag(schema, "int-or-string") && flag(schema, other) {
             let node = schema.child(&format!("x-kubernetes-{other}"));
@@ -109,7 +109,7 @@ fn extensions(schema: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn types(schema: &Node<'_>, level: Level, errors: &mut Errors) {
+fn types(schema: &FieldValue<'_>, level: Level, errors: &mut ErrorList) {
     let kind = schema.child("type");
     let embedded = flag(schema, "embedded-resource");
     if embedded && kind.text() != "object" {
@@ -139,12 +139,13 @@ fn types(schema: &Node<'_>, level: Level, errors: &mut Errors) {
 }
 
 /// The fields that every object has must be what they are in every object.
-fn resource(schema: &Node<'_>, level: Level, errors: &mut Errors) {
+fn resource(schema: &FieldValue<'_>, level: Level, errors: &mut ErrorList) {
     let embedded = flag(schema, "embedded-resource");
     let is_resource = level == Level::Root || embedded;
     let properties = schema.child("properties");
-    let find =
-        |name: &str| properties.value.get(name).map(|value| Node { value, path: properties.path.key(name) });
+    let find = |name: &str| {
+        properties.value.get(name).map(|value| FieldValue { value, path: properties.path.key(name) })
+    };
     for name in ["kind", "apiVersion"] {
         let kind = find(name).filter(|_| is_resource).map(|property| property.child("type"));
         if let Some(kind) = kind.filter(|kind| kind.text() != "string") {
@@ -182,8 +183,8 @@ fn is_bare_metadata(metadata: &Value) -> bool {
 }
 
 /// Whether a choice is the one that numbers-or-texts have.
-fn is_int_or_string(any_of: &Node<'_>) -> bool {
-    let only = |item: Node<'_>, kind: &str| item.len() == 1 && item.child("type").text() == kind;
+fn is_int_or_string(any_of: &FieldValue<'_>) -> bool {
+    let only = |item: FieldValue<'_>, kind: &str| item.len() == 1 && item.child("type").text() == kind;
     let mut items = any_of.items();
     any_of.len() == 2
         && items.next().is_some_and(|one| only(one, "integer"))
@@ -191,7 +192,7 @@ fn is_int_or_string(any_of: &Node<'_>) -> bool {
 }
 
 /// Checks what limits values without giving them a type.
-fn values(schema: &Node<'_>, skip_any_of: bool, errors: &mut Errors) {
+fn values(schema: &FieldValue<'_>, skip_any_of: bool, errors: &mut ErrorList) {
     if !skip_any_of {
         for part in schema.child("anyOf").items() {
             nested(&part, false, errors);
@@ -213,7 +214,7 @@ fn values(schema: &Node<'_>, skip_any_of: bool, errors: &mut Errors) {
 }
 
 /// Checks a schema that only limits what another says.
-fn nested(schema: &Node<'_>, skip_any_of: bool, errors: &mut Errors) {
+fn nested(schema: &FieldValue<'_>, skip_any_of: bool, errors: &mut ErrorList) {
     values(schema, skip_any_of, errors);
     if schema.child("items").value.fields().is_some() {
         nested(&schema.child("items"), false, errors);
@@ -247,14 +248,14 @@ fn nested(schema: &Node<'_>, skip_any_of: bool, errors: &mut Errors) {
     }
     let metadata = schema.child("properties");
     if metadata.value.get("metadata").is_some() {
-        let node = Node { value: metadata.value, path: metadata.path.key("metadata") };
+        let node = FieldValue { value: metadata.value, path: metadata.path.key("metadata") };
         node.forbidden(errors, "must not be specified in a nested context");
     }
 }
 
 /// Checks that what limits a field stands in a schema that has the field.
-fn completeness(schema: &Node<'_>, limits: &Node<'_>, errors: &mut Errors) {
-    let mut all: Vec<Node<'_>> = Vec::new();
+fn completeness(schema: &FieldValue<'_>, limits: &FieldValue<'_>, errors: &mut ErrorList) {
+    let mut all: Vec<FieldValue<'_>> = Vec::new();
     if limits.child("not").is_set() {
         all.push(limits.child("not"));
     }
@@ -266,9 +267,9 @@ fn completeness(schema: &Node<'_>, limits: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn nested_completeness(schema: &Node<'_>, limits: &Node<'_>, errors: &mut Errors) {
+fn nested_completeness(schema: &FieldValue<'_>, limits: &FieldValue<'_>, errors: &mut ErrorList) {
     completeness(schema, limits, errors);
-    let missing = |path: &Path, errors: &mut Errors, at: &Path| {
+    let missing = |path: &FieldPath, errors: &mut ErrorList, at: &FieldPath| {
         errors.push(crate::api::field::FieldError::required(path, &format!("because it is defined in {at}")));
     };
     let items = limits.child("items");
@@ -283,7 +284,7 @@ fn nested_completeness(schema: &Node<'_>, limits: &Node<'_>, errors: &mut Errors
     for (name, limited) in limits.child("properties").entries() {
         let path = properties.path.key(name);
         match properties.value.get(name) {
-            Some(value) => nested_completeness(&Node { value, path }, &limited, errors),
+            Some(value) => nested_completeness(&FieldValue { value, path }, &limited, errors),
             None => missing(&path, errors, &limited.path),
         }
     }
@@ -304,7 +305,7 @@ mod tests {
         );
         each_refused(
             &base,
-            |object, errors| validate(&Node::of(object, "s"), errors),
+            |object, errors| validate(&FieldValue::of(object, "s"), errors),
             &[
                 ("s.type", "null", "s.type: Required value: must not be empty at the root"),
                 ("s.type", r#""string""#, "s.type: Invalid value: \"string\": must be object at the root"),

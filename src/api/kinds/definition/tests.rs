@@ -1,4 +1,4 @@
-use super::super::testing::{each_change_refused, each_refused, object, occasion, said};
+use super::super::testing::{context, each_change_refused, each_refused, object, said};
 use super::*;
 
 fn base() -> Value {
@@ -8,7 +8,7 @@ fn base() -> Value {
             "spec":{"type":"object","properties":{"size":{"type":"string"},"list":{"type":"array","items":{"type":"string"}}}}}}}}]}}"#,
     );
     default(&mut definition);
-    prepare_create(&mut definition, &occasion("t"));
+    prepare_create(&mut definition, &context("t"));
     definition
 }
 
@@ -18,7 +18,7 @@ fn a_definition_remembers_what_it_stored() {
         r#"{"spec":{"names":{"kind":"Kite"},"versions":[{"name":"v1","storage":true}]},"status":{"storedVersions":["v0"]}}"#,
     );
     default(&mut definition);
-    prepare_create(&mut definition, &occasion("t"));
+    prepare_create(&mut definition, &context("t"));
     assert_eq!(definition.at(&["status", "storedVersions"]), Some(&object(r#"["v0","v1"]"#)));
     assert_eq!(
         definition.at(&["spec", "names"]),
@@ -42,7 +42,7 @@ fn a_definition_is_named_after_what_it_defines() {
 fn an_empty_definition_says_all_that_it_lacks() {
     let mut empty = object(r#"{"metadata":{"name":"x.y.z"}}"#);
     default(&mut empty);
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     validate(&empty, &mut errors);
     assert_eq!(
         said(&errors),
@@ -174,13 +174,13 @@ fn each_rule_of_a_definition_refuses() {
     if let Some(Value::Array(versions)) = both.entry("spec").get_mut("versions") {
         versions.push(second);
     }
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     validate(&both, &mut errors);
     assert!(said(&errors)[0].ends_with("must contain unique version names"));
     let mut ours = base();
     ours.entry("spec").set("group", "x.k8s.io");
     ours.entry("metadata").set("name", "kites.x.k8s.io");
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     validate(&ours, &mut errors);
     assert!(
         said(&errors)[0].starts_with(

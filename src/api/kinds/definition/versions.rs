@@ -2,21 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use super::super::check::Node;
-use super::super::{Errors, say};
+use super::super::field_value::FieldValue;
+use super::super::{ErrorList, messages};
 use crate::api::field::FieldError;
 use crate::api::names;
 use crate::api::value::Value;
 
 /// Checks the name of a version, told at `place`.
-pub(super) fn version_name(name: &Node<'_>, place: &Node<'_>, errors: &mut Errors) {
+pub(super) fn version_name(name: &FieldValue<'_>, place: &FieldValue<'_>, errors: &mut ErrorList) {
     let wrong = names::dns_1035_label(name.text());
     if !wrong.is_empty() {
         place.invalid_text(errors, &wrong.join(","));
     }
 }
 
-pub(super) fn version_set(spec: &Node<'_>, versions: &Node<'_>, errors: &mut Errors) {
+pub(super) fn version_set(spec: &FieldValue<'_>, versions: &FieldValue<'_>, errors: &mut ErrorList) {
     let shown = if versions.is_set() {
         "[]apiextensions.CustomResourceDefinitionVersion{}"
     } else {
@@ -34,12 +34,12 @@ pub(super) fn version_set(spec: &Node<'_>, versions: &Node<'_>, errors: &mut Err
     if let Some(first) = versions.items().next() {
         let name = first.child("name");
         if !name.is_empty() {
-            version_name(&name, &Node { value: name.value, path: spec.path.child("version") }, errors);
+            version_name(&name, &FieldValue { value: name.value, path: spec.path.child("version") }, errors);
         }
     }
 }
 
-pub(super) fn deprecation(version: &Node<'_>, errors: &mut Errors) {
+pub(super) fn deprecation(version: &FieldValue<'_>, errors: &mut ErrorList) {
     const LONGEST: usize = 256;
     let warning = version.child("deprecationWarning");
     if !warning.is_set() {
@@ -63,15 +63,15 @@ pub(super) fn deprecation(version: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-pub(super) fn stored_versions(definition: &Value, errors: &mut Errors) {
-    let stored = Node::of(definition, "status").child("storedVersions");
-    let shown = say::shown_texts(&stored, "string");
+pub(super) fn stored_versions(definition: &Value, errors: &mut ErrorList) {
+    let stored = FieldValue::of(definition, "status").child("storedVersions");
+    let shown = messages::shown_texts(&stored, "string");
     if stored.is_empty() {
         let why = "must have at least one stored version";
         errors.push(FieldError::invalid(&stored.path, &shown, why));
         return;
     }
-    let versions = Node::of(definition, "spec").child("versions");
+    let versions = FieldValue::of(definition, "spec").child("versions");
     let mut in_storage: BTreeSet<&str> = stored.items().map(|one| one.text()).collect();
     for version in versions.items() {
         let name = version.child("name").text();

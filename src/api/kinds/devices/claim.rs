@@ -1,10 +1,10 @@
 //! ResourceClaims and their templates.
 
-use super::super::check::{Node, fill, fill_text, items_mut, present_mut, same};
-use super::super::{Errors, KindRules, PLAIN, StatusMeta, gated};
+use super::super::field_value::{FieldValue, fill, fill_text, items_mut, present_mut, same};
+use super::super::{ErrorList, KindRules, PLAIN, StatusMeta, gated};
 use super::claim_status;
-use super::share::{MOST_CONFIGS, at_most, configuration, qualified_name, selectors, unique};
-use crate::api::field::{FieldError, Path};
+use super::common::{MOST_CONFIGS, at_most, configuration, qualified_name, selectors, unique};
+use crate::api::field::{FieldError, FieldPath};
 use crate::api::kinds::allowed::resource_v1beta1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -76,7 +76,7 @@ pub(super) struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    pub(super) fn of(devices: &Node<'a>) -> Requests<'a> {
+    pub(super) fn of(devices: &FieldValue<'a>) -> Requests<'a> {
         let name = |one: &'a Value| one.str("name");
         let mut choices = BTreeMap::new();
         for request in devices.read("requests").items() {
@@ -94,7 +94,7 @@ impl<'a> Requests<'a> {
         choices.is_some_and(|choices| choice.is_none_or(|choice| choices.contains(choice)))
     }
 
-    pub(super) fn check_names(&self, list: &Node<'_>, errors: &mut Errors) {
+    pub(super) fn check_names(&self, list: &FieldValue<'_>, errors: &mut ErrorList) {
         for name in list.items() {
             self.check_name(&name, errors);
         }
@@ -102,7 +102,7 @@ impl<'a> Requests<'a> {
         unique(list, "", errors);
     }
 
-    pub(super) fn check_name(&self, name: &Node<'_>, errors: &mut Errors) {
+    pub(super) fn check_name(&self, name: &FieldValue<'_>, errors: &mut ErrorList) {
         if name.text().matches('/').count() > 1 {
             name.invalid(errors, NO_REQUEST);
             return;
@@ -116,7 +116,7 @@ impl<'a> Requests<'a> {
     }
 }
 
-fn claim_spec(spec: &Node<'_>, errors: &mut Errors) {
+fn claim_spec(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let devices = spec.child("devices");
     let requests = devices.child("requests");
     for request in requests.items() {
@@ -147,7 +147,7 @@ fn claim_spec(spec: &Node<'_>, errors: &mut Errors) {
     at_most(&configs, MOST_CONFIGS, errors);
 }
 
-fn validate_request(request: &Node<'_>, errors: &mut Errors) {
+fn validate_request(request: &FieldValue<'_>, errors: &mut ErrorList) {
     const ONE: &str = "exactly one of `exactly` or `firstAvailable` is required";
     request.child("name").syntax(errors, names::dns_label);
     let choices = request.child("firstAvailable");
@@ -165,7 +165,7 @@ fn validate_request(request: &Node<'_>, errors: &mut Errors) {
     } else {
         let is_flat = !request.child("deviceClassName").is_empty()
             || flat.iter().any(|field| request.child(field).is_set());
-        is_flat.then(|| Node { value: request.value, path: request.path.child("exactly") })
+        is_flat.then(|| FieldValue { value: request.value, path: request.path.child("exactly") })
     };
     if let Some(exactly) = &exactly {
         one_request(exactly, errors);
@@ -180,7 +180,7 @@ fn validate_request(request: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn one_request(request: &Node<'_>, errors: &mut Errors) {
+fn one_request(request: &FieldValue<'_>, errors: &mut ErrorList) {
     request.child("deviceClassName").need_syntax(errors, names::dns_subdomain);
     selectors(&request.child("selectors"), errors);
     let (mode, count) = (request.child("allocationMode"), request.child("count"));
@@ -201,7 +201,7 @@ fn one_request(request: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_toleration(toleration: &Node<'_>, errors: &mut Errors) {
+fn validate_toleration(toleration: &FieldValue<'_>, errors: &mut ErrorList) {
     let (key, value) = (toleration.child("key"), toleration.child("value"));
     key.syntax_if_set(errors, names::qualified_name);
     match toleration.child("operator").text() {
@@ -216,20 +216,20 @@ fn validate_toleration(toleration: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a ResourceClaim.
-pub fn validate_claim(claim: &Value, errors: &mut Errors) {
-    claim_spec(&Node::of(claim, "spec"), errors);
+pub fn validate_claim(claim: &Value, errors: &mut ErrorList) {
+    claim_spec(&FieldValue::of(claim, "spec"), errors);
 }
 
 /// Checks a changed ResourceClaim: what is claimed stays. The whole is looked at twice.
-pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     validate_claim(new, errors);
     same_spec(new, old, "resource.ResourceClaimSpec{}", errors);
     validate_claim(new, errors);
 }
 
 /// Checks a ResourceClaimTemplate.
-pub(super) fn validate_template(template: &Value, errors: &mut Errors) {
-    let spec = Node::of(template, "spec");
+pub(super) fn validate_template(template: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(template, "spec");
     let metadata = spec.child("metadata");
     let labels = metadata.child("labels");
     meta::validate_labels(Some(labels.value), &labels.path, errors);
@@ -239,15 +239,15 @@ pub(super) fn validate_template(template: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed ResourceClaimTemplate: it stays as it is. The whole is looked at twice.
-fn validate_template_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_template_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     validate_template(new, errors);
     same_spec(new, old, "resource.ResourceClaimTemplateSpec{}", errors);
     validate_template(new, errors);
 }
 
 /// A spec is always there, also where it says nothing.
-fn same_spec(new: &Value, old: &Value, shown: &str, errors: &mut Errors) {
+fn same_spec(new: &Value, old: &Value, shown: &str, errors: &mut ErrorList) {
     if !same(new.get("spec"), old.get("spec")) {
-        errors.push(FieldError::invalid(&Path::new("spec"), shown, meta::IMMUTABLE));
+        errors.push(FieldError::invalid(&FieldPath::new("spec"), shown, meta::IMMUTABLE));
     }
 }

@@ -1,17 +1,17 @@
 //! The status of ResourceClaims: the allocated devices.
 
-use super::super::check::{Node, present_mut};
 use super::super::core::affinity;
-use super::super::{Errors, Occasion, say};
+use super::super::field_value::{FieldValue, present_mut};
+use super::super::{ErrorList, WriteContext, messages};
 use super::claim::Requests;
-use super::share::{MOST_CONFIGS, at_most, configuration, driver_name, pool_name, raw, unique};
+use super::common::{MOST_CONFIGS, at_most, configuration, driver_name, pool_name, raw, unique};
 use crate::api::field::{FieldError, quoted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 use std::collections::BTreeSet;
 
 /// What is said of devices goes when they are given back.
-pub fn prepare_claim_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+pub fn prepare_claim_status(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     fn devices<'a>(claim: &'a Value, path: &[&str]) -> BTreeSet<[&'a str; 3]> {
         claim.at(path).map(Value::items).unwrap_or_default().iter().map(device).collect()
     }
@@ -31,9 +31,9 @@ pub fn prepare_claim_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
 }
 
 /// Checks a changed status of a ResourceClaim.
-pub fn validate_claim_status(new: &Value, old: &Value, errors: &mut Errors) {
+pub fn validate_claim_status(new: &Value, old: &Value, errors: &mut ErrorList) {
     const MOST_USERS: usize = 256;
-    let (status, was) = (Node::of(new, "status"), Node::of(old, "status"));
+    let (status, was) = (FieldValue::of(new, "status"), FieldValue::of(old, "status"));
     let (users, allocation) = (status.child("reservedFor"), status.child("allocation"));
     for user in users.items() {
         for field in ["resource", "name", "uid"] {
@@ -46,8 +46,9 @@ pub fn validate_claim_status(new: &Value, old: &Value, errors: &mut Errors) {
     if !users.is_empty() && !allocation.is_set() {
         users.forbidden(errors, "may not be specified when `allocated` is not set");
     } else if meta::is_terminating(new) {
-        let fields =
-            |user: &Node<'_>| ["apiGroup", "resource", "name", "uid"].map(|field| user.str(field).to_owned());
+        let fields = |user: &FieldValue<'_>| {
+            ["apiGroup", "resource", "name", "uid"].map(|field| user.str(field).to_owned())
+        };
         let known: BTreeSet<[String; 4]> =
             was.child("reservedFor").items().map(|user| fields(&user)).collect();
         if users.items().any(|user| !known.contains(&fields(&user))) {
@@ -57,15 +58,15 @@ pub fn validate_claim_status(new: &Value, old: &Value, errors: &mut Errors) {
         }
     }
     if was.child("allocation").is_set() && allocation.is_set() {
-        say::same_structure(&allocation, &was.child("allocation"), "resource.AllocationResult", errors);
+        messages::same_structure(&allocation, &was.child("allocation"), "resource.AllocationResult", errors);
     } else if allocation.is_set() {
         allocation_result(new, &allocation, errors);
     }
 }
 
-fn allocation_result(claim: &Value, allocation: &Node<'_>, errors: &mut Errors) {
+fn allocation_result(claim: &Value, allocation: &FieldValue<'_>, errors: &mut ErrorList) {
     const MOST_RESULTS: usize = 32;
-    let known = Requests::of(&Node::of(claim, "spec").child("devices"));
+    let known = Requests::of(&FieldValue::of(claim, "spec").child("devices"));
     let (results, configs) =
         (allocation.child("devices").child("results"), allocation.child("devices").child("config"));
     for result in results.items() {
@@ -86,11 +87,11 @@ fn allocation_result(claim: &Value, allocation: &Node<'_>, errors: &mut Errors) 
     }
 }
 
-fn device_id<'a>(device: &Node<'a>) -> [&'a str; 3] {
+fn device_id<'a>(device: &FieldValue<'a>) -> [&'a str; 3] {
     ["driver", "pool", "device"].map(|field| device.child(field).text())
 }
 
-fn device_statuses(status: &Node<'_>, errors: &mut Errors) {
+fn device_statuses(status: &FieldValue<'_>, errors: &mut ErrorList) {
     const MOST_CONDITIONS: usize = 8;
     const LONGEST_DATA: usize = 10 * 1_024;
     let allocated: BTreeSet<[&str; 3]> = status
@@ -115,7 +116,7 @@ fn device_statuses(status: &Node<'_>, errors: &mut Errors) {
             ));
         }
         at_most(&device.child("conditions"), MOST_CONDITIONS, errors);
-        say::conditions(&device.child("conditions"), errors);
+        messages::conditions(&device.child("conditions"), errors);
         if device.child("data").is_set() {
             raw(&device.child("data"), LONGEST_DATA, errors);
         }
@@ -127,7 +128,7 @@ fn device_statuses(status: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn network_data(data: &Node<'_>, errors: &mut Errors) {
+fn network_data(data: &FieldValue<'_>, errors: &mut ErrorList) {
     const MOST_ADDRESSES: usize = 16;
     for (field, longest) in [("interfaceName", 256), ("hardwareAddress", 128)] {
         if data.child(field).text().len() > longest {

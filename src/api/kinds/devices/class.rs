@@ -1,21 +1,24 @@
 //! DeviceClasses and DeviceTaintRules.
 
-use super::super::check::Node;
-use super::super::{Again, COUNTED, Errors, KindRules};
-use super::share::{MOST_CONFIGS, at_most, configuration, driver_name, pool_name, selectors, validate_taint};
+use super::super::field_value::FieldValue;
+use super::super::{COUNTED, ErrorList, KindRules, Revalidation};
+use super::common::{
+    MOST_CONFIGS, at_most, configuration, driver_name, pool_name, selectors, validate_taint,
+};
 use crate::api::names;
 use crate::api::value::Value;
 
 /// The rules of a DeviceClass.
-pub const DEVICE_CLASS: KindRules = KindRules { validate: validate_class, again: Again::Twice, ..COUNTED };
+pub const DEVICE_CLASS: KindRules =
+    KindRules { validate: validate_class, revalidation: Revalidation::Twice, ..COUNTED };
 
 /// The rules of a DeviceTaintRule.
 pub const DEVICE_TAINT_RULE: KindRules =
-    KindRules { validate: validate_taint_rule, again: Again::Once, ..COUNTED };
+    KindRules { validate: validate_taint_rule, revalidation: Revalidation::Once, ..COUNTED };
 
 /// Checks a DeviceClass.
-pub fn validate_class(class: &Value, errors: &mut Errors) {
-    let spec = Node::of(class, "spec");
+pub fn validate_class(class: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(class, "spec");
     selectors(&spec.child("selectors"), errors);
     for config in spec.child("config").items() {
         configuration(&config, errors);
@@ -24,8 +27,8 @@ pub fn validate_class(class: &Value, errors: &mut Errors) {
 }
 
 /// Checks a DeviceTaintRule.
-pub(super) fn validate_taint_rule(rule: &Value, errors: &mut Errors) {
-    let spec = Node::of(rule, "spec");
+pub(super) fn validate_taint_rule(rule: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(rule, "spec");
     let chosen = spec.child("deviceSelector");
     if chosen.child("deviceClassName").is_set() {
         chosen.child("deviceClassName").syntax(errors, names::dns_subdomain);

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, LazyLock};
 
-use super::super::Errors;
-use super::super::check::Node;
-use crate::api::cel::types::{Form, Shape, Type};
+use super::super::ErrorList;
+use super::super::field_value::FieldValue;
+use crate::api::admission_policies::expressions::{full_name, object_type};
+use crate::api::cel::types::{DeclKind, DeclType, Type};
 use crate::api::cel::{Environment, Library};
 use crate::api::custom::pattern::Patterns;
 use crate::api::field::{FieldError, quoted};
-use crate::api::policies::expressions::{full_name, object_type};
 
 /// The device that an expression is about.
 const DEVICE: &str = "device";
@@ -26,14 +26,15 @@ const LONGEST_NAME: u64 = 32;
 const LONGEST_VALUE: u64 = 64;
 
 static KNOWN: LazyLock<Environment> = LazyLock::new(|| {
-    let shape = |form: Form, most: u64| Arc::new(Shape { form, most, least: 1 });
+    let shape = |form: DeclKind, most: u64| Arc::new(DeclType { form, most, least: 1 });
     // By the domain, and within it by the name.
-    let named =
-        |values: Arc<Shape>| shape(Form::Map(shape(Form::Map(values), MOST_ATTRIBUTES)), MOST_ATTRIBUTES);
+    let named = |values: Arc<DeclType>| {
+        shape(DeclKind::Map(shape(DeclKind::Map(values), MOST_ATTRIBUTES)), MOST_ATTRIBUTES)
+    };
     let fields = [
-        ("driver", shape(Form::String, LONGEST_DOMAIN)),
-        ("attributes", named(shape(Form::Dyn, LONGEST_VALUE))),
-        ("capacity", named(shape(Form::Quantity, 0))),
+        ("driver", shape(DeclKind::String, LONGEST_DOMAIN)),
+        ("attributes", named(shape(DeclKind::Dyn, LONGEST_VALUE))),
+        ("capacity", named(shape(DeclKind::Quantity, 0))),
     ];
     Environment::with_libraries(&[&Library::NEW[..], &[Library::Semver]].concat())
         .binding()
@@ -58,7 +59,7 @@ fn most_at(path: &[String]) -> Option<u64> {
 }
 
 /// Checks an expression that chooses devices.
-pub(super) fn validate(expression: &Node<'_>, errors: &mut Errors) {
+pub(super) fn validate(expression: &FieldValue<'_>, errors: &mut ErrorList) {
     let text = expression.text();
     if text.len() > LONGEST {
         errors.push(FieldError::too_long(&expression.path, LONGEST));

@@ -1,9 +1,9 @@
 //! ResourceSlices: the available devices.
 
-use super::super::check::{Node, same};
 use super::super::core::affinity;
-use super::super::{COUNTED, Errors, Generation, KindRules, gated, say};
-use super::share::{at_most, driver_name, pool_name, qualified_name, unique, validate_taint};
+use super::super::field_value::{FieldValue, same};
+use super::super::{COUNTED, ErrorList, Generation, KindRules, gated, messages};
+use super::common::{at_most, driver_name, pool_name, qualified_name, unique, validate_taint};
 use crate::api::field::{FieldError, quoted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -19,15 +19,15 @@ pub const RULES: KindRules = KindRules {
 };
 
 /// Checks a ResourceSlice.
-pub(super) fn validate_slice(slice: &Value, errors: &mut Errors) {
+pub(super) fn validate_slice(slice: &Value, errors: &mut ErrorList) {
     slice_head(slice, errors);
     slice_body(slice, errors);
 }
 
 /// Checks a changed ResourceSlice: whose devices it tells of stays.
-pub(super) fn validate_slice_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_slice_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     slice_head(new, errors);
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
     let table = [
         (spec.child("pool").child("name"), was.child("pool").child("name")),
         (spec.child("driver"), was.child("driver")),
@@ -47,8 +47,8 @@ pub(super) fn validate_slice_update(new: &Value, old: &Value, errors: &mut Error
     slice_body(new, errors);
 }
 
-fn slice_head(slice: &Value, errors: &mut Errors) {
-    let spec = Node::of(slice, "spec");
+fn slice_head(slice: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(slice, "spec");
     let pool = spec.child("pool");
     driver_name(&spec.child("driver"), errors);
     pool_name(&pool.child("name"), errors);
@@ -63,7 +63,7 @@ fn slice_head(slice: &Value, errors: &mut Errors) {
 }
 
 /// Checks where something is: one of a few ways to say it. Answers which are used.
-fn places(holder: &Node<'_>, empty: &str, errors: &mut Errors) -> Vec<&'static str> {
+fn places(holder: &FieldValue<'_>, empty: &str, errors: &mut ErrorList) -> Vec<&'static str> {
     let mut used = Vec::new();
     let (node, chosen) = (holder.child("nodeName"), holder.child("nodeSelector"));
     if node.is_set() && node.is_empty() {
@@ -87,18 +87,18 @@ fn places(holder: &Node<'_>, empty: &str, errors: &mut Errors) -> Vec<&'static s
     used
 }
 
-fn slice_body(slice: &Value, errors: &mut Errors) {
+fn slice_body(slice: &Value, errors: &mut ErrorList) {
     const MOST_DEVICES: usize = 128;
     const MOST_SHARED: usize = 32;
     const MOST_DEVICE_COUNTERS: usize = 1_024;
     const ONE: &str =
         "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
-    let spec = Node::of(slice, "spec");
+    let spec = FieldValue::of(slice, "spec");
     let used = places(&spec, "must be either unset or set to a non-empty string", errors);
-    let terms = spec.child("nodeSelector").child("nodeSelectorTerms");
-    if spec.child("nodeSelector").is_set() && terms.len() != 1 {
+    let features = spec.child("nodeSelector").child("nodeSelectorTerms");
+    if spec.child("nodeSelector").is_set() && features.len() != 1 {
         let why = "must have exactly one node selector term";
-        say::structure(&terms.path, "[]core.NodeSelectorTerm", errors, why);
+        messages::structure(&features.path, "[]core.NodeSelectorTerm", errors, why);
     }
     match used.len() {
         0 => spec.required(errors, ONE),
@@ -120,7 +120,7 @@ fn slice_body(slice: &Value, errors: &mut Errors) {
     }
     at_most(&devices, MOST_DEVICES, errors);
     unique(&devices, "name", errors);
-    let count = |list: &Node<'_>| list.items().map(|set| set.child("counters").len()).sum::<usize>();
+    let count = |list: &FieldValue<'_>| list.items().map(|set| set.child("counters").len()).sum::<usize>();
     let in_devices: usize =
         devices.items().map(|device| count(&basic(&device).child("consumesCounters"))).sum();
     if in_devices > MOST_DEVICE_COUNTERS {
@@ -138,7 +138,7 @@ fn slice_body(slice: &Value, errors: &mut Errors) {
     unique(&shared, "name", errors);
 }
 
-pub(super) fn counters(map: &Node<'_>, errors: &mut Errors) {
+pub(super) fn counters(map: &FieldValue<'_>, errors: &mut ErrorList) {
     map.need(errors);
     for (name, entry) in map.entries() {
         meta::texts(errors, &entry.path, name, names::dns_label(name));
@@ -146,14 +146,19 @@ pub(super) fn counters(map: &Node<'_>, errors: &mut Errors) {
 }
 
 /// What a device says, one level deeper in an older version.
-fn basic<'a>(device: &Node<'a>) -> Node<'a> {
+fn basic<'a>(device: &FieldValue<'a>) -> FieldValue<'a> {
     match device.child("basic").value {
         Value::Null => device.clone(),
-        value => Node { value, path: device.path.clone() },
+        value => FieldValue { value, path: device.path.clone() },
     }
 }
 
-fn validate_device(device: &Node<'_>, spec: &Node<'_>, shared: &BTreeMap<&str, &Value>, errors: &mut Errors) {
+fn validate_device(
+    device: &FieldValue<'_>,
+    spec: &FieldValue<'_>,
+    shared: &BTreeMap<&str, &Value>,
+    errors: &mut ErrorList,
+) {
     const MOST_ATTRIBUTES: usize = 32;
     const MOST_TAINTS: usize = 4;
     const MOST_COUNTERS: usize = 32;
@@ -209,7 +214,7 @@ fn validate_device(device: &Node<'_>, spec: &Node<'_>, shared: &BTreeMap<&str, &
     }
 }
 
-fn consumes(set: &Node<'_>, shared: &BTreeMap<&str, &Value>, errors: &mut Errors) {
+fn consumes(set: &FieldValue<'_>, shared: &BTreeMap<&str, &Value>, errors: &mut ErrorList) {
     let name = set.child("counterSet");
     let Some(known) = shared.get(name.text()) else {
         name.invalid_text(errors, "must reference a counterSet defined in the ResourceSlice sharedCounters");
@@ -223,12 +228,12 @@ fn consumes(set: &Node<'_>, shared: &BTreeMap<&str, &Value>, errors: &mut Errors
     }
 }
 
-fn validate_attribute(attribute: &Node<'_>, errors: &mut Errors) {
+fn validate_attribute(attribute: &FieldValue<'_>, errors: &mut ErrorList) {
     const LONGEST: usize = 64;
     let fields = ["bool", "int", "string", "version"];
     for field in ["string", "version"] {
         let value = attribute.child(field);
-        if field == "version" && value.is_set() && super::super::small::version(value.text()).is_none() {
+        if field == "version" && value.is_set() && super::super::misc::version(value.text()).is_none() {
             value.invalid_text(errors, "must be a string compatible with semver.org spec 2.0.0");
         }
         if value.text().len() > LONGEST {
@@ -238,7 +243,7 @@ fn validate_attribute(attribute: &Node<'_>, errors: &mut Errors) {
     match fields.iter().filter(|field| attribute.child(field).is_set()).count() {
         0 => attribute.required(errors, "exactly one value must be specified"),
         1 => {}
-        _ => say::structure(
+        _ => messages::structure(
             &attribute.path,
             "resource.DeviceAttribute",
             errors,

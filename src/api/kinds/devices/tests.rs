@@ -1,6 +1,6 @@
 //! The rules, each shown to refuse.
 
-use super::super::Errors;
+use super::super::ErrorList;
 use super::super::testing::{each_change_refused, each_refused, object, said};
 use super::claim::*;
 use super::claim_status::*;
@@ -189,11 +189,11 @@ fn what_stays_is_shown_as_it_is() {
     let old = object(
         r#"{"spec":{"devices":{"requests":[{"name":"r","deviceClassName":"c","allocationMode":"All"}]}}}"#,
     );
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     validate_claim_update(&object("{}"), &old, &mut errors);
     let told = "spec: Invalid value: resource.ResourceClaimSpec{}: field is immutable";
     assert!(said(&errors).contains(&told.to_owned()), "{errors:?}");
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     validate_claim(
         &object(r#"{"spec":{"devices":{"requests":[{"name":"r","deviceClassName":""}]}}}"#),
         &mut errors,

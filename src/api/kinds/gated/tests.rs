@@ -1,15 +1,17 @@
 use super::super::batch::job_status;
-use super::super::check::Node;
 use super::super::core::pod::quality;
 use super::super::core::{pod_meta, pod_spec, volume_claim};
+use super::super::field_value::FieldValue;
 use super::super::table::TABLE;
-use super::super::testing::{object, occasion, said};
-use super::super::{Errors, Kind, Occasion, Warned, before_create, before_update, fill_in, rules};
+use super::super::testing::{context, object, said};
+use super::super::{
+    ErrorList, Kind, WarningList, WriteContext, apply_defaults, before_create, before_update, rules,
+};
 use super::*;
-use crate::api::field::Path;
+use crate::api::field::FieldPath;
 use crate::api::schema::{Registry, Type, TypeId};
 
-const NONE: Terms = Terms::NONE;
+const NONE: EnabledFeatures = EnabledFeatures::NONE;
 
 fn dropped(row: Gated, new: &str, old: Option<&str>) -> Value {
     let mut new = object(new);
@@ -108,8 +110,8 @@ fn every_path_of_the_table_is_a_field() {
     }
 }
 
-fn occasion_of(terms: Terms) -> Occasion<'static> {
-    Occasion { terms, ..occasion("2024-01-01T00:00:00Z") }
+fn context_with(features: EnabledFeatures) -> WriteContext<'static> {
+    WriteContext { features, ..context("2024-01-01T00:00:00Z") }
 }
 
 fn kind(name: &str) -> Kind {
@@ -125,7 +127,7 @@ const POD: &str = r#"{"metadata":{"name":"p","namespace":"n","uid":"u","resource
 #[test]
 fn a_new_pod_keeps_nothing_of_features_that_are_off() {
     let mut new = object(POD);
-    drop_disabled(rows::POD_SPEC, Terms::RELEASE, new.entry("spec"), None);
+    drop_disabled(rows::POD_SPEC, EnabledFeatures::RELEASE, new.entry("spec"), None);
     let wanted = object(
         r#"{"dnsPolicy":"Default","restartPolicy":"Always","os":{"name":"linux"},
             "containers":[{"name":"c","image":"i:1","imagePullPolicy":"Always","terminationMessagePolicy":"File"}],
@@ -140,10 +142,10 @@ fn a_pod_that_made_use_of_a_feature_keeps_it_when_its_gate_is_closed() {
     old.entry("spec").remove("resources");
     old.entry("spec").remove("resourceClaims");
     old.entry("spec").remove("volumes");
-    let open = occasion_of(Terms::RELEASE.with(Feature::ContainerStopSignals));
+    let open = context_with(EnabledFeatures::RELEASE.with(Feature::ContainerStopSignals));
     assert_eq!(
         before_create(kind("Pod"), &mut old, &open).map_err(|errors| format!("{errors:?}")),
-        Ok(Warned::under(open.terms))
+        Ok(WarningList::under(open.features))
     );
     let signal = |pod: &Value| {
         pod.at(&["spec", "containers"]).unwrap().items()[0].at(&["lifecycle", "stopSignal"]).is_some()
@@ -151,19 +153,19 @@ fn a_pod_that_made_use_of_a_feature_keeps_it_when_its_gate_is_closed() {
     assert!(signal(&old));
     let mut new = old.clone();
     new.entry("metadata").entry("labels").set("a", "b");
-    before_update(kind("Pod"), &mut new, &old, &occasion_of(Terms::RELEASE)).unwrap();
+    before_update(kind("Pod"), &mut new, &old, &context_with(EnabledFeatures::RELEASE)).unwrap();
     assert!(signal(&new), "stored while the gate was open");
     let mut fresh = object(POD);
     fresh.entry("spec").remove("volumes");
-    before_create(kind("Pod"), &mut fresh, &occasion_of(Terms::RELEASE)).unwrap();
+    before_create(kind("Pod"), &mut fresh, &context_with(EnabledFeatures::RELEASE)).unwrap();
     assert!(!signal(&fresh));
 }
 
 /// What is left of an object of a kind under terms, without and with an old state that had the same.
-fn left(group: &str, name: &str, body: &str, terms: Terms) -> (Value, Value) {
+fn left(group: &str, name: &str, body: &str, features: EnabledFeatures) -> (Value, Value) {
     let (mut new, mut again, old) = (object(body), object(body), object(body));
-    drop_disabled(rules(group, name).gated, terms, &mut new, None);
-    drop_disabled(rules(group, name).gated, terms, &mut again, Some(&old));
+    drop_disabled(rules(group, name).gated, features, &mut new, None);
+    drop_disabled(rules(group, name).gated, features, &mut again, Some(&old));
     (new, again)
 }
 
@@ -230,7 +232,7 @@ fn each_kind_loses_what_belongs_to_its_features() {
             r#"{"spec":{"devices":[{"basic":{}}]}}"#,
         ),
     ] {
-        let (new, again) = left(group, name, body, Terms::NONE);
+        let (new, again) = left(group, name, body, EnabledFeatures::NONE);
         assert_eq!((new, again), (object(bare), object(body)), "{name}");
     }
 }
@@ -239,7 +241,7 @@ fn each_kind_loses_what_belongs_to_its_features() {
 fn a_lease_keeps_each_field_for_itself() {
     let mut new = object(r#"{"spec":{"strategy":"s","preferredHolder":"p"}}"#);
     let old = object(r#"{"spec":{"strategy":"t"}}"#);
-    drop_disabled(rows::LEASE, Terms::RELEASE, &mut new, Some(&old));
+    drop_disabled(rows::LEASE, EnabledFeatures::RELEASE, &mut new, Some(&old));
     assert_eq!(new, object(r#"{"spec":{"strategy":"s"}}"#));
 }
 
@@ -247,7 +249,7 @@ fn a_lease_keeps_each_field_for_itself() {
 fn what_the_status_of_a_pod_tells_goes_with_what_its_spec_uses() {
     let body = r#"{"spec":{"containers":[{"resizePolicy":[{}]}],"securityContext":{}},
         "status":{"containerStatuses":[{"resources":{},"user":{},"allocatedResourcesStatus":[{}]}]}}"#;
-    let (new, again) = left("", "Pod", body, Terms::NONE);
+    let (new, again) = left("", "Pod", body, EnabledFeatures::NONE);
     let bare = r#"{"spec":{"containers":[{"resizePolicy":[{}]}],"securityContext":{}},"status":{"containerStatuses":[{}]}}"#;
     assert_eq!(new, object(bare));
     let kept = r#"{"spec":{"containers":[{"resizePolicy":[{}]}],"securityContext":{}},
@@ -258,8 +260,8 @@ fn what_the_status_of_a_pod_tells_goes_with_what_its_spec_uses() {
 /// Each rule that asks the terms, once with its feature on and once off: what is said of the object, or nothing.
 #[test]
 fn rules_ask_which_features_are_on() {
-    type Check = fn(&Value, &mut Errors);
-    let template: Check = |pod, errors| pod_spec::validate(&Node::of(pod, "spec"), None, errors);
+    type Check = fn(&Value, &mut ErrorList);
+    let template: Check = |pod, errors| pod_spec::validate(&FieldValue::of(pod, "spec"), None, errors);
     let shrink: Check = |new, errors| {
         let mut old = new.clone();
         old.entry("spec").entry("resources").entry("requests").set("storage", "3Gi");
@@ -323,7 +325,7 @@ fn rules_ask_which_features_are_on() {
             Feature::PodDeletionCost,
             |pod, errors| {
                 let annotations = pod.at(&["metadata", "annotations"]).unwrap();
-                pod_meta::validate(annotations, &Node::of(pod, "spec"), &Path::new("a"), errors);
+                pod_meta::validate(annotations, &FieldValue::of(pod, "spec"), &FieldPath::new("a"), errors);
             },
             r#"{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"x"}}}"#.to_owned(),
             "must be a 32bit integer",
@@ -344,10 +346,11 @@ fn rules_ask_which_features_are_on() {
     ];
     for (feature, check, body, when_on, when_off) in table {
         let value = object(&body);
-        for (terms, wanted) in
-            [(Terms::RELEASE.with(feature), when_on), (Terms::RELEASE.without(feature), when_off)]
-        {
-            let mut errors = Errors::under(terms);
+        for (features, wanted) in [
+            (EnabledFeatures::RELEASE.with(feature), when_on),
+            (EnabledFeatures::RELEASE.without(feature), when_off),
+        ] {
+            let mut errors = ErrorList::under(features);
             check(&value, &mut errors);
             let found = said(&errors);
             let right = if wanted.is_empty() {
@@ -355,7 +358,7 @@ fn rules_ask_which_features_are_on() {
             } else {
                 found.len() == 1 && found[0].contains(wanted)
             };
-            assert!(right, "{feature:?} {}: {found:?}", terms.has(feature));
+            assert!(right, "{feature:?} {}: {found:?}", features.has(feature));
         }
     }
 }
@@ -373,12 +376,12 @@ fn pods_that_ask_as_a_whole_are_judged_as_a_whole() {
 #[test]
 fn a_new_job_says_only_what_is_on() {
     let body = r#"{"metadata":{"name":"j","uid":"u"},"spec":{"managedBy":"a.b/c","template":{}}}"#;
-    for (terms, kept) in [(Terms::RELEASE, true), (Terms::NONE, false)] {
+    for (features, kept) in [(EnabledFeatures::RELEASE, true), (EnabledFeatures::NONE, false)] {
         let mut job = object(body);
-        fill_in(rules("batch", "Job"), &mut job, terms);
+        apply_defaults(rules("batch", "Job"), &mut job, features);
         assert_eq!(job.at(&["spec", "podReplacementPolicy"]).is_some(), kept);
         job.entry("spec").set("podReplacementPolicy", "Failed");
-        (rules("batch", "Job").prepare_create)(&mut job, &occasion_of(terms));
+        (rules("batch", "Job").prepare_create)(&mut job, &context_with(features));
         for field in ["managedBy", "podReplacementPolicy"] {
             assert_eq!(job.at(&["spec", field]).is_some(), kept, "{field}");
         }
@@ -389,25 +392,25 @@ fn a_new_job_says_only_what_is_on() {
 fn jobs_that_nobody_else_runs_are_looked_at_less_closely() {
     let job =
         |status: &str| object(&format!(r#"{{"spec":{{"completionMode":"NonIndexed"}},"status":{status}}}"#));
-    let found = |terms, new: &str| {
-        let mut errors = Errors::under(terms);
+    let found = |features, new: &str| {
+        let mut errors = ErrorList::under(features);
         job_status::validate(&job(new), &job(r#"{"failed":2}"#), &mut errors);
         said(&errors)
     };
     let fewer = r#"{"failed":1}"#;
     let met = r#"{"failed":2,"conditions":[{"type":"SuccessCriteriaMet","status":"True"}]}"#;
-    assert_eq!(found(Terms::RELEASE, fewer).len(), 1);
-    assert_eq!(found(Terms::RELEASE.without(Feature::JobManagedBy), fewer), [""; 0]);
-    assert_eq!(found(Terms::RELEASE.without(Feature::JobManagedBy), met), [""; 0]);
-    let strict = found(Terms::NONE, met);
+    assert_eq!(found(EnabledFeatures::RELEASE, fewer).len(), 1);
+    assert_eq!(found(EnabledFeatures::RELEASE.without(Feature::JobManagedBy), fewer), [""; 0]);
+    assert_eq!(found(EnabledFeatures::RELEASE.without(Feature::JobManagedBy), met), [""; 0]);
+    let strict = found(EnabledFeatures::NONE, met);
     assert!(strict.len() == 2 && strict[0].contains("to NonIndexed Job"), "{strict:?}");
 }
 
 #[test]
 fn a_node_that_is_made_tells_no_features_where_they_are_off() {
-    for (terms, kept) in [(Terms::RELEASE, true), (Terms::NONE, false)] {
+    for (features, kept) in [(EnabledFeatures::RELEASE, true), (EnabledFeatures::NONE, false)] {
         let mut node = object(r#"{"status":{"features":{"supplementalGroupsPolicy":true}}}"#);
-        (rules("", "Node").prepare_create)(&mut node, &occasion_of(terms));
+        (rules("", "Node").prepare_create)(&mut node, &context_with(features));
         assert_eq!(node.at(&["status", "features"]).is_some(), kept);
     }
 }

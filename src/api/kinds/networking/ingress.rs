@@ -1,12 +1,12 @@
 //! Ingresses and their classes.
 
-use super::super::check::Node;
 use super::super::core::address;
-use super::super::{COUNTED, Errors, KindRules, Warned};
-use crate::api::field::{FieldError, Path};
+use super::super::field_value::FieldValue;
+use super::super::{COUNTED, ErrorList, KindRules, WarningList};
+use crate::api::field::{FieldError, FieldPath};
 use crate::api::kinds::allowed::networking_v1;
 use crate::api::value::Value;
-use crate::api::words::annotations;
+use crate::api::well_known::annotations;
 use crate::api::{meta, names};
 
 /// The rules of an Ingress.
@@ -24,13 +24,13 @@ pub const INGRESS_CLASS: KindRules =
     KindRules { validate: validate_ingress_class, validate_update: validate_ingress_class_update, ..COUNTED };
 
 /// Checks an Ingress.
-pub(super) fn validate_ingress(ingress: &Value, errors: &mut Errors) {
+pub(super) fn validate_ingress(ingress: &Value, errors: &mut ErrorList) {
     validate_ingress_any(ingress, Allowed::default(), errors);
     let annotation = meta::of(ingress).at(&["annotations", annotations::INGRESS_CLASS]);
-    let class = Node::of(ingress, "spec").child("ingressClassName");
+    let class = FieldValue::of(ingress, "spec").child("ingressClassName");
     if let Some(value) = annotation.filter(|value| class.is_set() && *value != class.value) {
-        let path = Path::new("annotations").child(annotations::INGRESS_CLASS);
-        Node { value, path }.invalid(errors, "must match `ingressClassName` when both are specified");
+        let path = FieldPath::new("annotations").child(annotations::INGRESS_CLASS);
+        FieldValue { value, path }.invalid(errors, "must match `ingressClassName` when both are specified");
     }
 }
 
@@ -41,8 +41,8 @@ struct Allowed {
     wildcard_rules: bool,
 }
 
-fn validate_ingress_any(ingress: &Value, allowed: Allowed, errors: &mut Errors) {
-    let spec = Node::of(ingress, "spec");
+fn validate_ingress_any(ingress: &Value, allowed: Allowed, errors: &mut ErrorList) {
+    let spec = FieldValue::of(ingress, "spec");
     let (rules, default) = (spec.child("rules"), spec.child("defaultBackend"));
     if rules.is_empty() && !default.is_set() {
         let wrong = "either `defaultBackend` or `rules` must be specified";
@@ -76,7 +76,7 @@ fn validate_ingress_any(ingress: &Value, allowed: Allowed, errors: &mut Errors) 
     }
 }
 
-fn ingress_rule(rule: &Node<'_>, errors: &mut Errors) {
+fn ingress_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
     let http = rule.child("http");
     if http.is_set() {
         http.child("paths").need(errors);
@@ -86,7 +86,7 @@ fn ingress_rule(rule: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn host_name(host: &Node<'_>, errors: &mut Errors) {
+fn host_name(host: &FieldValue<'_>, errors: &mut ErrorList) {
     if host.text().contains('*') {
         host.syntax(errors, names::wildcard_subdomain);
     } else {
@@ -94,7 +94,7 @@ fn host_name(host: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn ingress_path(node: &Node<'_>, errors: &mut Errors) {
+fn ingress_path(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let (kind, path) = (node.child("pathType"), node.child("path"));
     let absolute = path.text().starts_with('/');
     if !kind.is_set() {
@@ -125,7 +125,7 @@ fn ingress_path(node: &Node<'_>, errors: &mut Errors) {
     backend(&node.child("backend"), errors);
 }
 
-pub(super) fn backend(node: &Node<'_>, errors: &mut Errors) {
+pub(super) fn backend(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let (resource, service) = (node.child("resource"), node.child("service"));
     let mut wrong = |why| errors.push(FieldError::invalid(&node.path, "\"\"", why));
     match (resource.is_set(), service.is_set()) {
@@ -151,7 +151,7 @@ pub(super) fn backend(node: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a reference to an object of any kind in the same place.
-fn local_reference(reference: &Node<'_>, errors: &mut Errors) {
+fn local_reference(reference: &FieldValue<'_>, errors: &mut ErrorList) {
     if reference.child("apiGroup").is_set() {
         reference.child("apiGroup").syntax(errors, names::dns_subdomain);
     }
@@ -165,14 +165,14 @@ fn local_reference(reference: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed Ingress.
-pub(super) fn validate_ingress_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let was = Node::of(old, "spec");
-    let bad_name = |tls: Node<'_>| {
+pub(super) fn validate_ingress_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let was = FieldValue::of(old, "spec");
+    let bad_name = |tls: FieldValue<'_>| {
         let name = tls.child("secretName");
         !name.is_empty() && !names::dns_subdomain(name.text()).is_empty()
     };
-    let bad_rule = |rule: Node<'_>| {
-        let mut found = Errors::new();
+    let bad_rule = |rule: FieldValue<'_>| {
+        let mut found = ErrorList::new();
         ingress_rule(&rule, &mut found);
         rule.child("host").text().contains('*') && !found.is_empty()
     };
@@ -184,8 +184,8 @@ pub(super) fn validate_ingress_update(new: &Value, old: &Value, errors: &mut Err
 }
 
 /// Checks a changed status of an Ingress.
-pub(super) fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Errors) {
-    let at = |object| Node::of(object, "status").child("loadBalancer").child("ingress");
+pub(super) fn validate_ingress_status(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let at = |object| FieldValue::of(object, "status").child("loadBalancer").child("ingress");
     let known = address::listed(at(old).value, "ip");
     for entry in at(new).items() {
         let (ip, host) = (entry.child("ip"), entry.child("hostname"));
@@ -200,9 +200,9 @@ pub(super) fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Err
 }
 
 /// Warns of the annotation that a field has replaced.
-pub(super) fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut Warned) {
+pub(super) fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut WarningList) {
     let named = meta::of(ingress).at(&["annotations", annotations::INGRESS_CLASS]).is_some();
-    if old.is_none() && named && !Node::of(ingress, "spec").child("ingressClassName").is_set() {
+    if old.is_none() && named && !FieldValue::of(ingress, "spec").child("ingressClassName").is_set() {
         warned.push(format!(
             "annotation \"{}\" is deprecated, please use 'spec.ingressClassName' instead",
             annotations::INGRESS_CLASS
@@ -211,8 +211,8 @@ pub(super) fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut Wa
 }
 
 /// Checks an IngressClass.
-pub(super) fn validate_ingress_class(class: &Value, errors: &mut Errors) {
-    let spec = Node::of(class, "spec");
+pub(super) fn validate_ingress_class(class: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(class, "spec");
     const LONGEST: usize = 250;
     let controller = spec.child("controller");
     if controller.text().len() > LONGEST {
@@ -244,8 +244,8 @@ pub(super) fn validate_ingress_class(class: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed IngressClass.
-pub(super) fn validate_ingress_class_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let controller = |object| Node::of(object, "spec").child("controller");
+pub(super) fn validate_ingress_class_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let controller = |object| FieldValue::of(object, "spec").child("controller");
     if controller(new).text() != controller(old).text() {
         controller(new).invalid_text(errors, meta::IMMUTABLE);
     }

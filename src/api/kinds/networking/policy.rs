@@ -1,9 +1,9 @@
 //! NetworkPolicies.
 
-use super::super::check::Node;
 use super::super::core::address;
+use super::super::field_value::FieldValue;
 use super::super::selector;
-use super::super::{Again, COUNTED, Errors, Generation, KindRules, Warned, say};
+use super::super::{COUNTED, ErrorList, Generation, KindRules, Revalidation, WarningList, messages};
 use crate::api::field::FieldError;
 use crate::api::kinds::allowed::networking_v1;
 use crate::api::names;
@@ -14,7 +14,7 @@ pub const RULES: KindRules = KindRules {
     generation: Generation { empty_lists_count: true, ..Generation::SPEC },
     default: default_policy,
     validate: validate_policy,
-    again: Again::Twice,
+    revalidation: Revalidation::Twice,
     warn: warn_policy,
     ..COUNTED
 };
@@ -32,8 +32,8 @@ pub fn default_policy(policy: &mut Value) {
 }
 
 /// Checks a NetworkPolicy.
-pub(super) fn validate_policy(policy: &Value, errors: &mut Errors) {
-    let spec = Node::of(policy, "spec");
+pub(super) fn validate_policy(policy: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(policy, "spec");
     selector::validate(&spec.child("podSelector"), errors);
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
         for rule in spec.child(direction).items() {
@@ -47,7 +47,7 @@ pub(super) fn validate_policy(policy: &Value, errors: &mut Errors) {
     }
     let types = spec.child("policyTypes");
     if types.len() > 2 {
-        let shown = say::shown_texts(&types, "networking.PolicyType");
+        let shown = messages::shown_texts(&types, "networking.PolicyType");
         errors.push(FieldError::invalid(&types.path, &shown, "may not specify more than two policyTypes"));
         return;
     }
@@ -56,7 +56,7 @@ pub(super) fn validate_policy(policy: &Value, errors: &mut Errors) {
     }
 }
 
-fn policy_port(node: &Node<'_>, errors: &mut Errors) {
+fn policy_port(node: &FieldValue<'_>, errors: &mut ErrorList) {
     node.child("protocol").one_of_if_set(errors, networking_v1::NetworkPolicyPort::PROTOCOL);
     let (port, end) = (node.child("port"), node.child("endPort"));
     if let Some(first) = port.int() {
@@ -78,7 +78,7 @@ fn policy_port(node: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn policy_peer(peer: &Node<'_>, errors: &mut Errors) {
+fn policy_peer(peer: &FieldValue<'_>, errors: &mut ErrorList) {
     let (pods, namespaces, block) =
         (peer.child("podSelector"), peer.child("namespaceSelector"), peer.child("ipBlock"));
     selector::validate(&pods, errors);
@@ -93,7 +93,7 @@ fn policy_peer(peer: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn ip_block(block: &Node<'_>, errors: &mut Errors) {
+fn ip_block(block: &FieldValue<'_>, errors: &mut ErrorList) {
     let range = block.child("cidr");
     if !range.need(errors) {
         return;
@@ -127,8 +127,8 @@ pub(super) fn contains(network: std::net::IpAddr, length: u8, address: std::net:
 }
 
 /// Warns of networks that are written in an unusual way.
-pub(super) fn warn_policy(policy: &Value, _old: Option<&Value>, warned: &mut Warned) {
-    let spec = Node::of(policy, "spec");
+pub(super) fn warn_policy(policy: &Value, _old: Option<&Value>, warned: &mut WarningList) {
+    let spec = FieldValue::of(policy, "spec");
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
         for rule in spec.child(direction).items() {
             for peer in rule.child(peers).items() {

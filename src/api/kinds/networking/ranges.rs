@@ -1,7 +1,7 @@
 //! IPAddresses and the ServiceCIDRs that they come from.
 
-use super::super::check::Node;
-use super::super::{Again, BASE, Errors, KindRules, MetaAgain, PLAIN, StatusMeta, say};
+use super::super::field_value::FieldValue;
+use super::super::{BASE, ErrorList, KindRules, MetaRevalidation, PLAIN, Revalidation, StatusMeta, messages};
 use crate::api::field::FieldError;
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -11,7 +11,7 @@ pub const IP_ADDRESS: KindRules = KindRules {
     prefix_is_name: true,
     name: names::ip_name,
     validate: validate_address,
-    again: Again::Once,
+    revalidation: Revalidation::Once,
     validate_update: validate_address_update,
     ..PLAIN
 };
@@ -24,13 +24,13 @@ pub const SERVICE_CIDR: KindRules = KindRules {
     // Nothing of it is put back, neither for who makes one nor for who changes it.
     status_on_create: true,
     status_on_update: true,
-    meta_again: MetaAgain::Change,
+    meta_revalidation: MetaRevalidation::Change,
     ..BASE
 };
 
 /// Checks an IPAddress.
-pub fn validate_address(address: &Value, errors: &mut Errors) {
-    let parent = Node::of(address, "spec").child("parentRef");
+pub fn validate_address(address: &Value, errors: &mut ErrorList) {
+    let parent = FieldValue::of(address, "spec").child("parentRef");
     if !parent.is_set() {
         parent.required(errors, "");
         return;
@@ -50,28 +50,33 @@ pub fn validate_address(address: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed IPAddress: whose it is stays.
-pub(super) fn validate_address_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let parent = |object| Node::of(object, "spec").child("parentRef");
-    say::same_structure(&parent(new), &parent(old), "networking.ParentReference", errors);
+pub(super) fn validate_address_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let parent = |object| FieldValue::of(object, "spec").child("parentRef");
+    messages::same_structure(&parent(new), &parent(old), "networking.ParentReference", errors);
 }
 
 /// Checks a ServiceCIDR.
-pub(super) fn validate_service_cidr(object: &Value, errors: &mut Errors) {
-    service_ranges(&Node::of(object, "spec").child("cidrs"), errors);
+pub(super) fn validate_service_cidr(object: &Value, errors: &mut ErrorList) {
+    service_ranges(&FieldValue::of(object, "spec").child("cidrs"), errors);
 }
 
-fn service_ranges(ranges: &Node<'_>, errors: &mut Errors) {
+fn service_ranges(ranges: &FieldValue<'_>, errors: &mut ErrorList) {
     if ranges.is_empty() {
         ranges.required(errors, "at least one CIDR required");
         return;
     }
     if ranges.len() > 2 {
-        say::structure(&ranges.path, "networking.ServiceCIDRSpec", errors, "may only hold up to 2 values");
+        messages::structure(
+            &ranges.path,
+            "networking.ServiceCIDRSpec",
+            errors,
+            "may only hold up to 2 values",
+        );
         return;
     }
     let mut families = Vec::new();
     for range in ranges.items() {
-        say::strict_range(&range, errors);
+        messages::strict_range(&range, errors);
         families.extend(names::parse_cidr(range.text()).map(|(address, _)| address.is_ipv4()));
     }
     if matches!(families.as_slice(), [one, other] if one == other) {
@@ -81,8 +86,8 @@ fn service_ranges(ranges: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed ServiceCIDR: its networks stay, but a second one may join.
-pub(super) fn validate_service_cidr_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let at = |object| Node::of(object, "spec").child("cidrs");
+pub(super) fn validate_service_cidr_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let at = |object| FieldValue::of(object, "spec").child("cidrs");
     let (ranges, before) = (at(new), at(old));
     let pairs = ranges.items().zip(before.items());
     match (before.len(), ranges.len()) {
@@ -98,7 +103,7 @@ pub(super) fn validate_service_cidr_update(new: &Value, old: &Value, errors: &mu
             let shown = if ranges.is_set() && ranges.is_empty() {
                 "[]string{}".to_owned()
             } else {
-                say::shown_texts(&ranges, "string")
+                messages::shown_texts(&ranges, "string")
             };
             errors.push(FieldError::invalid(&ranges.path, &shown, meta::IMMUTABLE));
         }

@@ -1,7 +1,7 @@
 //! The rules, each shown to refuse.
 
 use super::super::testing::{each_change_refused, each_refused, filled, object};
-use super::super::{Errors, Warned};
+use super::super::{ErrorList, WarningList};
 use super::ingress::*;
 use super::policy::*;
 use super::ranges::*;
@@ -80,12 +80,12 @@ fn the_rest_of_an_ingress_is_checked_too() {
     let old = object(
         r#"{"metadata":{"annotations":{"kubernetes.io/ingress.class":"x"}},"spec":{"tls":[{"secretName":"A"}],"rules":[{"host":"*.a","http":{}}]}}"#,
     );
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     validate_ingress_update(&old, &old, &mut errors);
     assert_eq!(errors, [], "what was wrong before may stay");
     validate_ingress_update(&old, &object("{}"), &mut errors);
     assert_eq!(errors.len(), 2);
-    let mut warned = Warned::new();
+    let mut warned = WarningList::new();
     warn_ingress(&old, None, &mut warned);
     assert_eq!(
         warned,
@@ -96,7 +96,7 @@ fn the_rest_of_an_ingress_is_checked_too() {
     let policy = object(
         r#"{"spec":{"ingress":[{"from":[{"ipBlock":{"cidr":"10.1.0.0/8","except":["010.1.0.0/16"]}}]}]}}"#,
     );
-    let mut warned = Warned::new();
+    let mut warned = WarningList::new();
     warn_policy(&policy, None, &mut warned);
     assert!(warned[0].starts_with("spec.ingress[0].from[0].ipBlock.cidr: CIDR value"));
     assert!(warned[1].starts_with("spec.ingress[0].from[0].ipBlock.except[0]: non-standard CIDR value"));

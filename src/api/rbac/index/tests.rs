@@ -22,8 +22,10 @@ fn binding(namespace: &str, name: &str, (kind, role): (&str, &str), subjects: &[
 
 fn reason(index: &Index, who: &Identity, action: &Action) -> String {
     match index.decide(who, action) {
-        Found::Allowed(allowance) => allowance.to_string(),
-        Found::Nothing(missing) => missing.iter().map(Missing::to_string).collect::<Vec<_>>().join(", "),
+        RuleLookup::Allowed(allowance) => allowance.to_string(),
+        RuleLookup::Nothing(missing) => {
+            missing.iter().map(MissingRole::to_string).collect::<Vec<_>>().join(", ")
+        }
     }
 }
 
@@ -92,13 +94,17 @@ fn a_role_that_somebody_has_many_times_is_looked_at_once() {
         index.put_binding(binding("n", &format!("b{n}"), ("ClusterRole", &role), &me));
         index.put_binding(binding("n", &format!("c{n}"), ("Role", &format!("gone{n}")), &me));
     }
-    let Found::Nothing(missing) = index.decide(&who("u", &[]), &action("get", "", "pods", "n", "z")) else {
+    let RuleLookup::Nothing(missing) = index.decide(&who("u", &[]), &action("get", "", "pods", "n", "z"))
+    else {
         panic!("nobody allows this");
     };
     assert_eq!(missing.len(), MISSING_ROLES_TOLD);
-    assert!(matches!(index.decide(&who("u", &[]), &action("list", "", "pods", "n", "")), Found::Allowed(_)));
+    assert!(matches!(
+        index.decide(&who("u", &[]), &action("list", "", "pods", "n", "")),
+        RuleLookup::Allowed(_)
+    ));
     let roles: Vec<Arc<Role>> = (0..30).map(|_| Arc::default()).collect();
-    let mut refused = Refused::default();
+    let mut refused = ExaminedRoles::default();
     let looked = (0..300).filter(|n| refused.is_new(&roles[n * 7 % 30])).count();
     assert_eq!(looked, 30, "each once");
 }
@@ -148,7 +154,10 @@ fn roles_that_say_the_same_are_kept_once_and_change_alone() {
     }
     assert_eq!(index.pool.0.len(), 1);
     let may = |index: &Index, verb: &str, namespace: &str| {
-        matches!(index.decide(&who("u", &[]), &action(verb, "", "pods", namespace, "a")), Found::Allowed(_))
+        matches!(
+            index.decide(&who("u", &[]), &action(verb, "", "pods", namespace, "a")),
+            RuleLookup::Allowed(_)
+        )
     };
     index.put_role("n", "r", say("list"));
     assert!(!may(&index, "get", "n") && may(&index, "list", "n") && may(&index, "get", "m"));
@@ -360,7 +369,7 @@ fn the_index_says_what_the_letter_says() {
             }
         }
         for (who, action) in &questions {
-            let said = matches!(index.decide(who, action), Found::Allowed(_));
+            let said = matches!(index.decide(who, action), RuleLookup::Allowed(_));
             prop_assert_eq!(said, world.allows(who, action), "{:?} {:?}", who, action);
         }
         Ok(())

@@ -1,16 +1,16 @@
 use pilothouse_actors::clock::{Clock, Timestamp};
 use serde_json::json;
 
-use super::super::stage::{Says, Signer, Stage, flags};
+use super::super::test_provider::{Signer, TestProvider, TestResponse, flags};
 use super::*;
 
 const METADATA: &str = "/.well-known/openid-configuration";
 
-fn rules(stage: &Stage) -> Rules {
-    Rules::new(&flags(&stage.issuer, &["--oidc-signing-algs=ES256,RS256"])).unwrap()
+fn rules(stage: &TestProvider) -> ClaimMapping {
+    ClaimMapping::new(&flags(&stage.issuer, &["--oidc-signing-algs=ES256,RS256"])).unwrap()
 }
 
-fn provider(stage: &Stage, authority_pem: Option<Vec<u8>>) -> (Provider, Arc<Keys>) {
+fn provider(stage: &TestProvider, authority_pem: Option<Vec<u8>>) -> (Provider, Arc<Keys>) {
     let keys = Arc::new(Keys::new(Clock::manual(Timestamp(1))));
     let mut provider = Provider::new(&rules(stage), authority_pem, keys.clone()).unwrap();
     provider.document_within = Duration::from_millis(500);
@@ -20,7 +20,7 @@ fn provider(stage: &Stage, authority_pem: Option<Vec<u8>>) -> (Provider, Arc<Key
 #[actix::test]
 async fn the_keys_are_where_the_provider_says() {
     let (one, other) = (Signer::fresh(), Signer::new(Algorithm::Rs256));
-    let stage = Stage::open(&[&one, &other]).await;
+    let stage = TestProvider::open(&[&one, &other]).await;
     let (mut provider, keys) = provider(&stage, Some(stage.authority_pem.clone()));
     assert!(keys.ring().is_none());
     provider.attempt().await.unwrap();
@@ -32,26 +32,27 @@ async fn the_keys_are_where_the_provider_says() {
     );
 
     // Once it is known where they are nobody looks for that again, until something goes wrong.
-    stage.say(METADATA, Says::Status(500));
+    stage.say(METADATA, TestResponse::Status(500));
     stage.publish(&[&other]);
-    stage.say(METADATA, Says::Status(500));
+    stage.say(METADATA, TestResponse::Status(500));
     provider.attempt().await.unwrap();
     assert_eq!(names(&keys).len(), 1);
-    stage.say("/keys", Says::Status(404));
+    stage.say("/keys", TestResponse::Status(404));
     assert_eq!(provider.attempt().await, Err("the server answered 404".to_owned()));
     assert_eq!(provider.attempt().await, Err("the server answered 500".to_owned()));
     assert_eq!(names(&keys).len(), 1, "what was known before still counts");
     let moved = json!({"issuer": stage.issuer, "jwks_uri": format!("{}/moved", stage.issuer)});
-    stage.say(METADATA, Says::Document(moved.to_string()));
-    stage.say("/moved", Says::Document(json!({"keys": [one.published, other.published]}).to_string()));
+    stage.say(METADATA, TestResponse::Document(moved.to_string()));
+    stage
+        .say("/moved", TestResponse::Document(json!({"keys": [one.published, other.published]}).to_string()));
     provider.attempt().await.unwrap();
     assert_eq!(names(&keys).len(), 2);
 }
 
 #[actix::test]
 async fn what_makes_no_sense_or_no_end_is_not_taken() {
-    let stage = Stage::open(&[&Signer::fresh()]).await;
-    let document = |value: serde_json::Value| Says::Document(value.to_string());
+    let stage = TestProvider::open(&[&Signer::fresh()]).await;
+    let document = |value: serde_json::Value| TestResponse::Document(value.to_string());
     let keys_at = |place: &str| document(json!({"issuer": stage.issuer, "jwks_uri": place}));
     let here = format!("{}/keys", stage.issuer);
     for (metadata, published, part) in [
@@ -61,14 +62,14 @@ async fn what_makes_no_sense_or_no_end_is_not_taken() {
         (keys_at(&here.replace("https:", "http:")), None, "not published over https"),
         (keys_at(""), None, "not published over https"),
         (document(json!(5)), None, "failed to decode provider discovery object"),
-        (Says::Document("<html>".into()), None, "failed to decode provider discovery object"),
-        (Says::Status(503), None, "answered 503"),
-        (Says::Status(302), None, "answered 302"),
-        (Says::Stalls, None, "no answer within"),
-        (Says::Grows, None, "too long"),
-        (keys_at(&here), Some(Says::Stalls), "no answer within"),
-        (keys_at(&here), Some(Says::Grows), "too long"),
-        (keys_at(&here), Some(Says::Status(500)), "answered 500"),
+        (TestResponse::Document("<html>".into()), None, "failed to decode provider discovery object"),
+        (TestResponse::Status(503), None, "answered 503"),
+        (TestResponse::Status(302), None, "answered 302"),
+        (TestResponse::Stalls, None, "no answer within"),
+        (TestResponse::Grows, None, "too long"),
+        (keys_at(&here), Some(TestResponse::Stalls), "no answer within"),
+        (keys_at(&here), Some(TestResponse::Grows), "too long"),
+        (keys_at(&here), Some(TestResponse::Status(500)), "answered 500"),
         (keys_at(&here), Some(document(json!({"keys": 5}))), "failed to decode keys"),
         (keys_at(&here), Some(document(json!({}))), "failed to decode keys"),
     ] {
@@ -85,11 +86,13 @@ async fn what_makes_no_sense_or_no_end_is_not_taken() {
 
 #[actix::test]
 async fn a_provider_may_tell_of_itself_at_another_place() {
-    let stage = Stage::open(&[&Signer::fresh()]).await;
+    let stage = TestProvider::open(&[&Signer::fresh()]).await;
     let told = |issuer: &str| {
-        Says::Document(json!({"issuer": issuer, "jwks_uri": format!("{}/keys", stage.issuer)}).to_string())
+        TestResponse::Document(
+            json!({"issuer": issuer, "jwks_uri": format!("{}/keys", stage.issuer)}).to_string(),
+        )
     };
-    stage.say(METADATA, Says::Status(404));
+    stage.say(METADATA, TestResponse::Status(404));
     stage.say("/inside", told(&stage.issuer));
     let mut rules = rules(&stage);
     rules.discovery = Some(format!("{}/inside", stage.issuer));
@@ -105,8 +108,8 @@ async fn a_provider_may_tell_of_itself_at_another_place() {
 
 #[actix::test]
 async fn a_provider_must_prove_who_it_is() {
-    let stage = Stage::open(&[&Signer::fresh()]).await;
-    let other = Stage::open(&[]).await;
+    let stage = TestProvider::open(&[&Signer::fresh()]).await;
+    let other = TestProvider::open(&[]).await;
     for authority in [None, Some(other.authority_pem.clone())] {
         let (mut provider, _) = provider(&stage, authority);
         let why = provider.attempt().await.unwrap_err();

@@ -3,13 +3,13 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::stage::{ISSUER, NOW, claims, flags};
+use super::super::test_provider::{ISSUER, NOW, claims, flags};
 use super::*;
 use crate::config::authentication_file::AuthenticationFile;
 use crate::config::oidc::SIGNING_ALGORITHMS;
 
-fn rules(more: &[&str]) -> Rules {
-    Rules::new(&flags(ISSUER, more)).unwrap()
+fn rules(more: &[&str]) -> ClaimMapping {
+    ClaimMapping::new(&flags(ISSUER, more)).unwrap()
 }
 
 fn of(value: &Value) -> Claims {
@@ -41,7 +41,7 @@ fn the_flags_know_the_algorithms_that_there_are() {
 #[test]
 fn tokens_of_others_are_none_of_our_business() {
     let concern = |issuer: &str, said: Value| {
-        Rules::new(&flags(issuer, &[])).unwrap().concern(&of(&json!({"iss": said})))
+        ClaimMapping::new(&flags(issuer, &[])).unwrap().concern(&of(&json!({"iss": said})))
     };
     assert!(concern(ISSUER, ISSUER.into()));
     for said in
@@ -67,7 +67,7 @@ fn a_file_says_more_than_flags() {
         required: BTreeMap::from([("hd".into(), "x".into())]),
         ..Jwt::default()
     };
-    let rules = Rules::of(&jwt);
+    let rules = ClaimMapping::of(&jwt);
     assert_eq!(rules.algorithms, Algorithm::ALL, "in every way that a key takes");
     let said = json!({"email": "a@x", "id": "7", "roles": ["b"], "hd": "x"});
     let made = |changes: &Value| {
@@ -115,7 +115,7 @@ jwt:
   - {{expression: \"user.extra.size() < 3 && user.uid != 'root'\"}}
 "
     );
-    let rules = Rules::of(&AuthenticationFile::parse(file.as_bytes(), &[]).unwrap().jwt[0]);
+    let rules = ClaimMapping::of(&AuthenticationFile::parse(file.as_bytes(), &[]).unwrap().jwt[0]);
     let said = json!({"who": "ann", "level": 3, "id": "7", "b": ["p", ""], "jti": "j"});
     let made = |changes: &Value| {
         let mut all = said.as_object().unwrap().clone();
@@ -142,7 +142,7 @@ jwt:
         assert_eq!(made(&changes).unwrap_err(), why, "{changes}");
     }
     let empty = file.replace("\"'x:' + claims.who\"", "claims.who");
-    let rules = Rules::of(&AuthenticationFile::parse(empty.as_bytes(), &[]).unwrap().jwt[0]);
+    let rules = ClaimMapping::of(&AuthenticationFile::parse(empty.as_bytes(), &[]).unwrap().jwt[0]);
     let nameless = json!({"who": "", "level": 3, "id": "7", "b": "p"});
     assert_eq!(
         rules.identity(&of(&claims(ISSUER, &nameless))).unwrap_err(),

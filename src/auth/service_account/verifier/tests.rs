@@ -40,12 +40,12 @@ impl House {
                 .unwrap();
         let key = key();
         let public = PKey::public_key_from_der(&key.public_key_to_der().unwrap()).unwrap();
-        let rules = Rules {
+        let rules = VerifierSettings {
             issuers: vec!["https://us".into(), "https://before".into()],
             audiences: vec!["us".into()],
             lookup,
         };
-        let objects = Arc::new(Objects::new(stores.directory.clone()));
+        let objects = Arc::new(TokenObjects::new(stores.directory.clone()));
         let keys = Arc::new(Keys::new(&[public]).unwrap());
         let metrics = Arc::new(Metrics::new(clock.now()).unwrap());
         let verifier = ServiceAccountTokens::new(keys, rules, objects, metrics, clock.clone());

@@ -12,7 +12,7 @@ use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::Identity;
 
 use crate::api::audit::bodies::compact;
-use crate::api::audit::event::{Answered, Event, Head, ObjectRef, TRUNCATED, span};
+use crate::api::audit::event::{Event, EventMetadata, ObjectRef, ResponseStatus, TRUNCATED, span};
 use crate::api::audit::policy::Decision;
 use crate::api::audit::response::Response;
 use crate::api::audit::sources::sources;
@@ -49,14 +49,14 @@ pub struct Trail {
     pub(super) ledger: Arc<Ledger>,
     clock: Clock,
     registry: Arc<Registry>,
-    pub(super) head: Arc<Head>,
+    pub(super) head: Arc<EventMetadata>,
     decision: Decision,
     object: RefCell<Option<ObjectRef>>,
     pub(super) is_long_running: bool,
     /// Whether authentication failed: such requests get a single event.
     pub(super) is_refused: bool,
     acts_as: RefCell<Option<Arc<Identity>>>,
-    answered: RefCell<Option<Answered>>,
+    answered: RefCell<Option<ResponseStatus>>,
     request: RefCell<Option<Bytes>>,
     answer: RefCell<Answer>,
     held: RefCell<Option<Held>>,
@@ -78,7 +78,7 @@ impl Trail {
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let agent = headers.get(header::USER_AGENT).map(|agent| agent.as_bytes()).unwrap_or_default();
         let uri = request.uri();
-        let head = Head {
+        let head = EventMetadata {
             level: decision.level,
             id: context.audit_id().to_str().unwrap_or_default().to_owned(),
             uri: uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string),
@@ -131,7 +131,7 @@ impl Trail {
 
     /// Records a Status as the response.
     pub fn status(&self, status: &Status, json: &[u8]) {
-        self.answered.replace(Some(Answered::status(status)));
+        self.answered.replace(Some(ResponseStatus::status(status)));
         if self.head.level == Level::RequestResponse {
             self.told(Encoding::Json, compact(json).as_deref().unwrap_or(json));
         }
@@ -214,9 +214,9 @@ impl Trail {
         }
         let panicked = std::thread::panicking();
         if panicked {
-            self.answered.replace(Some(Answered::panicked()));
+            self.answered.replace(Some(ResponseStatus::panicked()));
         } else if self.answered.borrow().is_none() {
-            self.answered.replace(Some(Answered::early()));
+            self.answered.replace(Some(ResponseStatus::early()));
         }
         let response = self.response();
         let mut event = self.event(if panicked { Stage::Panic } else { Stage::ResponseComplete });
@@ -250,7 +250,7 @@ impl Trail {
         }
         let mut answered = self.answered.borrow_mut();
         if answered.is_none() {
-            *answered = Some(Answered::Code(code));
+            *answered = Some(ResponseStatus::Code(code));
         }
     }
 
@@ -338,7 +338,7 @@ mod tests {
             ledger: Arc::new(ledger),
             clock: Clock::manual(Timestamp(0)),
             registry: Arc::new(Registry::builtin().unwrap()),
-            head: Arc::new(Head { level: decision.level, verb: "get", ..Head::default() }),
+            head: Arc::new(EventMetadata { level: decision.level, verb: "get", ..EventMetadata::default() }),
             decision,
             object: RefCell::default(),
             is_long_running: false,

@@ -15,7 +15,7 @@ use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
 use tokio::time::timeout;
 
-use crate::api::aggregation::{Registration, Service, version_at};
+use crate::api::aggregation::{ApiService, Service, version_at};
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::{Destination, url};
 use crate::api::path::{Request, Target};
@@ -51,7 +51,7 @@ pub struct Manners {
 /// A request for an extension API server.
 pub struct Passed<'a> {
     /// The APIService that registers the group version.
-    pub registration: Arc<Registration>,
+    pub registration: Arc<ApiService>,
     /// The unescaped path.
     pub path: &'a str,
     /// The user who asks.
@@ -70,7 +70,7 @@ pub async fn route(
     request: &Request<'_>,
     path: &str,
     known: Option<&Arc<Resource>>,
-) -> Option<Arc<Registration>> {
+) -> Option<Arc<ApiService>> {
     if known.is_some_and(|resource| resource.custom.is_none()) {
         return None;
     }

@@ -13,7 +13,7 @@ use hyper::Method;
 use hyper::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, LOCATION};
 
 use crate::api::connect::links::Links;
-use crate::api::connect::{Destination, Reach, Trust, url};
+use crate::api::connect::{AllowedAddresses, Destination, Trust, url};
 use crate::api::status::{Result, Status};
 use crate::upstream::{Answer, Ask, Failure, RequestBody};
 
@@ -75,7 +75,7 @@ pub(super) fn body(request: &HttpRequest, payload: Payload) -> RequestBody {
 pub(super) fn unreachable(to: &Destination, failure: &Failure) -> Box<Status> {
     match failure {
         // A node whose address does not resolve.
-        Failure::Lookup(_) if to.reach == Reach::GlobalUnicast && to.trust == Trust::Kubelet => {
+        Failure::Lookup(_) if to.reach == AllowedAddresses::GlobalUnicast && to.trust == Trust::Kubelet => {
             Status::bad_request(failure.to_string())
         }
         _ => common(failure)

@@ -12,7 +12,7 @@ use super::{Allowances, Looked, PODS, find, is_on};
 use crate::api::meta;
 use crate::api::status::Result;
 use crate::api::value::Value;
-use crate::api::words::signers;
+use crate::api::well_known::signers;
 use crate::verbs::admission::Write;
 use crate::verbs::rights;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::api::field::quoted;
 use crate::api::value::Value;
-use crate::api::words::annotations::{APPARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
+use crate::api::well_known::annotations::{APPARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
 
 use super::pod::{Pod, Values, Violation, containers, is_true, listed, plural, security, setters, violation};
 

@@ -1,6 +1,6 @@
 //! The operator's configuration of PodSecurity: defaults and exemptions.
 
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::names;
 use crate::api::value::Value;
 
@@ -44,7 +44,7 @@ impl Configuration {
         document.has_only("exemptions", &["usernames", "namespaces", "runtimeClasses"])?;
         let exempt = |field, check: &dyn Fn(&str) -> Vec<String>, errors: &mut Vec<FieldError>| {
             let list = document.texts(&["exemptions", field])?;
-            check_list(&Path::new("exemptions").child(field), &list, check, errors);
+            check_list(&FieldPath::new("exemptions").child(field), &list, check, errors);
             Ok::<_, String>(list)
         };
         configuration.namespaces = exempt("namespaces", &|name| names::label_name(name, false), &mut errors)?;
@@ -67,7 +67,7 @@ impl Configuration {
             let (level, version) = (mode.name(), format!("{}-version", mode.name()));
             let standard = self.defaults.of_mut(mode);
             let mut wrong = |field: &str, text: &str, why: &str| {
-                let path = Path::new("defaults").child(field);
+                let path = FieldPath::new("defaults").child(field);
                 errors.push(FieldError::invalid(&path, &quoted(text), why));
             };
             match document.text(&["defaults", level])? {
@@ -110,7 +110,7 @@ impl Configuration {
 }
 
 fn check_list(
-    path: &Path,
+    path: &FieldPath,
     list: &[String],
     check: &dyn Fn(&str) -> Vec<String>,
     errors: &mut Vec<FieldError>,

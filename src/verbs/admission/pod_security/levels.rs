@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, FieldPath, quoted};
 
 /// A Pod Security Standard. Each level is stricter than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -196,7 +196,7 @@ impl Policy {
 pub fn read<'a>(label: impl Fn(&str) -> Option<&'a str>, defaults: &Policy) -> (Policy, Vec<FieldError>) {
     let mut policy = *defaults;
     let mut errors = Vec::new();
-    let labels = Path::new("metadata").child("labels");
+    let labels = FieldPath::new("metadata").child("labels");
     let mut wrong = |label: &str, text: &str, why: &str| {
         errors.push(FieldError::invalid(&labels.key(label), &quoted(text), why));
     };

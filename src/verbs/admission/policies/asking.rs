@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use crate::api::admission_policies::authorizer::Authorizer;
+use crate::api::admission_policies::policy::{Binding, Policy};
+use crate::api::admission_policies::request;
 use crate::api::catalog::resource::Resource;
-use crate::api::matching::{Asked, Match, Matching};
-use crate::api::policies::policy::{Binding, Policy};
-use crate::api::policies::request;
-use crate::api::policies::rights::Rights;
+use crate::api::matching::{AdmissionAttributes, Match, MatchConstraints};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words;
+use crate::api::well_known;
 
 use super::super::asked::{Options, asked, options, rights, told, triple};
 use super::super::lookup::NAMESPACES;
@@ -24,12 +24,12 @@ pub struct Asking<'a> {
     /// What would be stored, as it is when policies are found.
     object: &'a Value,
     /// As rules see it.
-    pub asked: Asked<'a>,
+    pub asked: AdmissionAttributes<'a>,
     others: &'a [Arc<Resource>],
-    equivalents: Vec<Asked<'a>>,
+    equivalents: Vec<AdmissionAttributes<'a>>,
     options: Options,
     /// How its policies ask who may do what.
-    pub rights: Rights,
+    pub rights: Authorizer,
     /// The namespace of the request, once somebody wanted to know.
     namespace: Option<Value>,
     kinds: &'a Kinds,
@@ -40,7 +40,7 @@ pub struct Asking<'a> {
 pub struct Matched<'a> {
     /// The resource that the policy names.
     pub resource: &'a Arc<Resource>,
-    asked: Asked<'a>,
+    asked: AdmissionAttributes<'a>,
 }
 
 /// What expressions are told of a request.
@@ -107,7 +107,10 @@ impl<'a> Asking<'a> {
     }
 
     /// Whether a request is meant, and as what.
-    async fn matches(&mut self, matching: &Matching) -> std::result::Result<Option<Matched<'a>>, String> {
+    async fn matches(
+        &mut self,
+        matching: &MatchConstraints,
+    ) -> std::result::Result<Option<Matched<'a>>, String> {
         if !matching.selects_object(self.object, self.write.old) {
             return Ok(None);
         }
@@ -125,8 +128,8 @@ impl<'a> Asking<'a> {
         }))
     }
 
-    async fn selects_namespace(&mut self, matching: &Matching) -> std::result::Result<bool, String> {
-        let is_namespace = self.asked.resource == words::NAMESPACES;
+    async fn selects_namespace(&mut self, matching: &MatchConstraints) -> std::result::Result<bool, String> {
+        let is_namespace = self.asked.resource == well_known::NAMESPACES;
         if self.asked.namespace.is_empty() && !is_namespace {
             return Ok(true);
         }
@@ -144,7 +147,7 @@ impl<'a> Asking<'a> {
         if self.namespace.is_none() {
             let name = self.asked.namespace;
             let found = NAMESPACES.get(self.write, name).await?;
-            let of = GroupResource { group: "", resource: words::NAMESPACES };
+            let of = GroupResource { group: "", resource: well_known::NAMESPACES };
             let found = found.ok_or_else(|| Status::not_found(of, name))?;
             let shown = shown::whole(self.write, &found, &GroupVersion::new("", "v1"), "Namespace")?;
             self.namespace = Some(shown);

@@ -3,13 +3,13 @@
 //! Which policies mean a request is found out first, by the object as it is then. They are asked one after the other, each for
 //! what those before it made of the object.
 
+use crate::api::admission_policies::decision::{ConditionsResult, evaluate_conditions};
+use crate::api::admission_policies::evaluate::Inputs;
+use crate::api::admission_policies::mutation::{ObjectMutation, evaluate_mutation};
+use crate::api::admission_policies::policy::{Binding, Mutation, Policy};
 use crate::api::codec::json;
-use crate::api::ownership::configure::configure;
-use crate::api::patch::{Unapplied, apply_operations};
-use crate::api::policies::change::{Change, change};
-use crate::api::policies::evaluate::Inputs;
-use crate::api::policies::judge::{Conditioned, conditioned};
-use crate::api::policies::policy::{Binding, Mutation, Policy};
+use crate::api::managed_fields::apply_configuration::apply_configuration;
+use crate::api::patch::{PatchError, apply_operations};
 use crate::api::schema::decode::Decoded;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
@@ -237,7 +237,7 @@ impl<'a> Work<'a, '_> {
         if before != subject.states.0 {
             round.changed(turn);
         }
-        round.asked(turn, &key, policy.wants_again);
+        round.asked(turn, &key, policy.reinvoke_if_needed);
         Ok(())
     }
 
@@ -261,8 +261,9 @@ impl<'a> Work<'a, '_> {
             rights: Some(rights),
         };
         let began = write.backend.clock.now();
-        let evaluate = || conditioned(&policy.variables, &policy.conditions, inputs, policy.fails).ok();
-        let Conditioned { hold, errors } = until_answered(write, rights, &who(policy), evaluate).await?;
+        let evaluate =
+            || evaluate_conditions(&policy.variables, &policy.conditions, inputs, policy.fails).ok();
+        let ConditionsResult { hold, errors } = until_answered(write, rights, &who(policy), evaluate).await?;
         let seconds = write.backend.clock.now().0.saturating_sub(began.0) as f64 / 1e6;
         count_conditions(self.metrics, policy, self.asking.asked.operation, errors, seconds);
         Ok(hold.unwrap_or_else(|why| {
@@ -288,7 +289,7 @@ impl<'a> Work<'a, '_> {
             namespace: &context.namespace,
             rights: Some(rights),
         };
-        let evaluate = || change(invocation.policy, mutation, inputs).ok();
+        let evaluate = || evaluate_mutation(invocation.policy, mutation, inputs).ok();
         match until_answered(write, rights, &who(invocation.policy), evaluate).await? {
             Ok(change) => applied(&subject.view, &subject.states.0, change),
             Err(why) => Ok(Err(why)),
@@ -302,19 +303,23 @@ fn who(policy: &Policy) -> String {
 }
 
 /// What a change makes of an object as it is shown.
-fn applied(view: &View<'_>, object: &Value, change: Change) -> Result<std::result::Result<Value, String>> {
+fn applied(
+    view: &View<'_>,
+    object: &Value,
+    change: ObjectMutation,
+) -> Result<std::result::Result<Value, String>> {
     let original = json::to_json(object);
     Ok(match change {
-        Change::Patch(patch) => {
+        ObjectMutation::Patch(patch) => {
             let text = String::from_utf8_lossy(&original);
             match apply_operations(&patch, &text) {
                 Ok(Some(patched)) => Ok(strictly(view.decoded(patched.as_bytes())?)?),
                 // A test that fails keeps the others from doing anything.
-                Ok(None) | Err(Unapplied::Test(_)) => Ok(view.decoded(&original)?.value),
-                Err(Unapplied::Other(why)) => Err(format!("JSON Patch: {why}")),
+                Ok(None) | Err(PatchError::Test(_)) => Ok(view.decoded(&original)?.value),
+                Err(PatchError::Other(why)) => Err(format!("JSON Patch: {why}")),
             }
         }
-        Change::Configuration(mut partial) => {
+        ObjectMutation::Configuration(mut partial) => {
             let kind = &view.kind;
             partial.set("apiVersion", kind.api_version());
             partial.set("kind", kind.kind.as_str());
@@ -324,7 +329,7 @@ fn applied(view: &View<'_>, object: &Value, change: Change) -> Result<std::resul
                 format!("failed to convert patch object to typed object: no corresponding type for {gvk}")
             };
             let merged = view.described().ok_or_else(unknown);
-            let merged = merged.and_then(|ty| configure(view.registry(), ty, object, &partial));
+            let merged = merged.and_then(|ty| apply_configuration(view.registry(), ty, object, &partial));
             match merged {
                 Ok(merged) => {
                     view.decoded(&json::to_json(&merged)).map(|decoded| decoded.value).map_err(|why| {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Key, Object};
 
+use crate::api::admission_policies::policy::{Binding, ParamRef, Policy};
 use crate::api::catalog::resource::{Resource, Stored};
 use crate::api::kinds::selector_matches;
-use crate::api::policies::policy::{Binding, ParamRef, Policy};
 use crate::api::value::Value;
 
 use super::super::{Kinds, Write, shown};

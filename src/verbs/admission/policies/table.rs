@@ -8,10 +8,10 @@ use pilothouse_actors::directory::Directory;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Object, TypeName};
 
+use crate::api::admission_policies::policy::{Binding, Policy};
 use crate::api::codec::json;
-use crate::api::policies::policy::{Binding, Policy};
-use crate::api::words::ADMISSION_REGISTRATION_GROUP;
-use crate::auth::followed::{Followed, View};
+use crate::api::well_known::ADMISSION_REGISTRATION_GROUP;
+use crate::auth::live_index::{LiveIndex, StoreIndex};
 
 /// Which policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +34,11 @@ impl Sort {
 }
 
 /// The table and how it stays true.
-pub type Policies = Followed<Table>;
+pub type Policies = LiveIndex<Table>;
 
 /// Reads and compiles all policies that there are of a sort.
 pub async fn open(directory: Addr<Directory>, sort: Sort) -> Result<Policies, StoreError> {
-    Followed::open(directory, sort.followed(), Table::default()).await
+    LiveIndex::open(directory, sort.followed(), Table::default()).await
 }
 
 /// A policy and what puts it to use.
@@ -75,7 +75,7 @@ impl Table {
     }
 }
 
-impl View for Table {
+impl StoreIndex for Table {
     fn put(&mut self, of: usize, object: &Object) {
         self.hooks = OnceLock::new();
         let Ok(value) = json::read(&object.bytes) else {

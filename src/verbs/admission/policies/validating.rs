@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::api::admission_policies::decision::{AuditAnnotation, PolicyInputs, PolicyResult, decide};
+use crate::api::admission_policies::evaluate::Inputs;
+use crate::api::admission_policies::policy::{Binding, Policy, ValidationAction};
+use crate::api::admission_policies::request;
 use crate::api::codec::json;
-use crate::api::policies::evaluate::Inputs;
-use crate::api::policies::judge::{Case, Judgement, Note, judge};
-use crate::api::policies::policy::{Binding, Policy, Reaction};
-use crate::api::policies::request;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::limits::POLICY_NOTE_BYTES;
@@ -149,9 +149,9 @@ impl Round<'_> {
         };
         let (write, rights) = (self.asking.write, &self.asking.rights);
         let began = write.backend.clock.now();
-        let case = Case { inputs, asked: &context.asked, namespace: &context.namespace };
+        let case = PolicyInputs { inputs, asked: &context.asked, namespace: &context.namespace };
         let who = format!("policy {:?}", policy.name);
-        let judgement = until_answered(write, rights, &who, || judge(policy, case).ok()).await?;
+        let judgement = until_answered(write, rights, &who, || decide(policy, case).ok()).await?;
         let ended = write.backend.clock.now();
         let seconds = Duration::from_micros(ended.0.saturating_sub(began.0)).as_secs_f64();
         let operation = self.asking.asked.operation;
@@ -164,7 +164,7 @@ impl Round<'_> {
         &mut self,
         policy: &Policy,
         binding: &Binding,
-        judgement: Judgement,
+        judgement: PolicyResult,
         seconds: f64,
         notes: &mut BTreeMap<String, Vec<String>>,
     ) {
@@ -181,20 +181,20 @@ impl Round<'_> {
                 }
                 continue;
             }
-            for reaction in &binding.reactions {
+            for reaction in &binding.validation_actions {
                 match reaction {
-                    Reaction::Deny => {
+                    ValidationAction::Deny => {
                         refused.push((message.clone(), decision.reason));
                         count("deny", false, message);
                     }
-                    Reaction::Warn => {
+                    ValidationAction::Warn => {
                         self.asking.write.call.warnings.add(format!(
                             "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {message}",
                             policy.name, binding.name
                         ));
                         count("warn", false, message);
                     }
-                    Reaction::Audit => {
+                    ValidationAction::Audit => {
                         self.asking.write.call.warnings.note(FAILURE, failure(binding, place, message));
                         count("audit", false, message);
                     }
@@ -203,14 +203,14 @@ impl Round<'_> {
         }
         for note in judgement.notes {
             match note {
-                Note::Says(key, mut text) => {
+                AuditAnnotation::Says(key, mut text) => {
                     text.truncate(boundary(&text, POLICY_NOTE_BYTES));
                     let said = notes.entry(key).or_default();
                     if !said.contains(&text) {
                         said.push(text);
                     }
                 }
-                Note::Fails(why) => {
+                AuditAnnotation::Fails(why) => {
                     count("deny", false, &why);
                     refused.push((why, "Invalid"));
                 }
@@ -227,12 +227,13 @@ const FAILURE: &str = "validation.policy.admission.k8s.io/validation_failure";
 
 /// What such a note says.
 fn failure(binding: &Binding, place: usize, message: &str) -> String {
-    let word = |reaction: &Reaction| match reaction {
-        Reaction::Deny => "Deny",
-        Reaction::Warn => "Warn",
-        Reaction::Audit => "Audit",
+    let word = |reaction: &ValidationAction| match reaction {
+        ValidationAction::Deny => "Deny",
+        ValidationAction::Warn => "Warn",
+        ValidationAction::Audit => "Audit",
     };
-    let actions: Vec<Value> = binding.reactions.iter().map(|reaction| Value::from(word(reaction))).collect();
+    let actions: Vec<Value> =
+        binding.validation_actions.iter().map(|reaction| Value::from(word(reaction))).collect();
     let text = |value: &Value| String::from_utf8_lossy(&json::to_json(value)).into_owned();
     // In this order, which readers of records know.
     format!(
@@ -281,7 +282,7 @@ mod tests {
             (true, "", "no_error"),
             (false, "compilation error: x", "compile_error"),
             (false, "no", "invalid_error"),
-            (false, crate::api::policies::evaluate::USED_UP, "out_of_budget"),
+            (false, crate::api::admission_policies::evaluate::USED_UP, "out_of_budget"),
         ] {
             assert_eq!(error_type(is_admitted, message), word);
         }

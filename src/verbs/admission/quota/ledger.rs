@@ -18,18 +18,18 @@ use pilothouse_actors::rounds::Work;
 use pilothouse_actors::turns::Turn;
 use tokio::sync::oneshot;
 
-use crate::api::amounts::Amounts;
 use crate::api::codec;
-use crate::api::ownership::{self, Versions};
+use crate::api::managed_fields::{self, Versions};
 use crate::api::quota::usage::Change;
 use crate::api::quota::{self, Features, Limited, Quota, Refusal, Request};
+use crate::api::resource_list::ResourceList;
 use crate::api::schema::{Registry, time};
 use crate::api::select;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words::SERVER_NAME;
-use crate::api::words::stores::RESOURCE_QUOTAS;
+use crate::api::well_known::SERVER_NAME;
+use crate::api::well_known::stores::RESOURCE_QUOTAS;
 use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::super::super::stores::{StoreResult, Stores};
@@ -238,7 +238,7 @@ impl Ledger {
         Ok(late)
     }
 
-    async fn store_one(&self, page: Page, used: &Amounts) -> Result<Option<String>> {
+    async fn store_one(&self, page: Page, used: &ResourceList) -> Result<Option<String>> {
         let draft = self.draft(&page, used)?;
         let Page { object, turn, .. } = page;
         let (store, name) = (TypeName::new(RESOURCE_QUOTAS), object.key.name());
@@ -249,15 +249,15 @@ impl Ledger {
         }
     }
 
-    fn draft(&self, page: &Page, used: &Amounts) -> Result<Draft> {
+    fn draft(&self, page: &Page, used: &ResourceList) -> Result<Draft> {
         let version = GroupVersion::new("", "v1");
         let mut value = page.value.clone();
         for (name, amount) in used {
             value.entry("status").entry("used").set(name, amount.to_string());
         }
         let now = time::format_seconds(self.clock.now().unix_seconds());
-        let reset = ownership::reset_fields("", KIND, "status", true);
-        let write = ownership::Write {
+        let reset = managed_fields::reset_fields("", KIND, "status", true);
+        let write = managed_fields::Write {
             manager: SERVER_NAME,
             version: &version,
             subresource: "status",
@@ -265,7 +265,7 @@ impl Ledger {
             reset,
         };
         let versions = Versions { registry: &self.registry, kind: KIND, stored: &version, elsewhere: None };
-        ownership::record(&versions, &write, Some(&page.value), &mut value);
+        managed_fields::record(&versions, &write, Some(&page.value), &mut value);
         let ty =
             self.registry.kind("", "v1", KIND).ok_or_else(|| Status::internal("no schema for quotas"))?;
         let encoded = codec::encode_draft(&self.registry, ty, &value);

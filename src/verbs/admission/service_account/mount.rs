@@ -1,7 +1,7 @@
 //! The token volume of a pod, and its mounts.
 
 use crate::api::value::Value;
-use crate::api::words::ROOT_CERTIFICATE;
+use crate::api::well_known::ROOT_CERTIFICATE;
 use crate::limits::POD_TOKEN_LIFE;
 
 /// The prefix of the volume's name.

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use tokio::time::timeout;
 
+use crate::api::admission_webhooks::response::{self, AdmissionResponse, InvalidResponse};
+use crate::api::admission_webhooks::webhook::SideEffects;
+use crate::api::admission_webhooks::{REVIEW_GROUP, REVIEW_KIND, ReviewVersion};
 use crate::api::codec::json;
 use crate::api::field::quoted;
-use crate::api::hooks::answer::{self, Said, Unusable};
-use crate::api::hooks::hook::SideEffects;
-use crate::api::hooks::{REVIEW_GROUP, REVIEW_KIND, ReviewVersion};
 use crate::api::status::Status;
 use crate::api::value::Value;
 use crate::ids;
@@ -43,8 +43,8 @@ pub enum Trouble {
     Server(Box<Status>),
 }
 
-impl From<Unusable> for Trouble {
-    fn from(unusable: Unusable) -> Trouble {
+impl From<InvalidResponse> for Trouble {
+    fn from(unusable: InvalidResponse) -> Trouble {
         Trouble::Calling { why: unusable.why, code: unusable.code }
     }
 }
@@ -134,7 +134,12 @@ impl Webhooks {
         })
     }
 
-    async fn heed(&self, subject: &Subject<'_>, object: &Value, said: Said) -> Result<Outcome, Trouble> {
+    async fn heed(
+        &self,
+        subject: &Subject<'_>,
+        object: &Value,
+        said: AdmissionResponse,
+    ) -> Result<Outcome, Trouble> {
         let hook = subject.hook;
         for (key, value) in said.annotations {
             subject.write.call.warnings.note(&format!("{}/{key}", hook.name), value);
@@ -143,7 +148,7 @@ impl Webhooks {
             subject.write.call.warnings.add(warning);
         }
         if !said.allowed {
-            return Err(Trouble::Denied(answer::denial(&hook.name, said.status.as_ref())));
+            return Err(Trouble::Denied(response::denial(&hook.name, said.status.as_ref())));
         }
         let Some(patch) = said.patch else { return Ok(Outcome::default()) };
         let patched = subject.patched(object, &patch).await.map_err(Trouble::Server)?;
@@ -152,10 +157,15 @@ impl Webhooks {
     }
 }
 
-fn read(reply: &Reply, version: ReviewVersion, uid: &str, mutating: bool) -> Result<Said, Trouble> {
+fn read(
+    reply: &Reply,
+    version: ReviewVersion,
+    uid: &str,
+    mutating: bool,
+) -> Result<AdmissionResponse, Trouble> {
     let is_text = reply.content_type.is_empty() || reply.content_type.starts_with("text/");
     if !(200..=206).contains(&reply.status) {
-        return Err(answer::refused(reply.status, is_text, &reply.body).into());
+        return Err(response::refused(reply.status, is_text, &reply.body).into());
     }
     if reply.body.is_empty() {
         let sort = if reply.content_type.is_empty() { "application/json" } else { &reply.content_type };
@@ -164,7 +174,7 @@ fn read(reply: &Reply, version: ReviewVersion, uid: &str, mutating: bool) -> Res
             reply.status
         )));
     }
-    Ok(answer::read(&reply.body, version, uid, mutating)?)
+    Ok(response::read(&reply.body, version, uid, mutating)?)
 }
 
 #[cfg(test)]

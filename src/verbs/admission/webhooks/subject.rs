@@ -5,18 +5,18 @@ use std::sync::Arc;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Key, TypeName};
 
+use crate::api::admission_policies::decision::{ConditionsResult, evaluate_conditions};
+use crate::api::admission_policies::evaluate::Inputs;
+use crate::api::admission_policies::request;
+use crate::api::admission_webhooks::Webhook;
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::json;
-use crate::api::hooks::Hook;
-use crate::api::matching::Asked;
+use crate::api::matching::AdmissionAttributes;
 use crate::api::meta;
 use crate::api::patch;
-use crate::api::policies::evaluate::Inputs;
-use crate::api::policies::judge::{Conditioned, conditioned};
-use crate::api::policies::request;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
-use crate::api::words::NAMESPACES;
+use crate::api::well_known::NAMESPACES;
 
 use crate::metrics::conditions::Conditions;
 
@@ -28,7 +28,7 @@ use super::Webhooks;
 /// One call, before it is encoded.
 pub struct Subject<'a> {
     /// The webhook.
-    pub hook: &'a Hook,
+    pub hook: &'a Webhook,
     /// The request.
     pub write: &'a Write<'a>,
     /// The operation as rules name it.
@@ -44,7 +44,7 @@ impl<'a> Subject<'a> {
     pub async fn of(
         plugin: &Webhooks,
         write: &'a Write<'a>,
-        hook: &'a Hook,
+        hook: &'a Webhook,
         object: &Value,
     ) -> Result<Option<Subject<'a>>> {
         let call = write.call;
@@ -64,7 +64,7 @@ impl<'a> Subject<'a> {
 
     /// Whether the matchConditions hold. If evaluation fails, the failurePolicy decides: the request is refused or the webhook is
     /// skipped.
-    async fn meets_conditions(&self, plugin: &Webhooks, asked: Asked<'_>) -> Result<bool> {
+    async fn meets_conditions(&self, plugin: &Webhooks, asked: AdmissionAttributes<'_>) -> Result<bool> {
         let hook = self.hook;
         if hook.conditions.is_empty() {
             return Ok(true);
@@ -85,8 +85,8 @@ impl<'a> Subject<'a> {
             rights: Some(&rights),
         };
         let who = format!("webhook {}", crate::api::field::quoted(&hook.name));
-        let evaluate = || conditioned(&[], &hook.conditions, inputs, !hook.ignores_failures).ok();
-        let Conditioned { hold, errors } = until_answered(self.write, &rights, &who, evaluate).await?;
+        let evaluate = || evaluate_conditions(&[], &hook.conditions, inputs, !hook.ignores_failures).ok();
+        let ConditionsResult { hold, errors } = until_answered(self.write, &rights, &who, evaluate).await?;
         let seconds = plugin.settings.clock.now().since(began).as_secs_f64();
         let of = Conditions {
             name: &hook.name,
@@ -147,7 +147,12 @@ impl<'a> Subject<'a> {
 impl Webhooks {
     /// The resource in the version for which a webhook wants the request, if it does. Rules that match the requested version come
     /// first; then the rules that match an equivalent one, in order.
-    fn wanted(&self, hook: &Hook, of: &Asked<'_>, resource: &Arc<Resource>) -> Option<Arc<Resource>> {
+    fn wanted(
+        &self,
+        hook: &Webhook,
+        of: &AdmissionAttributes<'_>,
+        resource: &Arc<Resource>,
+    ) -> Option<Arc<Resource>> {
         if hook.rules.iter().any(|rule| rule.covers(of)) {
             return Some(resource.clone());
         }
@@ -166,7 +171,7 @@ impl Webhooks {
 }
 
 /// Whether the namespaceSelector matches. Cluster-scoped objects always do.
-async fn wants_namespace(hook: &Hook, write: &Write<'_>, namespace: &str, object: &Value) -> Result<bool> {
+async fn wants_namespace(hook: &Webhook, write: &Write<'_>, namespace: &str, object: &Value) -> Result<bool> {
     let call = write.call;
     let is_namespace = *call.resource.plural == *NAMESPACES;
     if !hook.selects_namespaces() || (namespace.is_empty() && !is_namespace) {

@@ -9,15 +9,15 @@ use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Object, TypeName};
 
 use super::Phase;
+use crate::api::admission_webhooks::Webhook;
 use crate::api::codec::json;
-use crate::api::hooks::Hook;
-use crate::api::words::ADMISSION_REGISTRATION_GROUP;
-use crate::auth::followed::{Followed, View};
+use crate::api::well_known::ADMISSION_REGISTRATION_GROUP;
+use crate::auth::live_index::{LiveIndex, StoreIndex};
 use crate::upstream::pool::{Pool, Purpose, Wanted};
 use crate::verbs::ways::Target;
 
 /// The table, kept up to date.
-pub type Hooks = Followed<Table>;
+pub type Hooks = LiveIndex<Table>;
 
 /// The configuration resources, in the order of [`Phase`].
 const RESOURCES: [&str; 2] = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
@@ -26,18 +26,18 @@ const RESOURCES: [&str; 2] = ["mutatingwebhookconfigurations", "validatingwebhoo
 pub async fn open(directory: Addr<Directory>, pool: Arc<Pool>) -> Result<Hooks, StoreError> {
     let types =
         RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{ADMISSION_REGISTRATION_GROUP}")));
-    Followed::open(directory, types, Table::new(pool)).await
+    LiveIndex::open(directory, types, Table::new(pool)).await
 }
 
 /// The webhooks of one configuration.
 struct Configuration {
-    hooks: Vec<Arc<Hook>>,
+    hooks: Vec<Arc<Webhook>>,
     /// Keeps connections to these webhooks open while the configuration exists.
     _wanted: Vec<Wanted>,
 }
 
 impl Configuration {
-    fn of(hooks: Vec<Hook>, pool: &Arc<Pool>) -> Configuration {
+    fn of(hooks: Vec<Webhook>, pool: &Arc<Pool>) -> Configuration {
         let targets = hooks.iter().filter_map(|hook| Target::of(&hook.way, &hook.authority_pem).ok());
         let _wanted = targets.map(|target| target.place.wanted(pool, Purpose::Admission)).collect();
         Configuration { hooks: hooks.into_iter().map(Arc::new).collect(), _wanted }
@@ -49,7 +49,7 @@ impl Configuration {
 struct List {
     /// Sorted by the name of the configuration, which is the order of calls.
     configurations: BTreeMap<String, Configuration>,
-    all: Option<Arc<[Arc<Hook>]>>,
+    all: Option<Arc<[Arc<Webhook>]>>,
 }
 
 impl List {
@@ -79,7 +79,7 @@ impl Table {
     }
 
     /// All webhooks of a phase, in the order of calls.
-    pub fn all(&self, phase: Phase) -> Arc<[Arc<Hook>]> {
+    pub fn all(&self, phase: Phase) -> Arc<[Arc<Webhook>]> {
         self.list(phase).all.clone().unwrap_or_default()
     }
 
@@ -89,13 +89,13 @@ impl Table {
     }
 }
 
-impl View for Table {
+impl StoreIndex for Table {
     fn put(&mut self, of: usize, object: &Object) {
         let Some(list) = self.lists.get_mut(of) else { return };
         let name = object.key.name().to_owned();
         match json::read(&object.bytes) {
             Ok(configuration) => {
-                let hooks = Configuration::of(Hook::read_all(&configuration), &self.pool);
+                let hooks = Configuration::of(Webhook::read_all(&configuration), &self.pool);
                 list.configurations.insert(name, hooks);
             }
             // The last readable version stays in force: dropping it would admit requests that it refuses.

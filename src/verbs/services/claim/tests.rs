@@ -11,12 +11,12 @@ use super::*;
 const ADDRESS: &str = "10.77.0.5";
 
 /// Takes an address and a port.
-async fn taken(services: &Services, owner: &Key) -> Holdings {
+async fn taken(services: &Services, owner: &Key) -> ServiceAllocations {
     let address: IpAddr = ADDRESS.parse().unwrap();
     assert!(services.take_address(address, owner, &Permit::none()).await.unwrap());
     let take = Take { owner: owner.clone(), wants: vec![Want::Exactly(30_001)], permit: Permit::none() };
     services.ports.send(take).await.unwrap().unwrap();
-    Holdings { addresses: [ADDRESS.to_owned()].into(), ports: [30_001].into() }
+    ServiceAllocations { addresses: [ADDRESS.to_owned()].into(), ports: [30_001].into() }
 }
 
 async fn is_address_free(services: &Services) -> bool {
@@ -39,7 +39,7 @@ async fn stores_without_a_place_delay_what_is_given_back_and_lose_nothing() {
         services: services.clone(),
         owner,
         taken,
-        before: Holdings::default(),
+        before: ServiceAllocations::default(),
         goes: false,
         permit: Permit::none(),
     };

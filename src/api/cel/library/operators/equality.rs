@@ -4,20 +4,20 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::super::eval::Work;
+use super::super::super::eval::CallContext;
 use super::super::super::types::ListKind;
-use super::super::super::value::{Fault, List, Made, Map, Outcome, Val};
+use super::super::super::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
 use super::{compared, identity};
 use crate::api::value::Value;
 
 /// `x == y`, `x != y`.
-pub fn equality<'v>(name: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> {
+pub fn equality<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
     let [left, right] = args else { return Err(Fault::no_overload()) };
     Ok(Val::Bool(equal(left, right, work)? == (name == "_==_")))
 }
 
 /// Whether two values are the same.
-pub fn equal<'v>(left: &Val<'v>, right: &Val<'v>, work: &mut Work) -> Result<bool, Fault> {
+pub fn equal<'v>(left: &Val<'v>, right: &Val<'v>, work: &mut CallContext) -> Result<bool, Fault> {
     work.effort(1)?;
     Ok(match (left, right) {
         (Val::Null, Val::Null) => true,
@@ -51,7 +51,7 @@ pub fn equal<'v>(left: &Val<'v>, right: &Val<'v>, work: &mut Work) -> Result<boo
     })
 }
 
-fn equal_lists<'v>(left: &List<'v>, right: &List<'v>, work: &mut Work) -> Result<bool, Fault> {
+fn equal_lists<'v>(left: &List<'v>, right: &List<'v>, work: &mut CallContext) -> Result<bool, Fault> {
     if left.len() != right.len() {
         return Ok(false);
     }
@@ -78,7 +78,11 @@ fn equal_lists<'v>(left: &List<'v>, right: &List<'v>, work: &mut Work) -> Result
     Ok(true)
 }
 
-fn equal_made<'v>(left: &Made<'v>, right: &Made<'v>, work: &mut Work) -> Result<bool, Fault> {
+fn equal_made<'v>(
+    left: &ConstructedObject<'v>,
+    right: &ConstructedObject<'v>,
+    work: &mut CallContext,
+) -> Result<bool, Fault> {
     if left.name() != right.name() || left.fields().len() != right.fields().len() {
         return Ok(false);
     }
@@ -90,7 +94,7 @@ fn equal_made<'v>(left: &Made<'v>, right: &Made<'v>, work: &mut Work) -> Result<
     Ok(true)
 }
 
-fn equal_maps<'v>(left: &Map<'v>, right: &Map<'v>, work: &mut Work) -> Result<bool, Fault> {
+fn equal_maps<'v>(left: &Map<'v>, right: &Map<'v>, work: &mut CallContext) -> Result<bool, Fault> {
     if left.len() != right.len() {
         return Ok(false);
     }

@@ -40,7 +40,7 @@ fn each_forbidden_change_is_refused() {
     let mut new = base();
     new.entry("spec").set("containers", object(r#"[{"name":"c","image":"i:2"}]"#));
     new.entry("spec").set("activeDeadlineSeconds", 8);
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     validate(&new, &base(), &mut errors);
     assert_eq!(errors, []);
 }
@@ -73,7 +73,7 @@ fn a_pod_that_is_held_back_may_be_placed_more_narrowly() {
         ("spec.affinity", more.as_str(), &anywhere),
         ("spec.affinity", more.as_str(), &with(&base, "spec.affinity", "{}")),
     ] {
-        let mut errors = Errors::new();
+        let mut errors = ErrorList::new();
         validate(&with(old, path, json), old, &mut errors);
         assert_eq!(said(&errors), Vec::<String>::new(), "{path}");
     }
@@ -96,7 +96,7 @@ fn debugging_containers_stay() {
             ),
         ],
     );
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     validate_ephemeral(&with(&old, "spec.ephemeralContainers.0.lifecycle", "{}"), &old, &mut errors);
     assert_eq!(
         said(&errors),
@@ -110,7 +110,7 @@ fn debugging_containers_stay() {
     prepare_ephemeral(&mut new, &old);
     assert_eq!(new.at(&["spec", "containers"]), old.at(&["spec", "containers"]));
     assert_eq!(new.at(&["spec", "ephemeralContainers"]).unwrap().items().len(), 2);
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     let mirror = with(&old, "metadata.annotations", r#"{"kubernetes.io/config.mirror":"x"}"#);
     validate_ephemeral(&mirror, &mirror, &mut errors);
     assert_eq!(said(&errors), ["[]: Forbidden: static pods do not support ephemeral containers"]);
@@ -150,7 +150,7 @@ fn only_amounts_are_resized() {
         ],
     );
     let larger = with(&base, "spec.containers.0.resources.requests.cpu", r#""2""#);
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     validate_resize(&larger, &base, &mut errors);
     assert_eq!(said(&errors), Vec::<String>::new());
     let mut new = with(&larger, "spec.restartPolicy", r#""Never""#);
@@ -164,7 +164,7 @@ fn only_amounts_are_resized() {
     // Where nothing was said, anything may be said that does not change the class.
     let devices =
         with(&best, "spec.containers.0.resources", r#"{"limits":{"a.b/c":"1"},"requests":{"a.b/c":"1"}}"#);
-    let mut errors = Errors::new();
+    let mut errors = ErrorList::new();
     validate_resize(&devices, &best, &mut errors);
     assert_eq!(said(&errors), Vec::<String>::new());
     let more = with(&base, "spec.containers.0.resources.limits", r#"{"memory":"2Gi","a.b/c":"1"}"#);

@@ -10,15 +10,15 @@ fn base() -> Value {
     )
 }
 
-fn warnings(object: &Value) -> Warned {
-    let mut warned = Warned::new();
+fn warnings(object: &Value) -> WarningList {
+    let mut warned = WarningList::new();
     pod(object, None, &mut warned);
     warned
 }
 
 #[test]
 fn each_dubious_field_is_named_once() {
-    assert_eq!(warnings(&base()), Warned::new());
+    assert_eq!(warnings(&base()), WarningList::new());
     let required = "requiredDuringSchedulingIgnoredDuringExecution";
     let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
     let term = r#"{"matchExpressions":[{"key":"beta.kubernetes.io/os","operator":"Exists"}]}"#;
@@ -64,7 +64,7 @@ fn each_dubious_field_is_named_once() {
 fn a_variable_may_build_upon_the_one_it_replaces() {
     let built =
         with(&base(), "spec.containers.0.env", r#"[{"name":"A","value":"1"},{"name":"A","value":"x $(A)"}]"#);
-    assert_eq!(warnings(&built), Warned::new());
+    assert_eq!(warnings(&built), WarningList::new());
 }
 
 #[test]
@@ -74,18 +74,18 @@ fn templates_warn_of_annotations_that_pods_turn_into_fields() {
         "metadata.annotations",
         r#"{"container.apparmor.security.beta.kubernetes.io/c":"runtime/default"}"#,
     );
-    let mut warned = Warned::new();
-    spec_and_meta(&Path::new("template"), &template, true, &mut warned);
+    let mut warned = WarningList::new();
+    spec_and_meta(&FieldPath::new("template"), &template, true, &mut warned);
     assert_eq!(
         warned,
         [
             "template.metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
         ]
     );
-    assert_eq!(warnings(&template), Warned::new());
-    let mut later = Warned::new();
+    assert_eq!(warnings(&template), WarningList::new());
+    let mut later = WarningList::new();
     pod(&with(&base(), "metadata.name", r#""a.b""#), Some(&base()), &mut later);
-    assert_eq!(later, Warned::new(), "an update of a pod warns about nothing");
+    assert_eq!(later, WarningList::new(), "an update of a pod warns about nothing");
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn addresses_of_a_status_are_looked_at_when_it_is_written() {
         "status",
         object(r#"{"podIPs":[{"ip":"10.0.0.1"},{"ip":"2001:DB8::1"}],"hostIPs":[{"ip":"010.0.0.1"}]}"#),
     );
-    assert_eq!(warnings(&pod), Warned::new());
-    let mut warned = Warned::new();
+    assert_eq!(warnings(&pod), WarningList::new());
+    let mut warned = WarningList::new();
     status(&pod, &mut warned);
     let expected = [
         "status.podIPs[1].ip: IPv6 address \"2001:DB8::1\" should be in RFC 5952 canonical format (\"2001:db8::1\")",

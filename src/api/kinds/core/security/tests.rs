@@ -12,7 +12,7 @@ fn each_rule_of_a_pod_refuses() {
     );
     each_refused(
         &base,
-        |object, errors| pod(&Node::of(object, "spec"), errors),
+        |object, errors| pod(&FieldValue::of(object, "spec"), errors),
         &[
             ("spec.securityContext.fsGroup", "-1", "spec.securityContext.fsGroup: Invalid value: -1"),
             (
@@ -129,7 +129,7 @@ fn each_rule_of_a_pod_refuses() {
 fn each_rule_of_a_container_refuses() {
     each_refused(
         &object(r#"{"c":{"allowPrivilegeEscalation":false,"runAsUser":5}}"#),
-        |object, errors| container(&Node::of(object, "c"), true, errors),
+        |object, errors| container(&FieldValue::of(object, "c"), true, errors),
         &[
             (
                 "c.runAsGroup",
@@ -151,8 +151,8 @@ fn each_rule_of_a_container_refuses() {
         ],
     );
     let both = object(r#"{"c":{"allowPrivilegeEscalation":false,"privileged":true}}"#);
-    let mut errors = Errors::new();
-    container(&Node::of(&both, "c"), true, &mut errors);
+    let mut errors = ErrorList::new();
+    container(&FieldValue::of(&both, "c"), true, &mut errors);
     assert_eq!(errors.len(), 2);
     assert!(
         errors[1].message.contains("cannot set `allowPrivilegeEscalation` to false and `privileged` to true")

@@ -5,8 +5,8 @@ use super::*;
 
 fn errors(kind: &str, json: &str, owner: Owner<'_>) -> Vec<String> {
     let holder = object(&format!(r#"{{"v":{{"{kind}":{json}}}}}"#));
-    let mut errors = Errors::new();
-    validate(kind, &Node::of(&holder, "v").child(kind), owner, &mut errors);
+    let mut errors = ErrorList::new();
+    validate(kind, &FieldValue::of(&holder, "v").child(kind), owner, &mut errors);
     said(&errors)
 }
 

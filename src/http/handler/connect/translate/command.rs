@@ -6,8 +6,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use crate::api::connect::exit_status;
 use crate::api::connect::options::StreamOptions;
-use crate::api::connect::verdict;
 use crate::frames::{spdy, websocket};
 use crate::limits::{DISCONNECT, LAST_WORD_BYTES, STREAMS_OPEN};
 use crate::upstream::Channel;
@@ -105,13 +105,13 @@ where
         let mut output = Output::new(opened, client, kubelet_pings);
         let conversation = async {
             match timeout(STREAMS_OPEN, open(from_kubelet, kubelet, &planned, &mut output)).await {
-                Err(_) => Some(verdict::failure("the kubelet did not open the streams in time")),
+                Err(_) => Some(exit_status::failure("the kubelet did not open the streams in time")),
                 Ok(Err(error)) => {
-                    Some(verdict::failure(&format!("the kubelet did not open the streams: {error}")))
+                    Some(exit_status::failure(&format!("the kubelet did not open the streams: {error}")))
                 }
                 Ok(Ok(())) => tokio::select! {
                     said = outward(from_kubelet, output) => {
-                        said.ok().map(|said| verdict::of_last_word(protocol, &said))
+                        said.ok().map(|said| exit_status::of_last_word(protocol, &said))
                     }
                     () = inward(from_client, &client_pings, kubelet, &opened) => None,
                 },
@@ -361,7 +361,7 @@ mod tests {
         };
         let both = async { tokio::join!(ends.carry(&options, "v4.channel.k8s.io"), playing).0 };
         let status = timeout(CAP, both).await.expect("every stream was opened, and has ended");
-        assert_eq!(status, Some(verdict::of_last_word("v4.channel.k8s.io", b"")));
+        assert_eq!(status, Some(exit_status::of_last_word("v4.channel.k8s.io", b"")));
         let mut out = [0; 8];
         client.read_exact(&mut out).await.unwrap();
         assert_eq!(out, *b"\x82\x06\x01early");

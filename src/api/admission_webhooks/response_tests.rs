@@ -1,0 +1,134 @@
+use super::*;
+
+const HEAD: &str = r#""kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1""#;
+
+fn v1(response: &str, mutating: bool) -> Result<AdmissionResponse, InvalidResponse> {
+    read(format!("{{{HEAD},\"response\":{response}}}").as_bytes(), ReviewVersion::V1, "u", mutating)
+}
+
+fn wrong(body: &str, mutating: bool) -> String {
+    read(body.as_bytes(), ReviewVersion::V1, "u", mutating).unwrap_err().why
+}
+
+#[test]
+fn an_answer_says_all_that_matters() {
+    let said = v1(
+        r#"{"uid":"u","allowed":true,"patch":"W10=","patchType":"JSONPatch","warnings":["a","b"],
+            "auditAnnotations":{"k":"v"},"status":{"code":403}}"#,
+        true,
+    )
+    .unwrap();
+    assert!(said.allowed);
+    assert_eq!(said.patch.as_deref(), Some(&b"[]"[..]));
+    assert_eq!(said.warnings, ["a", "b"]);
+    assert_eq!(said.annotations, [("k".to_owned(), "v".to_owned())]);
+    assert!(!v1(r#"{"uid":"u"}"#, false).unwrap().allowed);
+}
+
+#[test]
+fn the_older_version_is_believed_more() {
+    let old = |body: &str| read(body.as_bytes(), ReviewVersion::V1beta1, "u", true);
+    let said = old(r#"{"response":{"uid":"other","allowed":true,"patch":"W10="}}"#).unwrap();
+    assert!(said.allowed && said.patch.is_some());
+    assert!(old(r#"{"response":{"uid":"u","patchType":"X"}}"#).is_ok());
+    assert!(old("{}").unwrap_err().why.ends_with("webhook response was absent"));
+}
+
+#[test]
+fn what_is_wrong_is_said_in_the_words_that_clients_know() {
+    let response = |response: &str| format!("{{{HEAD},\"response\":{response}}}");
+    let invalid = "received invalid webhook response: ";
+    for (body, mutating, wanted) in [
+        (format!("{{{HEAD}}}"), true, format!("{invalid}webhook response was absent")),
+        (response(r#"{"uid":"x"}"#), true, format!("{invalid}expected response.uid=\"u\", got \"x\"")),
+        (
+            r#"{"response":{"uid":"u","allowed":true}}"#.to_owned(),
+            true,
+            format!(
+                "{invalid}expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got /, Kind="
+            ),
+        ),
+        (
+            response(r#"{"uid":"u","patch":"W10="}"#),
+            true,
+            format!("{invalid}webhook returned response.patch but not response.patchType"),
+        ),
+        (
+            response(r#"{"uid":"u","patchType":"JSONPatch"}"#),
+            true,
+            format!("{invalid}webhook returned response.patchType but not response.patch"),
+        ),
+        (
+            response(r#"{"uid":"u","patch":"W10=","patchType":""}"#),
+            true,
+            format!("{invalid}webhook returned invalid response.patchType of \"\""),
+        ),
+        (
+            response(r#"{"uid":"u","patch":"W10=","patchType":"X"}"#),
+            true,
+            "unsupported patch type \"X\"".to_owned(),
+        ),
+        (
+            response(r#"{"uid":"u","patch":"W10=","patchType":"JSONPatch"}"#),
+            false,
+            format!("{invalid}validating webhook may not return response.patch"),
+        ),
+        (
+            response(r#"{"uid":"u","patchType":"JSONPatch"}"#),
+            false,
+            format!("{invalid}validating webhook may not return response.patchType"),
+        ),
+        (
+            response(r#"{"uid":"u","allowed":"yes"}"#),
+            false,
+            "failed to call webhook: json: cannot unmarshal string into Go struct field \
+             AdmissionResponse.response.allowed of type bool"
+                .to_owned(),
+        ),
+    ] {
+        assert_eq!(wrong(&body, mutating), wanted, "{body}");
+    }
+    for body in ["hello", "", "[]", "3", r#"{"kind":"Pod","apiVersion":"v1"}"#, "{\"response\":[]}"] {
+        assert!(wrong(body, true).starts_with("failed to call webhook: "), "{body}");
+    }
+}
+
+#[test]
+fn other_codes_are_told_as_the_reference_does() {
+    let told = |code, body: &str| refused(code, true, body.as_bytes());
+    assert_eq!(
+        told(500, " no\n").why,
+        "failed to call webhook: an error on the server (\"no\") has prevented the request from succeeding"
+    );
+    assert_eq!(
+        told(404, "x").why,
+        "failed to call webhook: the server could not find the requested resource"
+    );
+    assert_eq!(told(302, "x").code, 302);
+    let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"m","code":418}"#;
+    let unusable = InvalidResponse { why: "failed to call webhook: m".into(), code: 418 };
+    assert_eq!(told(500, status), unusable);
+}
+
+#[test]
+fn a_denial_keeps_what_the_webhook_says() {
+    let denied = |status: &str| {
+        let value = json::read(status.as_bytes()).unwrap();
+        let json = String::from_utf8(denial("w", Some(&value)).to_json()).unwrap();
+        serde_json::from_str::<serde_json::Value>(&json).unwrap()
+    };
+    let all = denied(
+        r#"{"message":"no","reason":"Quirk","code":418,"details":{"causes":[{"field":"f","message":"m"}]}}"#,
+    );
+    assert_eq!(all["message"], "admission webhook \"w\" denied the request: no");
+    assert_eq!((&all["reason"], &all["code"]), (&serde_json::json!("Quirk"), &serde_json::json!(418)));
+    assert_eq!(all["details"]["causes"][0]["field"], "f");
+    assert_eq!(
+        denied(r#"{"reason":"R","code":200}"#)["message"],
+        "admission webhook \"w\" denied the request: R"
+    );
+    assert_eq!(denied(r#"{"code":99999}"#)["code"], 999);
+    let bare = denial("w", None);
+    assert_eq!(bare.message, "admission webhook \"w\" denied the request without explanation");
+    assert_eq!((bare.code, bare.details), (400, None));
+}

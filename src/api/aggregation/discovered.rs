@@ -1,0 +1,300 @@
+//! Parses the discovery documents of an extension API server defensively. Missing fields are empty, unknown ones are dropped.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::api::limits::EXTENSION_DOCUMENT_OBJECTS;
+use crate::api::version::GroupVersion;
+
+/// The word for what was told lately.
+pub const CURRENT: &str = "Current";
+/// The word for what could not be asked for.
+pub const STALE: &str = "Stale";
+
+/// One version of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DiscoveredVersion {
+    /// Its name.
+    pub version: String,
+    /// Its resources.
+    #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
+    pub resources: Vec<DiscoveredResource>,
+    /// Whether this was told lately.
+    pub freshness: String,
+}
+
+/// A resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DiscoveredResource {
+    /// Its plural.
+    pub resource: String,
+    /// What it answers with; empty if nobody says. Old clients break where nothing stands here.
+    #[serde(deserialize_with = "some")]
+    pub response_kind: DiscoveredKind,
+    /// `Namespaced` or `Cluster`.
+    pub scope: String,
+    /// Its singular.
+    pub singular_resource: String,
+    /// The verbs it supports.
+    pub verbs: Option<Vec<String>>,
+    /// Its short names.
+    #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
+    pub short_names: Vec<String>,
+    /// The categories that it is in.
+    #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
+    pub categories: Vec<String>,
+    /// Its subresources.
+    #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
+    pub subresources: Vec<DiscoveredSubresource>,
+}
+
+/// A subresource in aggregated discovery.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DiscoveredSubresource {
+    /// Its name, without the resource.
+    pub subresource: String,
+    /// The kind of its responses; empty if the server does not say.
+    #[serde(deserialize_with = "some")]
+    pub response_kind: DiscoveredKind,
+    /// The kinds of its request bodies.
+    #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
+    pub accepted_types: Vec<DiscoveredKind>,
+    /// The verbs it supports.
+    pub verbs: Option<Vec<String>>,
+}
+
+/// A kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DiscoveredKind {
+    /// Its group.
+    pub group: String,
+    /// Its version.
+    pub version: String,
+    /// Its name.
+    pub kind: String,
+}
+
+fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    Option::<Vec<T>>::deserialize(from).map(Option::unwrap_or_default)
+}
+
+fn some<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
+    Option::<T>::deserialize(from).map(Option::unwrap_or_default)
+}
+
+/// The discovery of an extension server, by group and version.
+pub type Versions = BTreeMap<GroupVersion, DiscoveredVersion>;
+
+impl DiscoveredVersion {
+    /// A version without known resources.
+    pub fn bare(version: &str, freshness: &str) -> DiscoveredVersion {
+        DiscoveredVersion {
+            version: version.to_owned(),
+            resources: Vec::new(),
+            freshness: freshness.to_owned(),
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Groups {
+    #[serde(deserialize_with = "list")]
+    items: Vec<FoundGroup>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct FoundGroup {
+    metadata: Named,
+    #[serde(deserialize_with = "list")]
+    versions: Vec<DiscoveredVersion>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Named {
+    name: String,
+}
+
+/// Parses a document, unless it has so many objects that parsing would multiply its size in memory.
+fn read<'t, T: Deserialize<'t>>(text: &'t [u8]) -> Option<T> {
+    let objects = memchr::memchr_iter(b'{', text).count();
+    if objects > EXTENSION_DOCUMENT_OBJECTS { None } else { serde_json::from_slice(text).ok() }
+}
+
+/// Parses an aggregated discovery document. `None`: the text is not one.
+pub fn read_all(text: &[u8]) -> Option<Versions> {
+    let groups: Groups = read(text)?;
+    let mut all = Versions::new();
+    for group in groups.items {
+        for mut version in group.versions {
+            CURRENT.clone_into(&mut version.freshness);
+            all.insert(GroupVersion::new(&group.metadata.name, &version.version), version);
+        }
+    }
+    Some(all)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Resources {
+    #[serde(deserialize_with = "list")]
+    resources: Vec<Listed>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Listed {
+    name: String,
+    singular_name: String,
+    namespaced: bool,
+    group: String,
+    version: String,
+    kind: String,
+    verbs: Option<Vec<String>>,
+    #[serde(deserialize_with = "list")]
+    short_names: Vec<String>,
+    #[serde(deserialize_with = "list")]
+    categories: Vec<String>,
+}
+
+impl Listed {
+    fn scope(&self) -> &'static str {
+        if self.namespaced { "Namespaced" } else { "Cluster" }
+    }
+
+    fn kind(&self) -> DiscoveredKind {
+        match self.kind.is_empty() {
+            true => DiscoveredKind::default(),
+            false => DiscoveredKind {
+                group: self.group.clone(),
+                version: self.version.clone(),
+                kind: self.kind.clone(),
+            },
+        }
+    }
+}
+
+/// Parses an APIResourceList, for servers without aggregated discovery. `None`: the text is not one.
+pub fn read_one(version: &str, text: &[u8]) -> Option<DiscoveredVersion> {
+    let listed: Resources = read(text)?;
+    let mut found = DiscoveredVersion::bare(version, CURRENT);
+    for one in listed.resources.iter().filter(|one| !one.name.contains('/')) {
+        found.resources.push(DiscoveredResource {
+            resource: one.name.clone(),
+            response_kind: one.kind(),
+            scope: one.scope().to_owned(),
+            singular_resource: one.singular_name.clone(),
+            verbs: one.verbs.clone(),
+            short_names: one.short_names.clone(),
+            categories: one.categories.clone(),
+            subresources: Vec::new(),
+        });
+    }
+    for one in &listed.resources {
+        let Some((parent, part)) = one.name.split_once('/') else { continue };
+        let at = found.resources.iter().position(|known| known.resource == parent).unwrap_or_else(|| {
+            found.resources.push(DiscoveredResource {
+                resource: parent.to_owned(),
+                scope: one.scope().to_owned(),
+                ..DiscoveredResource::default()
+            });
+            found.resources.len() - 1
+        });
+        let parent = found.resources.get_mut(at).filter(|parent| parent.scope == one.scope())?;
+        parent.subresources.push(DiscoveredSubresource {
+            subresource: part.to_owned(),
+            response_kind: one.kind(),
+            accepted_types: Vec::new(),
+            verbs: one.verbs.clone(),
+        });
+    }
+    Some(found)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OpenApiIndex {
+    paths: BTreeMap<String, OpenApiPlace>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OpenApiPlace {
+    #[serde(rename = "serverRelativeURL")]
+    place: String,
+}
+
+/// Parses the index of OpenAPI v3: the URL of each document by its name. `None`: the text is not an index.
+pub fn read_openapi_index(text: &[u8]) -> Option<BTreeMap<String, String>> {
+    let index: OpenApiIndex = read(text)?;
+    Some(index.paths.into_iter().map(|(name, at)| (name, at.place)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_in_one_is_read_by_version() {
+        let text = br#"{"kind":"APIGroupDiscoveryList","items":[{"metadata":{"name":"m.io","creationTimestamp":null},"versions":[
+            {"version":"v1","resources":[{"resource":"nodes","responseKind":null,"scope":"Cluster","singularResource":"node",
+            "verbs":["get"],"subresources":[{"subresource":"x","verbs":null}]}],"freshness":"Stale"},{"version":"v2"}]}]}"#;
+        let all = read_all(text).unwrap();
+        assert_eq!(all.len(), 2);
+        let first = serde_json::to_string(&all[&GroupVersion::new("m.io", "v1")]).unwrap();
+        assert_eq!(
+            first,
+            r#"{"version":"v1","resources":[{"resource":"nodes","responseKind":{"group":"","version":"","kind":""},"scope":"Cluster","singularResource":"node","verbs":["get"],"subresources":[{"subresource":"x","responseKind":{"group":"","version":"","kind":""},"verbs":null}]}],"freshness":"Current"}"#
+        );
+        let bare = serde_json::to_string(&DiscoveredVersion::bare("v1", STALE)).unwrap();
+        assert_eq!(bare, r#"{"version":"v1","freshness":"Stale"}"#);
+        assert_eq!(read_all(b"nonsense"), None);
+        assert_eq!(read_all(b"{}"), Some(Versions::new()));
+    }
+
+    #[test]
+    fn a_list_of_resources_is_turned_into_the_same() {
+        let text = br#"{"kind":"APIResourceList","groupVersion":"m.io/v1","resources":[
+            {"name":"pods/log","singularName":"","namespaced":true,"kind":"","verbs":["get"]},
+            {"name":"pods","singularName":"pod","namespaced":true,"kind":"Pod","verbs":["get","list"],"shortNames":["po"]},
+            {"name":"gone/status","singularName":"","namespaced":false,"kind":"Gone","verbs":["get"]}]}"#;
+        let found = read_one("v1", text).unwrap();
+        let names: Vec<&str> = found.resources.iter().map(|one| one.resource.as_str()).collect();
+        assert_eq!(names, ["pods", "gone"]);
+        assert_eq!(found.resources[0].subresources[0].subresource, "log");
+        assert_eq!(found.resources[0].response_kind.kind, "Pod");
+        assert_eq!(found.resources[1].scope, "Cluster");
+        let mixed = br#"{"resources":[{"name":"a","namespaced":true},{"name":"a/b","namespaced":false}]}"#;
+        assert_eq!(read_one("v1", mixed), None, "a part stands where its resource does");
+        assert_eq!(read_one("v1", b"nonsense"), None);
+    }
+
+    #[test]
+    fn a_document_of_empty_objects_does_not_grow_in_memory() {
+        let of = |resources: usize| {
+            let resources = vec!["{}"; resources].join(",");
+            read_all(
+                format!(r#"{{"items":[{{"versions":[{{"version":"v1","resources":[{resources}]}}]}}]}}"#)
+                    .as_bytes(),
+            )
+        };
+        assert!(of(EXTENSION_DOCUMENT_OBJECTS / 2).is_some());
+        assert_eq!(of(EXTENSION_DOCUMENT_OBJECTS), None);
+    }
+
+    #[test]
+    fn an_index_of_openapi_names_places() {
+        let text = br#"{"paths":{"apis/m.io/v1":{"serverRelativeURL":"/openapi/v3/apis/m.io/v1?hash=1"},"version":{}}}"#;
+        let index = read_openapi_index(text).unwrap();
+        assert_eq!(index["apis/m.io/v1"], "/openapi/v3/apis/m.io/v1?hash=1");
+        assert_eq!(index["version"], "");
+        assert_eq!(read_openapi_index(b"x"), None);
+    }
+}

@@ -1,0 +1,60 @@
+//! CEL expressions in authentication and authorization configuration files: [`claims`] maps claims to users, and [`match_conditions`]
+//! selects the requests for which a webhook is called.
+
+pub mod claims;
+pub mod match_conditions;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, LazyLock};
+
+use super::cel::types::Type;
+use super::cel::{Environment, Library, Outcome, Program, Val};
+use super::custom::pattern::Patterns;
+use super::limits::RULE_COST;
+use super::value::Value;
+
+/// No older server must read these files, so all functions are available.
+static ALL: LazyLock<Environment> =
+    LazyLock::new(|| Environment::with_libraries(&[&Library::NEW[..], &[Library::Semver]].concat()));
+
+/// A compiled expression. Two are equal if their texts are.
+#[derive(Clone, Debug)]
+pub struct Expression {
+    text: String,
+    program: Arc<Program>,
+}
+
+impl PartialEq for Expression {
+    fn eq(&self, other: &Expression) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Expression {}
+
+impl Expression {
+    fn compile(environment: &Environment, text: &str, patterns: &mut Patterns) -> Result<Expression, String> {
+        let program =
+            environment.compile(text, patterns).map_err(|why| format!("compilation failed: {why}"))?;
+        Ok(Expression { text: text.to_owned(), program: Arc::new(program) })
+    }
+
+    /// The source text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The type of its result.
+    fn kind(&self) -> Type {
+        self.program.kind()
+    }
+
+    /// Evaluates it with one variable.
+    fn evaluate<'v>(&'v self, variable: &str, value: &'v Value) -> Result<Val<'v>, String> {
+        let resolve =
+            |name: &str| -> Option<Outcome<'v>> { (name == variable).then(|| Ok(Val::free(value))) };
+        let evaluated = self.program.evaluate(&resolve, RULE_COST);
+        evaluated.outcome.map_err(|why| format!("expression '{}' resulted in error: {why}", self.text))
+    }
+}

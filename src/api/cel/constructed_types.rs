@@ -1,0 +1,165 @@
+//! The types of objects that expressions make: parts of an object, each named by the way to it (`Object.spec.template`), and the
+//! operations of a JSON Patch. Nothing is known of the fields of the former.
+
+use super::types::Type;
+
+/// The type of whole objects; those of their parts begin with it.
+pub const OBJECT: &str = "Object";
+/// The type of the operations of a JSON Patch.
+pub const JSON_PATCH: &str = "JSONPatch";
+
+/// The type that a name means, if expressions can make objects of it.
+pub fn type_named(name: &str) -> Option<Type> {
+    let is_part = || name.strip_prefix(OBJECT).is_some_and(|rest| rest.starts_with('.'));
+    let is_known = name == OBJECT || name == JSON_PATCH || is_part();
+    is_known.then(|| Type::of(Type::Made(name.into())))
+}
+
+/// The type of a field of such an object; `None` if it cannot have one of that name.
+pub fn field(of: &str, name: &str) -> Option<Type> {
+    match (of, name) {
+        (JSON_PATCH, "op" | "path" | "from") => Some(Type::String),
+        (JSON_PATCH, "value") => Some(Type::Dyn),
+        (JSON_PATCH, _) => None,
+        _ => Some(Type::Dyn),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::*;
+    use crate::api::custom::pattern::Patterns;
+
+    fn environment() -> Environment {
+        let all = [&Library::NEW[..], &[Library::JsonPatch]].concat();
+        Environment::with_libraries(&all).variable("object", Type::Dyn).making()
+    }
+
+    fn compiled(text: &str) -> Program {
+        environment().compile(text, &mut Patterns::default()).unwrap()
+    }
+
+    /// What an expression comes to, as text, and what it costs.
+    fn evaluated(text: &str) -> (String, u64) {
+        let program = compiled(text);
+        let Evaluated { outcome, cost } = program.evaluate(&|_| None, 1_000_000);
+        (outcome.map_or_else(|why| why.to_string(), |value| value.to_string()), cost)
+    }
+
+    #[test]
+    fn objects_are_made_of_types_that_are_named_by_their_place() {
+        for (text, kind) in [
+            ("Object{}", "Object"),
+            (".Object{spec: Object.spec{replicas: 3}}", "Object"),
+            ("Object.spec{replicas: 3, a: [1]}", "Object.spec"),
+            ("[JSONPatch{op: 'add', path: '/a', value: Object.a{}}]", "list(JSONPatch)"),
+            ("true ? Object{} : null", "Object"),
+            ("Object{}.spec", "dyn"),
+            ("JSONPatch{}.op", "string"),
+            ("Object.spec", "type(Object.spec)"),
+        ] {
+            assert_eq!(compiled(text).kind().to_string(), kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_told_before() {
+        for (text, why) in [
+            ("Objects{}", "1:8: undeclared reference to 'Objects' (in container '')"),
+            ("Foo{a: x}", "1:4: undeclared reference to 'Foo' (in container '')\n | Foo{a: x}\n | ...^"),
+            ("Object{a: x}", "1:11: undeclared reference to 'x' (in container '')"),
+            ("JSONPatch{op: 1}", "1:13: expected type of field 'op' is 'string' but provided type is 'int'"),
+            ("Object{?a: 1}", "1:12: expected type 'optional_type(int)' but found 'int'"),
+            ("int{}", "1:4: 'int' is not a message type"),
+            ("list{}", "1:5: 'list' is not a message type"),
+            ("int{a: 1}", "1:6: undefined field 'a'"),
+            ("object{a: 1}", "1:9: unexpected failed resolution of 'object'"),
+            ("[Object.a{}, Object.b{}]", "expected type 'Object.a' but found 'Object.b'"),
+        ] {
+            let found = environment().compile(text, &mut Patterns::default()).unwrap_err();
+            assert!(found.starts_with(&format!("ERROR: <input>:{why}")) || found.contains(why), "{found}");
+        }
+        let plain = Environment::standard().compile("Object{}", &mut Patterns::default());
+        assert!(
+            plain.unwrap_err().contains("undeclared reference to 'Object'"),
+            "not everybody makes objects"
+        );
+    }
+
+    #[test]
+    fn what_was_made_can_be_looked_at_and_compared() {
+        for (text, wanted) in [
+            ("string(Object{a: 3}.a)", "3"),
+            ("string(has(Object{a: 3}.b))", "false"),
+            ("string(Object{}.b == null)", "true"),
+            ("string(Object{a: 1} == Object{a: 1})", "true"),
+            ("string(dyn(Object.a{}) == dyn(Object.b{}))", "false"),
+            ("string(type(Object.a{}) == Object.a)", "true"),
+            ("JSONPatch{path: 'x'}.op + JSONPatch{path: 'x'}.path", "x"),
+            ("string(has(JSONPatch{op: ''}.op))", "false"),
+            ("string(optional.ofNonZeroValue(Object{}).hasValue())", "false"),
+            ("string(has(Object{?a: optional.none(), ?b: optional.of(1)}.a))", "false"),
+            ("jsonpatch.escapeKey('a/b~c~/')", "a~1b~0c~0~1"),
+            ("JSONPatch{op: dyn(1)}.op", "unexpected type int64 for JSONPatchType 'op' field"),
+            ("JSONPatch{foo: dyn(1)}.op", "unexpected JSONPatchType field: foo"),
+        ] {
+            assert_eq!(evaluated(text).0, wanted, "{text}");
+        }
+        assert_eq!(evaluated("Object{}"), ("Object".to_owned(), 40));
+        assert_eq!(evaluated("Object{a: Object.a{b: [1, 2]}, c: {'d': 1}}").1, 80);
+    }
+
+    #[test]
+    fn what_was_made_becomes_a_value_within_bounds() {
+        let plain = |text: &str| {
+            let program = compiled(text);
+            let made = program.evaluate(&|_| None, 1_000_000).outcome.unwrap();
+            let shown = |value: Result<_, _>| {
+                value.map(|value| String::from_utf8(crate::api::codec::json::to_json(&value)).unwrap())
+            };
+            (shown(SizeBudget::default().exact(&made)), shown(SizeBudget::default().json(&made)))
+        };
+        let same = |text: &str, wanted: &str| {
+            assert_eq!(plain(text), (Ok(wanted.to_owned()), Ok(wanted.to_owned())), "{text}");
+        };
+        same("Object{a: 1, b: [2.0, 2.5], c: {'d': true}}", r#"{"a":1,"b":[2,2.5],"c":{"d":true}}"#);
+        let because = |why: &str| Err(NativeError::Because(why.to_owned()));
+        assert_eq!(plain("9007199254740993").1, Ok("\"9007199254740993\"".to_owned()));
+        let never = "a value of type google.protobuf.Duration cannot stand in an object";
+        assert_eq!(
+            plain("[duration('90s')]"),
+            (because(&format!("[0]: {never}")), Ok("[\"90s\"]".to_owned()))
+        );
+        assert_eq!(plain("b'hi'").1, Ok("\"aGk=\"".to_owned()));
+        assert_eq!(plain("{1: 2}").1, because("unsupported type conversion from 'int' to string"));
+        assert_eq!(plain("Object{a: null}").1, because("proto: invalid type: structpb.NullValue"));
+        assert_eq!(
+            plain("quantity('1')").1,
+            because("type conversion error from 'Quantity' to '*structpb.Value'")
+        );
+        // Each level costs little and doubles what comes out.
+        let mut text = "[1]".to_owned();
+        for _ in 0..40 {
+            text = format!("[{text}].map(x, [x, x])");
+        }
+        assert_eq!(plain(&text), (Err(NativeError::TooLarge), Err(NativeError::TooLarge)));
+    }
+
+    #[test]
+    fn objects_stand_where_their_types_say() {
+        let misplaced = |text: &str| {
+            let program = compiled(text);
+            match program.evaluate(&|_| None, 1_000_000).outcome {
+                Ok(Val::Made(made)) => made.misplaced().unwrap().unwrap_or_default(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(misplaced("Object{a: Object.a{b: [Object.a.b{}], c: {'x': Object.a.c{}}}}"), "");
+        assert_eq!(
+            misplaced("Object{a: Object.b{c: [Object.b.c{}]}}"),
+            "unexpected type name \"Object.b\", expected \"Object.a\", which matches field name path from root Object \
+             type\nunexpected type name \"Object.b.c\", expected \"Object.a.c\", which matches field name path from root \
+             Object type"
+        );
+    }
+}

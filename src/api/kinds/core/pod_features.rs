@@ -1,0 +1,93 @@
+//! Fields that an update of a pod may keep although their feature gate is off, because it had them before.
+
+use std::collections::BTreeSet;
+
+use super::{env, pod_meta};
+use crate::api::kinds::{EnabledFeatures, Feature};
+use crate::api::value::Value;
+
+const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
+/// The terms under which a changed pod is checked, or a changed template: `new` and `old` have a spec and metadata.
+pub fn relaxed(features: EnabledFeatures, new: &Value, old: &Value) -> EnabledFeatures {
+    let Some((spec, was)) = new.get("spec").zip(old.get("spec")) else { return features };
+    let mut relaxed = features;
+    let mut open = |feature: Feature, used: &dyn Fn() -> bool| {
+        if !features.has(feature) && used() {
+            relaxed = relaxed.with(feature);
+        }
+    };
+    open(Feature::SELinuxMount, &|| was.at(&["securityContext", "seLinuxChangePolicy"]).is_some());
+    open(Feature::PodLifecycleSleepActionAllowZero, &|| containers(was).any(sleeps_no_time));
+    open(Feature::RelaxedDNSSearchValidation, &|| has_relaxed_search(was));
+    open(Feature::RelaxedEnvironmentVariableValidation, &|| keeps_relaxed_names(spec, was));
+    // What was not checked then is not checked now.
+    if old.at(&["metadata", "annotations"]).is_some_and(pod_meta::has_bad_cost) {
+        relaxed = relaxed.without(Feature::PodDeletionCost);
+    }
+    relaxed
+}
+
+fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
+    CONTAINER_LISTS.iter().filter_map(|list| spec.get(list)).flat_map(|list| list.items())
+}
+
+fn sleeps_no_time(container: &Value) -> bool {
+    ["preStop", "postStart"].iter().any(|hook| {
+        let sleep = container.at(&["lifecycle", hook, "sleep"]);
+        sleep.is_some_and(|sleep| sleep.get("seconds").and_then(Value::as_int).unwrap_or_default() == 0)
+    })
+}
+
+fn has_relaxed_search(spec: &Value) -> bool {
+    let searches = spec.at(&["dnsConfig", "searches"]).map(Value::items).unwrap_or_default();
+    searches.iter().filter_map(Value::as_str).any(|search| search == "." || search.contains('_'))
+}
+
+/// Whether a name that is good by the relaxed rules alone was there before.
+fn keeps_relaxed_names(spec: &Value, was: &Value) -> bool {
+    let known: BTreeSet<&str> = variables(was).collect();
+    variables(spec).any(|name| known.contains(name) && env::is_relaxed_name(name))
+}
+
+fn variables(spec: &Value) -> impl Iterator<Item = &str> {
+    containers(spec).flat_map(|container| {
+        let of = |list: &str, field: &'static str| {
+            let items = container.get(list).map(Value::items).unwrap_or_default();
+            items.iter().map(move |item| item.str(field))
+        };
+        of("env", "name").chain(of("envFrom", "prefix"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::object;
+    use super::*;
+
+    #[test]
+    fn what_was_said_before_may_be_said_again() {
+        let strict = EnabledFeatures::NONE.with(Feature::PodDeletionCost);
+        for (feature, body) in [
+            (Feature::SELinuxMount, r#"{"spec":{"securityContext":{"seLinuxChangePolicy":"Recursive"}}}"#),
+            (
+                Feature::PodLifecycleSleepActionAllowZero,
+                r#"{"spec":{"containers":[{"lifecycle":{"preStop":{"sleep":{"seconds":0}}}}]}}"#,
+            ),
+            (Feature::RelaxedDNSSearchValidation, r#"{"spec":{"dnsConfig":{"searches":["a","b_c"]}}}"#),
+            (
+                Feature::RelaxedEnvironmentVariableValidation,
+                r#"{"spec":{"initContainers":[{"env":[{"name":"A"},{"name":"1 b"}]}]}}"#,
+            ),
+        ] {
+            let used = object(body);
+            assert!(relaxed(strict, &used, &used).has(feature), "{feature:?}");
+            assert!(!relaxed(strict, &used, &object(r#"{"spec":{}}"#)).has(feature), "{feature:?}");
+        }
+        let costly = object(
+            r#"{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"x"}},"spec":{}}"#,
+        );
+        assert!(!relaxed(strict, &costly, &costly).has(Feature::PodDeletionCost));
+        assert!(relaxed(strict, &costly, &object(r#"{"spec":{}}"#)).has(Feature::PodDeletionCost));
+    }
+}

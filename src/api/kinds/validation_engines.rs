@@ -1,0 +1,124 @@
+//! Declarative and handwritten validation check the same object. Feature gates choose which one decides; a disagreement is a bug
+//! of one of them and is counted.
+
+use super::ErrorList;
+use crate::api::field::{ErrorType, FieldError};
+
+/// Whose errors count where both engines check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Authority {
+    /// Those of the functions. The rules are not looked at.
+    Alone,
+    /// Those of the functions; the rules are compared with them.
+    #[default]
+    Compared,
+    /// Those of the rules, in the place of what the functions say of the same things.
+    Rules,
+}
+
+/// What comes of the two.
+#[derive(Debug, Default)]
+pub struct EngineResult {
+    /// What is wrong.
+    pub errors: ErrorList,
+    /// Where the two disagree, for the log.
+    pub mismatches: Vec<String>,
+}
+
+/// Compares what both engines found.
+pub fn judge(by_function: ErrorList, by_rule: ErrorList, authority: Authority) -> EngineResult {
+    // What one of them did not keep may be what the other found.
+    let cut = by_function.is_full() || by_rule.is_full();
+    let mismatches =
+        if cut || authority == Authority::Alone { Vec::new() } else { compare(&by_function, &by_rule) };
+    let errors = if authority == Authority::Rules {
+        by_function.into_iter().filter(|error| !error.covered).chain(by_rule).collect()
+    } else {
+        by_function
+    };
+    EngineResult { errors, mismatches }
+}
+
+fn compare(by_function: &[FieldError], by_rule: &[FieldError]) -> Vec<String> {
+    let mut mismatches = Vec::new();
+    let mut unmatched: Vec<&FieldError> = by_rule.iter().collect();
+    for (at, error) in by_function.iter().enumerate().filter(|(_, error)| error.covered) {
+        // A function that is called twice says the same twice.
+        if by_function[..at].contains(error) {
+            continue;
+        }
+        let before = unmatched.len();
+        unmatched.retain(|rule| !alike(error, rule));
+        if unmatched.len() == before {
+            mismatches.push(format!("no rule of the table finds what a function does: {error}"));
+        }
+    }
+    let extra = unmatched.into_iter();
+    mismatches.extend(extra.map(|error| format!("no function finds what a rule of the table does: {error}")));
+    mismatches
+}
+
+/// Whether two errors say the same of the same field; their words may differ.
+fn alike(one: &FieldError, other: &FieldError) -> bool {
+    let same_rule = one.rule == other.rule && (one.problem != ErrorType::Invalid || !one.rule.is_empty());
+    one.problem == other.problem && one.path == other.path && same_rule
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::said;
+    use super::*;
+    use crate::api::field::FieldPath;
+    use crate::api::limits::FIELD_ERRORS;
+
+    fn low(field: &str, words: &str) -> FieldError {
+        FieldError::invalid(&FieldPath::new(field), "-1", words).by_rule("minimum")
+    }
+
+    fn all(errors: &[FieldError]) -> ErrorList {
+        errors.iter().cloned().collect()
+    }
+
+    #[test]
+    fn agreement_is_silent_and_words_may_differ() {
+        let both = || (all(&[low("a", "one").covered()]), all(&[low("a", "other")]));
+        let (function, rule) = both();
+        let judged = judge(function, rule, Authority::Compared);
+        assert_eq!(said(&judged.errors), ["a: Invalid value: -1: one"]);
+        assert!(judged.mismatches.is_empty());
+        let (function, rule) = both();
+        let judged = judge(function, rule, Authority::Rules);
+        assert_eq!(said(&judged.errors), ["a: Invalid value: -1: other"]);
+        assert!(judged.mismatches.is_empty());
+        let (mut function, rule) = both();
+        function.push(function[0].clone());
+        assert!(judge(function, rule, Authority::Compared).mismatches.is_empty());
+    }
+
+    #[test]
+    fn what_is_cut_short_is_not_compared() {
+        let many = |count: usize| (0..count).map(|index| low(&format!("a{index}"), "x").covered());
+        assert_eq!(judge(many(9).collect(), ErrorList::new(), Authority::Compared).mismatches.len(), 9);
+        let judged = judge(many(FIELD_ERRORS).collect(), ErrorList::new(), Authority::Compared);
+        assert_eq!((judged.errors.len(), judged.mismatches.len()), (FIELD_ERRORS, 0));
+    }
+
+    #[test]
+    fn disagreement_is_told_and_the_authority_decides() {
+        let own = FieldError::required(&FieldPath::new("b"), "");
+        let judged =
+            judge(all(&[low("a", "x").covered(), own.clone()]), all(&[low("c", "x")]), Authority::Compared);
+        assert_eq!((judged.errors.len(), judged.mismatches.len()), (2, 2));
+        let judged = judge(all(&[low("a", "x").covered(), own]), all(&[low("c", "x")]), Authority::Rules);
+        assert_eq!(said(&judged.errors), ["b: Required value", "c: Invalid value: -1: x"]);
+        assert!(
+            judge(all(&[low("a", "x").covered()]), ErrorList::new(), Authority::Alone).mismatches.is_empty()
+        );
+        // An invalid value without a rule to name can be told apart from nothing.
+        let nameless = FieldError::invalid(&FieldPath::new("a"), "-1", "x");
+        assert_eq!(
+            judge(all(&[nameless.clone().covered()]), all(&[nameless]), Authority::Compared).mismatches.len(),
+            2
+        );
+    }
+}

@@ -1,0 +1,324 @@
+//! Server-side apply: field ownership in `metadata.managedFields`.
+//!
+//! Every write records its manager as the owner of the changed fields, taking them from other managers. Apply states the values
+//! of fields, and reports conflicts with other owners.
+//!
+//! [`field_set`] holds sets of fields and [`fields_v1`] their form in objects; [`mod@compare`] tells what differs between two states;
+//! [`managers`] are the entries of an object; [`mod@apply`] merges a partial object into a whole one; [`mod@configure`] does
+//! so for those who own nothing; [`scale_view`]
+//! is about fields that can be written through another kind.
+
+mod applied_fields;
+pub mod apply;
+pub mod apply_configuration;
+mod check;
+pub mod compare;
+mod converted_versions;
+pub mod field_set;
+pub mod fields_v1;
+mod last_applied;
+pub mod managers;
+mod merge;
+#[cfg(test)]
+mod model;
+mod owned_fields;
+mod repeated_apply;
+mod reset;
+pub mod scale_view;
+mod shape;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+
+use super::convert::convert;
+use super::schema::{Registry, TypeId};
+use super::value::{Object, Value};
+use super::version::GroupVersion;
+use compare::Comparison;
+use field_set::FieldSet;
+use managers::{Manager, Managers, Operation};
+
+pub use converted_versions::ConvertedVersions;
+pub use reset::{custom_reset_fields, reset_fields};
+
+/// The maximum length of a manager's name in bytes.
+const NAME_BYTES: usize = 128;
+
+/// The name of the manager: the stated one, or the first word of the user agent.
+pub fn manager_name(stated: &str, user_agent: &str) -> String {
+    if !stated.is_empty() {
+        return stated.to_owned();
+    }
+    let program = user_agent.split('/').next().unwrap_or_default();
+    let mut name = String::with_capacity(program.len().min(NAME_BYTES));
+    for letter in program.chars().filter(|letter| !letter.is_control()) {
+        if name.len() + letter.len_utf8() > NAME_BYTES {
+            break;
+        }
+        name.push(letter);
+    }
+    if name.is_empty() { "unknown".to_owned() } else { name }
+}
+
+/// The versions of one kind.
+#[derive(Clone, Copy)]
+pub struct Versions<'a> {
+    /// All types.
+    pub registry: &'a Registry,
+    /// The kind.
+    pub kind: &'a str,
+    /// The version of the values.
+    pub stored: &'a GroupVersion,
+    /// Converted values of other versions; `None` if conversion is built in.
+    pub elsewhere: Option<&'a ConvertedVersions>,
+}
+
+impl Versions<'_> {
+    fn type_in(&self, version: &GroupVersion) -> Option<TypeId> {
+        self.registry.described(&version.group, &version.version, self.kind)
+    }
+
+    /// Converts a value from the stored version.
+    fn shown<'v>(&self, value: &'v Value, version: &GroupVersion) -> Option<Cow<'v, Value>> {
+        self.turned(value, self.stored, version)
+    }
+
+    /// Converts a value between two versions.
+    fn turned<'v>(&self, value: &'v Value, from: &GroupVersion, to: &GroupVersion) -> Option<Cow<'v, Value>> {
+        if from == to {
+            return Some(Cow::Borrowed(value));
+        }
+        match self.elsewhere {
+            Some(elsewhere) => elsewhere.find(value, to).map(Cow::Owned),
+            None => convert(value.clone(), from, to, self.kind).ok().map(Cow::Owned),
+        }
+    }
+
+    /// The difference of two states in a version. `Ok(None)`: the kind has no such version.
+    fn compare(
+        &self,
+        version: &GroupVersion,
+        old: Option<&Value>,
+        new: &Value,
+    ) -> Result<Option<Comparison>, String> {
+        let Some(ty) = self.type_in(version) else { return Ok(None) };
+        let old = match old {
+            Some(old) => match self.shown(old, version) {
+                Some(old) => Some(old),
+                None => return Ok(None),
+            },
+            None => None,
+        };
+        let Some(new) = self.shown(new, version) else { return Ok(None) };
+        compare::compare(self.registry, ty, old.as_deref(), &new).map(Some)
+    }
+}
+
+/// The differences of two states, by the versions of the managers. Each is computed once, however many managers use it.
+struct Comparisons<'a> {
+    versions: &'a Versions<'a>,
+    old: Option<&'a Value>,
+    new: &'a Value,
+    /// The fields that the write cannot set, which have the same names in every version.
+    reset: &'a FieldSet,
+    /// The group of the request: entries of other groups are ignored.
+    group: String,
+    known: Vec<(String, Option<Comparison>)>,
+}
+
+impl<'a> Comparisons<'a> {
+    fn new(
+        versions: &'a Versions<'a>,
+        (old, new): (Option<&'a Value>, &'a Value),
+        own: (&GroupVersion, Comparison),
+        reset: &'a FieldSet,
+    ) -> Comparisons<'a> {
+        Comparisons {
+            versions,
+            old,
+            new,
+            reset,
+            group: own.0.group.to_string(),
+            known: vec![(own.0.to_string(), Some(own.1.without(reset)))],
+        }
+    }
+
+    /// `Ok(None)`: the kind has no such version.
+    fn of(&mut self, api_version: &str) -> Result<Option<&Comparison>, String> {
+        let at = match self.known.iter().position(|(known, _)| known == api_version) {
+            Some(at) => at,
+            None => {
+                let version = GroupVersion::parse(api_version);
+                let exists = version.filter(|version| {
+                    *version.group == *self.group && self.versions.type_in(version).is_some()
+                });
+                // Unknown versions are not cached: entries may name any number of them.
+                let Some(version) = exists else { return Ok(None) };
+                let compared = self.versions.compare(&version, self.old, self.new)?;
+                let compared = compared.map(|compared| compared.without(self.reset));
+                self.known.push((api_version.to_owned(), compared));
+                self.known.len() - 1
+            }
+        };
+        Ok(self.known.get(at).and_then(|(_, compared)| compared.as_ref()))
+    }
+}
+
+/// A write as field ownership sees it.
+#[derive(Clone, Copy)]
+pub struct Write<'a> {
+    /// The manager: see [`manager_name`].
+    pub manager: &'a str,
+    /// The version of the request.
+    pub version: &'a GroupVersion,
+    /// The written subresource, empty for the object itself.
+    pub subresource: &'a str,
+    /// The current time.
+    pub now: &'a str,
+    /// The fields that this write cannot set: see [`reset_fields`].
+    pub reset: &'a [&'a [&'a str]],
+}
+
+impl Write<'_> {
+    fn manager(&self, operation: Operation) -> Manager {
+        Manager {
+            name: self.manager.to_owned(),
+            operation,
+            api_version: self.version.to_string(),
+            subresource: self.subresource.to_owned(),
+            time: None,
+            fields: FieldSet::default(),
+        }
+    }
+}
+
+/// Updates managedFields after a create or update. Both states are in the stored version; `old` is `None` for a new object.
+///
+/// A state with duplicate list keys gets no owners: validation will refuse it.
+pub fn record(versions: &Versions<'_>, write: &Write<'_>, old: Option<&Value>, new: &mut Value) {
+    let managers = believed(old, new, write.subresource);
+    if let Some(meta) = new.get_mut("metadata") {
+        meta.remove("managedFields");
+    }
+    // An object without any managers stays so until the first apply.
+    if managers.is_empty() && old.is_some() {
+        return;
+    }
+    if let Ok(managers) = updated(versions, write, old, new, managers) {
+        managers.store(new);
+    }
+}
+
+/// The managers before the write: those in the request, if valid, or else the stored ones.
+fn believed(old: Option<&Value>, new: &Value, subresource: &str) -> Managers {
+    let entries = |object: &Value| object.at(&["metadata", "managedFields"]).cloned();
+    let present = || {
+        let entries = old.and_then(entries);
+        entries.and_then(|entries| Managers::read(entries.items())).unwrap_or_default()
+    };
+    // Entries in the body of a subresource are ignored.
+    if !subresource.is_empty() {
+        return present();
+    }
+    let stated = entries(new);
+    if managers::is_reset(stated.as_ref()) {
+        return Managers::default();
+    }
+    let stated = stated.and_then(|entries| Managers::read(entries.items()));
+    stated.filter(|managers| !managers.is_empty()).unwrap_or_else(present)
+}
+
+/// The managers after the write.
+fn updated(
+    versions: &Versions<'_>,
+    write: &Write<'_>,
+    old: Option<&Value>,
+    new: &Value,
+    mut managers: Managers,
+) -> Result<Managers, String> {
+    let own = versions.compare(write.version, old, new)?.unwrap_or_default();
+    let reset = FieldSet::of_fields(write.reset);
+    let own = own.without(&reset);
+    let mut me = write.manager(Operation::Update);
+    me.fields = own.set();
+    take_from_others(
+        &mut Comparisons::new(versions, (old, new), (write.version, own), &reset),
+        &mut managers,
+    )?;
+    if !me.fields.is_empty() {
+        if let Some(before) = managers.take(&me) {
+            me.fields = me.fields.union(&before.fields);
+        }
+        me.time = Some(write.now.to_owned());
+        managers.0.push(me);
+    }
+    managers.cap();
+    Ok(managers)
+}
+
+/// Removes changed and removed fields from all other managers.
+fn take_from_others(comparisons: &mut Comparisons<'_>, managers: &mut Managers) -> Result<(), String> {
+    let mut error = None;
+    managers.0.retain_mut(|manager| {
+        let comparison = match comparisons.of(&manager.api_version) {
+            Ok(Some(comparison)) => comparison,
+            // Entries of a version that no longer exists are dropped.
+            Ok(None) => return false,
+            Err(problem) => {
+                error = Some(problem);
+                return true;
+            }
+        };
+        let changed = [&comparison.added, &comparison.modified, &comparison.removed];
+        for fields in changed.into_iter().filter(|fields| !fields.is_empty()) {
+            manager.fields = manager.fields.difference(fields);
+        }
+        !manager.fields.is_empty()
+    });
+    error.map_or(Ok(()), Err)
+}
+
+/// Restores the times of managers if only they differ: then the write changes nothing.
+pub fn keep_times(old: &Value, new: &mut Value) {
+    let path = &["metadata", "managedFields"];
+    let (Some(before), Some(after)) = (old.at(path), new.at(path)) else { return };
+    if before != after && same_but_times(before.items(), after.items()) && same_but_owners(old, new) {
+        let before = before.clone();
+        new.entry("metadata").set("managedFields", before);
+    }
+}
+
+/// Whether two lists of managers differ only in times and in the order that follows from them. Otherwise a no-op write after
+/// another apply would count as a change.
+fn same_but_times(one: &[Value], other: &[Value]) -> bool {
+    // An entry that lost its time has changed.
+    let alike = |(one, other): (&Value, &Value)| {
+        same_without(one, other, "time") && one.get("time").is_some() == other.get("time").is_some()
+    };
+    one.len() == other.len() && by_name(one).into_iter().zip(by_name(other)).all(alike)
+}
+
+fn by_name(owners: &[Value]) -> Vec<&Value> {
+    let mut owners: Vec<&Value> = owners.iter().collect();
+    let parts = ["operation", "manager", "apiVersion", "subresource"];
+    owners.sort_by(|one, other| parts.map(|part| one.str(part)).cmp(&parts.map(|part| other.str(part))));
+    owners
+}
+
+/// Whether two objects differ only in managedFields.
+fn same_but_owners(one: &Value, other: &Value) -> bool {
+    let same = match (one.get("metadata"), other.get("metadata")) {
+        (Some(one), Some(other)) => same_without(one, other, "managedFields"),
+        (one, other) => one == other,
+    };
+    same && same_without(one, other, "metadata")
+}
+
+/// Whether two objects are equal except for one field.
+fn same_without(one: &Value, other: &Value, field: &str) -> bool {
+    let (Some(one), Some(other)) = (one.fields(), other.fields()) else { return one == other };
+    let rest = |fields: &Object| fields.len() - usize::from(fields.contains_key(field));
+    let same = |(name, value): (&String, &Value)| name == field || other.get(name) == Some(value);
+    rest(one) == rest(other) && one.iter().all(same)
+}

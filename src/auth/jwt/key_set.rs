@@ -1,0 +1,32 @@
+//! The keys of an issuer by key ID.
+
+use super::{Token, VerifyingKey};
+
+/// The error for a token that no key signed.
+pub const MISMATCH: &str = "the signature does not match";
+
+/// All keys of one issuer.
+pub struct KeySet(Vec<VerifyingKey>);
+
+impl KeySet {
+    /// A ring of these keys.
+    pub fn new(keys: Vec<VerifyingKey>) -> KeySet {
+        KeySet(keys)
+    }
+
+    /// All keys, in the given order.
+    pub fn keys(&self) -> &[VerifyingKey] {
+        &self.0
+    }
+
+    /// Verifies that one of the keys signed the token: the one with its key ID, or any if it has none. The caller checks times
+    /// and audiences: with an injected clock, and again for every use of a cached token.
+    pub fn signed(&self, token: &Token<'_>) -> Result<(), &'static str> {
+        let mut named =
+            self.0.iter().filter(|key| token.key_id.is_empty() || key.id == token.key_id).peekable();
+        if named.peek().is_none() {
+            return Err("invalid signature, no keys found");
+        }
+        if named.any(|key| key.signed(token)) { Ok(()) } else { Err(MISMATCH) }
+    }
+}
