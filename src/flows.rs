@@ -1,7 +1,7 @@
-//! Who is let in when not everybody can be: priority and fairness, or the plain limits of requests in flight.
+//! API Priority and Fairness, or without it the plain limits `--max-requests-inflight` and `--max-mutating-requests-inflight`.
 //!
-//! A request is put to a flow schema and its priority level (`table`), asks for as many seats as it is dear (`work`), and takes
-//! them, waits for them or is refused (`pilothouse_actors::fair`). What lets it in is its permit, which travels with its work.
+//! A request is classified by a FlowSchema and its priority level (`table`), its width in seats is estimated (`work`), and it is
+//! executed, queued or rejected (`pilothouse_actors::fair`). An admitted request holds a permit until it is done.
 
 pub mod dump;
 pub mod table;
@@ -35,25 +35,25 @@ use crate::limits::LONGEST_WAIT;
 use crate::metrics::Metrics;
 use crate::verbs::load::Load;
 
-/// What decides who is let in.
+/// How concurrent requests are limited.
 pub enum Room {
-    /// Priority and fairness.
+    /// API Priority and Fairness.
     Fair(Gate),
-    /// A limit for those who read and one for those who write.
+    /// One limit for read-only requests and one for mutating requests.
     Plain(Places),
 }
 
-/// What is known of a request before it is let in.
+/// The attributes of a request that classification and width estimation need.
 pub struct Asked<'a> {
-    /// Who sends it.
+    /// The user.
     pub user: &'a Arc<Identity>,
     /// Its path.
     pub path: &'a str,
-    /// What it is about.
+    /// The parsed request.
     pub request: &'a Request<'a>,
-    /// The resource, if it is one that is known.
+    /// The resource, if it is served.
     pub resource: Option<&'a Resource>,
-    /// The parameters.
+    /// The query parameters.
     pub query: &'a Query<'a>,
 }
 
@@ -66,7 +66,7 @@ impl Asked<'_> {
     }
 }
 
-/// How many are in flight: those who read, and those who write.
+/// The gauges of requests in flight: read-only and mutating.
 struct InFlight([IntGauge; 2]);
 
 impl InFlight {
@@ -81,7 +81,7 @@ impl InFlight {
     }
 }
 
-/// A request that is counted until this is dropped.
+/// Counts a request until dropped.
 struct Counted(IntGauge);
 
 impl Drop for Counted {
@@ -90,14 +90,14 @@ impl Drop for Counted {
     }
 }
 
-/// A request that was let in: what its permit holds.
+/// An admitted request: the contents of its permit.
 struct LetIn<G> {
     _counted: Counted,
     seat: Option<Seat<G>>,
     begun: Option<Begun>,
 }
 
-/// What is counted of it when it ends.
+/// What the metrics need when it ends.
 struct Begun {
     flow: Arc<Flow>,
     seats: u32,
@@ -120,7 +120,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.0.saturating_sub(from.0) as f64 / 1e6
 }
 
-/// A request that waits, for as long as it does.
+/// Counts a queued request until dropped.
 struct Waiting<'a> {
     flow: &'a Flow,
     seats: u32,
@@ -141,11 +141,11 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Priority and fairness. One per server.
+/// API Priority and Fairness. One per server.
 pub struct Gate {
     table: Arc<LiveIndex<Table>>,
     seats: Arc<Levels<Visit>>,
-    /// Makes numbers of flows that nobody can choose.
+    /// Keys the hash of flows, so that clients cannot choose their queues.
     secret: RandomState,
     load: Arc<Load>,
     inflight: InFlight,
@@ -153,7 +153,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Reads all flow schemas and priority levels, which share so many seats.
+    /// Reads all FlowSchemas and PriorityLevelConfigurations, which share this many seats.
     pub async fn open(
         directory: Addr<Directory>,
         total: u32,
@@ -173,13 +173,13 @@ impl Gate {
         })
     }
 
-    /// Where a request is put to. It is known once it is known who asks, whether they may or not.
+    /// Classifies a request. Needs the authenticated user; authorization comes later.
     pub fn flow(&self, user: &Identity, request: &Request<'_>) -> Option<Arc<Flow>> {
-        // A table that lacks the last writes will do: nothing is allowed by it, and a loop brings it up to date soon.
+        // A slightly stale table will do: it grants nothing, and a loop updates it soon.
         self.table.fresh().unwrap_or_else(|| self.table.stale()).of(user, request)
     }
 
-    /// Lets a request in that is put to this flow, at once or within `most`.
+    /// Admits a request of this flow, at once or after waiting for at most `most`.
     pub async fn enter(
         &self,
         flow: &Arc<Flow>,
@@ -219,17 +219,17 @@ impl Gate {
         Ok(Permit::holding(LetIn { _counted: counted, seat: Some(seat), begun: Some(begun) }))
     }
 
-    /// Tells what the levels have now.
+    /// Reports the state of the priority levels to the metrics.
     pub fn tell(&self, metrics: &Metrics) {
         metrics.flows.tell(&self.seats.told(), self.seats.fair_part());
     }
 
-    /// The table that a path asks for of what there is now, if it is the path of one.
+    /// Answers the debug endpoint of this path; `None` if there is none.
     pub fn dump(&self, path: &str, query: &Query<'_>) -> Option<String> {
         dump::answer(&self.seats, path, query)
     }
 
-    /// Gives the levels what their configuration says now, for those who wait.
+    /// Applies changed configuration to the priority levels, so that queued requests profit from it.
     pub async fn settle(&self) -> Result<(), StoreError> {
         match self.table.look(Table::settle) {
             Answer::Now(settled) => settled,
@@ -237,23 +237,22 @@ impl Gate {
         }
     }
 
-    /// What lends seats from time to time, and frees those that nobody gives back.
+    /// The priority levels, for the periodic loop that adjusts borrowing and frees leaked seats.
     pub fn seats(&self) -> Arc<Levels<Visit>> {
         self.seats.clone()
     }
 }
 
-/// How many requests may be in flight, where there is no priority and fairness. Watches do not count: they wait for events, not
-/// for us.
+/// The limits of requests in flight without API Priority and Fairness. Watches and other long-running requests do not count.
 pub struct Places {
-    /// For those who read, and for those who write.
+    /// For read-only and for mutating requests.
     levels: [Arc<Level<()>>; 2],
     inflight: InFlight,
     clock: Clock,
 }
 
 impl Places {
-    /// So many that read and so many that write; nothing means no limit.
+    /// The limits of read-only and mutating requests; zero means no limit.
     pub fn new(reading: u32, writing: u32, metrics: &Metrics, clock: &Clock) -> Places {
         let level = |limit: u32| {
             let shape = if limit == 0 { Shape::Exempt } else { Shape::Reject };
@@ -266,7 +265,7 @@ impl Places {
         }
     }
 
-    /// Lets a request in. Those who may do everything get in however full it is: they are who could help.
+    /// Admits a request. Users of `system:masters` are always admitted, so that an administrator can act on an overloaded server.
     pub fn enter(&self, asked: &Asked<'_>) -> Result<Permit, Refused> {
         match self.levels[usize::from(asked.writes())].enter(self.clock.now(), 0, Work::ONE, ()) {
             Entry::Seated(seat) => {
@@ -275,7 +274,7 @@ impl Places {
             }
             _ if asked.user.is_in(MASTERS) => Ok(Permit::none()),
             Entry::Refused(refused) => Err(Refused { seconds: 1, ..refused }),
-            // Nobody waits without queues.
+            // Nothing waits without queues.
             Entry::Waits(_) => Ok(Permit::none()),
         }
     }

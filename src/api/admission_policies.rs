@@ -1,9 +1,9 @@
-//! Policies of the cluster that are written as expressions: what may be stored, said by objects instead of plug-ins.
+//! ValidatingAdmissionPolicies and MutatingAdmissionPolicies.
 //!
-//! [`expressions`] says which names their expressions know and makes programs of them; [`policy`] reads policies and their
-//! bindings; [`evaluate`] runs the programs of one set over the inputs of one request; [`decision`] says what a policy makes of
-//! all that; [`mutation`] is what a policy wants to make of an object; [`request`] is the request as expressions see it; [`authorizer`] is how they ask who may do what; [`type_checking`] holds
-//! expressions against the types of the objects that a policy is about.
+//! [`expressions`] declares the CEL variables and compiles expressions; [`policy`] parses policies and their bindings;
+//! [`evaluate`] evaluates the expressions of a policy for a request; [`decision`] computes the result of a validating policy, and
+//! [`mutation`] that of a mutating one; [`request`] builds the `request` variable; [`authorizer`] implements the `authorizer`
+//! variable; [`type_checking`] checks expressions against the types of matched resources (`status.typeChecking`).
 
 pub mod authorizer;
 pub mod decision;

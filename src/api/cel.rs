@@ -1,13 +1,13 @@
-//! The Common Expression Language: small expressions over objects, checked before there are any.
+//! The Common Expression Language (CEL): expressions over API objects, type-checked at compile time.
 //!
-//! An [`Environment`] says which variables there are, of which types, and which libraries of functions. It makes a [`Program`]
-//! of a text, or tells what is wrong with it in the words of the reference. A program is made once and evaluated many
-//! times, by many threads; what an evaluation may cost is bounded, and so is every size on the way. Objects are not copied:
-//! [`Val`] borrows from them.
+//! An [`Environment`] declares the variables with their types, and the function libraries. It compiles a source text to a
+//! [`Program`], or returns the compile errors with the reference's messages. A program is compiled once and evaluated many times,
+//! by many threads. The cost of an evaluation is limited, and so are all sizes. Objects are not copied: [`Val`] borrows from
+//! them.
 //!
-//! A text goes through [`lexer`], [`parser`] (with [`macros`]), [`checker`] (with [`types`], [`unify`] and
-//! [`functions`]), [`literal_checks`] and [`plan`]; [`eval`] runs what comes out with the functions of [`library`] and charges for it
-//! ([`cost`]). [`estimate`] tells what it can cost at most.
+//! A text passes through [`lexer`], [`parser`] (with [`macros`]), [`checker`] (with [`types`], [`unify`] and [`functions`]),
+//! [`literal_checks`] and [`plan`]. [`eval`] evaluates the plan with the functions of [`library`] and charges runtime cost
+//! ([`cost`]). [`estimate`] computes the maximum cost at compile time.
 
 mod ast;
 mod checker;
@@ -51,49 +51,50 @@ pub use value::{ConstructedObject, Fault, Foreign, List, Map, NativeError, Outco
 
 use super::custom::pattern::Patterns;
 
-/// What new expressions may call; read once.
+/// The functions of the environment for new expressions.
 static NEW: LazyLock<Arc<Functions>> = LazyLock::new(|| Arc::new(Functions::of(&Library::NEW)));
 
-/// Which names expressions may use.
+/// The variables and functions that expressions may use.
 #[derive(Clone, Debug)]
 pub struct Environment {
     functions: Arc<Functions>,
     variables: BTreeMap<String, Type>,
-    /// Whether expressions may give values names (`cel.bind`).
+    /// Whether the macro `cel.bind` is enabled.
     binds: bool,
-    /// Whether they may make objects (`Object{}`).
+    /// Whether expressions may construct objects (`Object{}`).
     makes: bool,
 }
 
 impl Environment {
-    /// With the functions that new expressions may use, and no variables.
+    /// The environment for new expressions, without variables.
     pub fn standard() -> Environment {
         Environment { functions: NEW.clone(), variables: BTreeMap::new(), binds: false, makes: false }
     }
 
-    /// With the functions of some libraries, and no variables.
+    /// An environment with these libraries, without variables.
     pub fn with_libraries(libraries: &[Library]) -> Environment {
         let functions = Arc::new(Functions::of(libraries));
         Environment { functions, variables: BTreeMap::new(), binds: false, makes: false }
     }
 
-    /// The same with one more variable. Its name may have dots.
+    /// Adds a variable. Its name may contain dots.
     pub fn variable(mut self, name: &str, kind: Type) -> Environment {
         self.variables.insert(name.to_owned(), kind);
         self
     }
 
-    /// The same where expressions may give values names.
+    /// Enables `cel.bind`.
     pub fn binding(self) -> Environment {
         Environment { binds: true, ..self }
     }
 
-    /// The same where expressions may make parts of objects and the operations of a JSON Patch.
+    /// Enables the construction of `Object` and `JSONPatch` values.
     pub fn making(self) -> Environment {
         Environment { makes: true, ..self }
     }
 
-    /// Makes a program of a text, or tells what is wrong with it. The patterns in it count towards those of `patterns`.
+    /// Compiles a text. The error lists all compile errors. Regular expressions in the text count towards the limit of
+    /// `patterns`.
     pub fn compile(&self, text: &str, patterns: &mut Patterns) -> Result<Program, String> {
         let source = Source::new(text);
         let mut issues = Issues::default();
@@ -116,7 +117,7 @@ impl Environment {
     }
 }
 
-/// An expression that can be evaluated, many times and by many threads.
+/// A compiled expression. Can be evaluated many times, by many threads.
 pub struct Program {
     root: Expr,
     checked: Checked,
@@ -129,22 +130,22 @@ impl std::fmt::Debug for Program {
     }
 }
 
-/// What came out of an evaluation.
+/// The result of an evaluation.
 #[derive(Debug)]
 pub struct Evaluated<'v> {
-    /// The value, or why there is none.
+    /// The value, or the error.
     pub outcome: Outcome<'v>,
-    /// What it has cost, to the step that was too much.
+    /// The runtime cost, including the step that exceeded the limit.
     pub cost: u64,
 }
 
 impl Program {
-    /// The type of its value.
+    /// The result type.
     pub fn kind(&self) -> Type {
         self.checked.types.get(self.root.id).cloned().unwrap_or(Type::Dyn)
     }
 
-    /// Whether its value is one that was looked up in a map: of the type that the map says its values have.
+    /// Whether the result is a map lookup, so that its type is the value type of the map.
     pub fn is_looked_up(&self) -> bool {
         let mut part = &self.root;
         loop {
@@ -164,7 +165,7 @@ impl Program {
         }
     }
 
-    /// The type of objects that expressions make which it names without making one. There is no such value.
+    /// The constructible type that the expression names without constructing it, which is no value.
     pub fn named_type(&self) -> Option<&str> {
         let mut rest = vec![&self.root];
         while let Some(part) = rest.pop() {
@@ -178,12 +179,12 @@ impl Program {
         None
     }
 
-    /// Whether it uses a variable.
+    /// Whether the expression uses this variable.
     pub fn uses(&self, variable: &str) -> bool {
         self.checked.uses.iter().any(|used| used == variable)
     }
 
-    /// Whether it reads this field of this variable, or asks whether it is there, by its name after a dot.
+    /// Whether the expression selects this field of this variable, or tests its presence, as `variable.field`.
     pub fn selects(&self, variable: &str, field: &str) -> bool {
         let is_variable = |part: &Expr| matches!(&part.kind, Kind::Ident(name) if name == variable);
         let mut rest = vec![&self.root];
@@ -203,13 +204,13 @@ impl Program {
         false
     }
 
-    /// What it can cost at most. `sizes` tells the most items, entries or bytes that the value at the end of a path
-    /// has, whose first step is a variable.
+    /// The estimated maximum cost. `sizes` gives the maximum number of items, entries or bytes of the value at a path; the first
+    /// element of the path is a variable.
     pub fn most_cost(&self, sizes: &dyn Fn(&[String]) -> Option<u64>) -> u64 {
         estimate::estimate(&self.root, &self.checked, sizes).most
     }
 
-    /// Evaluates it, for no more than `limit`. `resolve` is asked for each variable once, when it is needed.
+    /// Evaluates the program within the cost limit. `resolve` is called once per variable, on first use.
     pub fn evaluate<'v>(
         &'v self,
         resolve: &dyn Fn(&str) -> Option<Outcome<'v>>,

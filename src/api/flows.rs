@@ -1,5 +1,5 @@
-//! What the configuration of priority and fairness says, taken apart: which requests a flow schema means, what makes flows of
-//! them, and what a priority level may have. `crate::flows` puts requests to them.
+//! Parses FlowSchemas and PriorityLevelConfigurations: which requests a FlowSchema matches, its flow distinguisher, and the
+//! limits of a priority level. `crate::flows` classifies requests with them.
 
 use std::sync::Arc;
 
@@ -15,37 +15,37 @@ use super::value::Value;
 use super::verb::Verb;
 use super::well_known::ACCOUNT_PREFIX;
 
-/// What stands for everything in a list of one.
+/// The wildcard.
 const EVERY: &str = "*";
 
-/// A flow schema, read.
+/// A parsed FlowSchema.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowSchema {
-    /// By which clients know it; empty for one that must be there and is not.
+    /// The UID; empty for a mandatory object that does not exist.
     pub uid: Bytes,
     /// The priority level of its requests.
     pub level: String,
-    /// Of several that mean a request the one with the lowest counts.
+    /// matchingPrecedence: of several matching schemas, the lowest wins.
     pub precedence: i64,
-    /// What makes flows of its requests.
+    /// distinguisherMethod: how its requests are separated into flows.
     pub distinguisher: FlowDistinguisher,
     rules: Arc<[Rule]>,
 }
 
-/// What makes flows of the requests of one schema.
+/// The flow distinguisher: how the requests of a FlowSchema are separated into flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlowDistinguisher {
-    /// Nothing: they are one flow.
+    /// One flow.
     #[default]
     Nothing,
-    /// Who sends them.
+    /// By user.
     User,
-    /// The namespace they are about.
+    /// By namespace.
     Namespace,
 }
 
 impl FlowDistinguisher {
-    /// What tells the flow of a request from others of its schema.
+    /// The value of the flow distinguisher for a request.
     pub fn value<'a>(self, user: &'a Identity, request: &'a Request<'a>) -> &'a str {
         match self {
             FlowDistinguisher::Nothing => "",
@@ -55,18 +55,18 @@ impl FlowDistinguisher {
     }
 }
 
-/// A priority level, read.
+/// A parsed PriorityLevelConfiguration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PriorityLevel {
-    /// By which clients know it; empty for one that must be there and is not.
+    /// The UID; empty for a mandatory object that does not exist.
     pub uid: Bytes,
-    /// What it may have.
+    /// Its concurrency limits.
     pub share: Share,
-    /// What it does with requests for which it has no room.
+    /// Its queues, or that it rejects (limitResponse).
     pub shape: Shape,
 }
 
-/// Whom a rule means, and which of their requests.
+/// A PolicyRulesWithSubjects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rule {
     subjects: Vec<Subject>,
@@ -78,7 +78,7 @@ struct Rule {
 enum Subject {
     User(String),
     Group(String),
-    /// All service accounts of a namespace: how the names of their users begin.
+    /// All service accounts of a namespace, by the prefix of their user names.
     Accounts(String),
 }
 
@@ -88,7 +88,7 @@ struct ResourceRule {
     groups: StringMatcher,
     resources: StringMatcher,
     namespaces: StringMatcher,
-    /// Whether requests without a namespace are meant, too.
+    /// clusterScope: whether requests without a namespace match, too.
     cluster: bool,
 }
 
@@ -98,7 +98,7 @@ struct PathRule {
     paths: Vec<String>,
 }
 
-/// Some words, or every word.
+/// A list of strings, or the wildcard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct StringMatcher {
     every: bool,
@@ -115,7 +115,7 @@ impl StringMatcher {
         self.every || self.words.iter().any(|known| known == word)
     }
 
-    /// The same for a resource and its part, which are one word with a slash between them.
+    /// Matches a resource and its subresource, as `resource/subresource`.
     fn have_part(&self, resource: &str, part: &str) -> bool {
         let is_it = |known: &String| {
             if part.is_empty() {
@@ -188,7 +188,7 @@ impl PathRule {
     }
 
     fn means(&self, verb: Verb, path: &str) -> bool {
-        // A path means also what is below it, with or without a star at its end.
+        // A path also matches what is below it, with or without a trailing `*`.
         let below = |known: &str| {
             let known = known.strip_suffix(EVERY).unwrap_or(known);
             path.strip_prefix(known).is_some_and(|rest| known.ends_with('/') || rest.starts_with('/'))
@@ -216,18 +216,18 @@ impl Rule {
     }
 }
 
-/// Whether a request is put to no flow: it lasts as long as its two ends like. Watches are put to one, for their beginning.
+/// Whether a request is long-running and not classified. Watches are, for their initialization.
 pub fn bypasses_flow_control(request: &Request<'_>) -> bool {
     request.verb != Verb::Watch && request.is_long_running()
 }
 
 impl FlowSchema {
-    /// Whether it means this request of this user.
+    /// Whether it matches this request of this user.
     pub fn means(&self, user: &Identity, request: &Request<'_>) -> bool {
         self.rules.iter().any(|rule| rule.means(user, request))
     }
 
-    /// Reads a stored flow schema.
+    /// Parses a stored FlowSchema.
     pub fn read(schema: &Value) -> FlowSchema {
         let spec = schema.get("spec").unwrap_or(&Value::Null);
         let level = spec.get("priorityLevelConfiguration").unwrap_or(&Value::Null);
@@ -244,7 +244,7 @@ impl FlowSchema {
         }
     }
 
-    /// One that must be there, where nobody has made it.
+    /// The mandatory object of this name, for the case that it does not exist.
     pub fn mandatory(name: &str) -> FlowSchema {
         let schemas = flow_control::schemas();
         let found = schemas.iter().find(|wanted| meta::name(&wanted.object) == name);
@@ -257,13 +257,13 @@ pub fn uid(object: &Value) -> Bytes {
     Bytes::copy_from_slice(meta::of(object).str("uid").as_bytes())
 }
 
-/// The number of a field that cannot be less than nothing.
+/// A field with a non-negative integer.
 fn number(object: &Value, field: &str) -> Option<u32> {
     object.get(field).and_then(Value::as_int).map(|number| u32::try_from(number).unwrap_or_default())
 }
 
 impl PriorityLevel {
-    /// Reads a stored priority level. `None` for one that makes no sense, which nobody could have stored.
+    /// Parses a stored PriorityLevelConfiguration. `None` for an invalid one, which validation would refuse.
     pub fn read(level: &Value) -> Option<PriorityLevel> {
         let spec = level.get("spec")?;
         let is_exempt = spec.str("type") == "Exempt";
@@ -290,7 +290,7 @@ impl PriorityLevel {
         Some(PriorityLevel { uid: uid(level), share, shape })
     }
 
-    /// One that must be there, where nobody has made it.
+    /// The mandatory object of this name, for the case that it does not exist.
     pub fn mandatory(name: &str) -> Option<PriorityLevel> {
         let levels = flow_control::levels();
         let found = levels.iter().find(|wanted| meta::name(&wanted.object) == name)?;

@@ -1,5 +1,5 @@
-//! What the levels look like now, their queues, and the requests in them: tables for people who look for what keeps the others
-//! waiting. The columns are the reference server's.
+//! The debug tables of `/debug/api_priority_and_fairness`: priority levels, queues and requests. The columns are the reference
+//! server's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::api::verb::Verb;
 use crate::limits::{EMPTY_QUEUES_TOLD, VISIT_CHARS};
 
 const ROOT: &str = "/debug/api_priority_and_fairness/";
-/// The narrowest column, and what is between two.
+/// The minimum width and the padding of columns.
 const NARROWEST: usize = 8;
 const GAP: usize = 1;
-/// When those began who have not.
+/// The start time of requests that are not executing: Go's zero time.
 const NOT_YET: &str = "0001-01-01T00:00:00Z";
 
 const OF_LEVELS: [&str; 10] = [
@@ -46,7 +46,7 @@ const OF_QUEUES: [&str; 9] = [
     "MaxSeatsSum",
     "TotalWorkSum",
 ];
-/// One of them is misspelled, as everybody knows it.
+/// One is misspelled, as in the reference.
 const OF_REQUESTS: [&str; 10] = [
     "PriorityLevelName",
     "FlowSchemaName",
@@ -62,22 +62,22 @@ const OF_REQUESTS: [&str; 10] = [
 const OF_DETAILS: [&str; 8] =
     ["UserName", "Verb", "APIPath", "Namespace", "Name", "APIVersion", "Resource", "SubResource"];
 
-/// A request for as long as it is in a level. It keeps as little as all else can be read from again, as hardly anybody asks.
+/// A request in a priority level. Keeps only what the rest can be computed from, because the tables are rarely read.
 #[derive(Clone)]
 pub struct Visit {
-    /// Where it is put to.
+    /// Its FlowSchema and priority level.
     pub flow: Arc<Flow>,
     /// Who sends it.
     pub user: Arc<Identity>,
-    /// What it wants to do.
+    /// The verb.
     pub verb: Verb,
     /// Its path.
     pub path: Box<str>,
-    /// The name that it is about, which the path need not have.
+    /// The name of the object, which the path may lack.
     pub name: Box<str>,
 }
 
-/// The table that a path asks for.
+/// Writes the table of this path.
 pub fn answer(levels: &Levels<Visit>, path: &str, query: &Query<'_>) -> Option<String> {
     match path.strip_prefix(ROOT)? {
         "dump_priority_levels" => Some(of_levels(levels)),
@@ -104,7 +104,7 @@ fn of_levels(levels: &Levels<Visit>) -> String {
             load.executing.to_string(),
             counts.dispatched.to_string(),
             counts.rejected.to_string(),
-            // Whoever has waited for too long counts as cancelled there.
+            // The reference counts timed out requests as cancelled.
             "0".to_owned(),
             counts.cancelled.to_string(),
         ]);
@@ -116,7 +116,7 @@ fn of_queues(levels: &Levels<Visit>) -> String {
     let mut rows = vec![OF_QUEUES.map(str::to_owned).to_vec()];
     for (name, _, level) in levels.named() {
         let (many, used) = level.queues();
-        // Nothing is known of empty queues but that they are there.
+        // Empty queues have nothing but their index.
         let empty = (0..many).take_while(|_| many <= EMPTY_QUEUES_TOLD);
         let is_used = |index: &u32| used.binary_search_by_key(index, |queue| queue.index).is_ok();
         let empty =
@@ -154,7 +154,7 @@ fn request(level: &str, Present { guest, place }: &Present<Visit>, details: bool
     let Visit { flow, user, verb, path, name } = &guest.about;
     let none = "-1".to_owned();
     let query = Query::parse("");
-    // It was read once, so it can be read again; the verb is the one that it was found to be.
+    // The path parsed before, so it parses again; the verb is the stored one.
     let parsed = Request::parse("GET", path, &query).ok();
     let told = parsed.as_ref().map_or("", |parsed| flow.schema.distinguisher.value(user, parsed));
     let mut row = vec![
@@ -181,13 +181,13 @@ fn request(level: &str, Present { guest, place }: &Present<Visit>, details: bool
     row
 }
 
-/// A text of the client as a cell: on one line, and no wider than a table bears.
+/// A client-provided string as a cell: on one line, and truncated.
 fn shown(text: &str) -> String {
     let plain = text.chars().map(|sign| if sign.is_control() { ' ' } else { sign });
     plain.take(VISIT_CHARS).collect()
 }
 
-/// A moment as the reference's language writes it: without zeros at the end of the fraction.
+/// A timestamp in Go's RFC3339Nano format: without trailing zeros in the fraction.
 fn instant(at: Timestamp) -> String {
     let (seconds, micros) = (at.0 / 1_000_000, at.0 % 1_000_000);
     let text = time::format_micros(i64::try_from(seconds).unwrap_or(i64::MAX), micros as u32);
@@ -195,7 +195,7 @@ fn instant(at: Timestamp) -> String {
     format!("{text}Z")
 }
 
-/// A span of less than a minute as the reference's language writes it.
+/// A duration of less than a minute in Go's format.
 fn span(span: Duration) -> String {
     let nanos = span.as_nanos();
     let (unit, size) = match nanos {
@@ -208,14 +208,14 @@ fn span(span: Duration) -> String {
     format!("{}{unit}", nanos as f64 / size)
 }
 
-/// Work in seats and microseconds, told in seats and seconds.
+/// Seat-microseconds as seat-seconds.
 fn seat_seconds(work: f64) -> String {
     const PARTS: u64 = 100_000_000;
     let parts = (work * 100.0).round() as u64;
     format!("{}.{:08}ss", parts / PARTS, parts % PARTS)
 }
 
-/// Rows with their cells below each other, all of the same number of cells.
+/// Aligns the columns of rows with the same number of cells.
 fn aligned(rows: &[Vec<String>]) -> String {
     let mut widths = Vec::new();
     for row in rows {

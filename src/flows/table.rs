@@ -1,5 +1,4 @@
-//! The flow schemas and priority levels that are there, as of the last write that was answered, in the order in which they are
-//! asked.
+//! The FlowSchemas and priority levels as of the last acknowledged write, in matching order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -21,53 +20,53 @@ use crate::auth::live_index::StoreIndex;
 use crate::metrics::Metrics;
 use crate::metrics::flows::FlowSeries;
 
-/// The types that the table follows; levels come second.
+/// The resources that the table follows; priority levels are the second.
 const RESOURCES: [&str; 2] = ["flowschemas", "prioritylevelconfigurations"];
 const SCHEMAS: usize = 0;
 
-/// The types that the table follows.
+/// The stores that the table follows.
 pub fn types() -> [TypeName; 2] {
     RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{GROUP}")))
 }
 
-/// Where a request is put to: a schema with its level.
+/// The classification of a request: a FlowSchema and its priority level.
 pub struct Flow {
-    /// The uid of the level; empty for one that must be there and is not.
+    /// The UID of the PriorityLevelConfiguration; empty for a mandatory one that does not exist.
     pub level_uid: Bytes,
     /// The level.
     pub level: Arc<level::Level<Visit>>,
-    /// Whether it lets everybody in.
+    /// Whether the priority level is exempt.
     pub is_exempt: bool,
     /// The name of the schema.
     pub name: String,
     /// The schema.
     pub schema: FlowSchema,
-    /// What is counted of its requests, once there was one.
+    /// The metrics of its requests, created with the first one.
     counted: OnceLock<FlowSeries>,
     metrics: Arc<Metrics>,
 }
 
 impl Flow {
-    /// What is counted of its requests.
+    /// The metrics of its requests.
     pub fn counted(&self) -> &FlowSeries {
         self.counted.get_or_init(|| self.metrics.flows.of(&self.schema.level, &self.name))
     }
 }
 
-/// All flow schemas and priority levels.
+/// All FlowSchemas and priority levels.
 pub struct Table {
     schemas: BTreeMap<String, FlowSchema>,
     levels: BTreeMap<String, PriorityLevel>,
-    /// What shares the seats of the server.
+    /// The priority levels that share the seats of the server.
     seats: Arc<Levels<Visit>>,
     metrics: Arc<Metrics>,
-    /// The levels as they are used, and what follows from both, made when somebody asks: many may change before that.
+    /// The priority levels in use, computed on demand, because many changes may come before the next request.
     used: OnceLock<BTreeMap<String, Arc<level::Level<Visit>>>>,
     arranged: OnceLock<Vec<Arc<Flow>>>,
 }
 
 impl Table {
-    /// A table of nothing but what must be there.
+    /// A table of the mandatory objects only.
     pub fn new(seats: Arc<Levels<Visit>>, metrics: Arc<Metrics>) -> Table {
         Table {
             schemas: BTreeMap::new(),
@@ -80,7 +79,7 @@ impl Table {
     }
 
     fn put_schema(&mut self, name: &str, schema: Option<FlowSchema>) {
-        // Most changes of a schema are about its status.
+        // Most changes of a FlowSchema are of its status.
         if self.schemas.get(name) != schema.as_ref() {
             put(&mut self.schemas, name, schema);
             self.arranged.take();
@@ -95,7 +94,7 @@ impl Table {
         }
     }
 
-    /// The level of this name. Those that must be there are.
+    /// The priority level of this name. Mandatory ones always exist.
     fn level(&self, name: &str) -> Option<PriorityLevel> {
         self.levels
             .get(name)
@@ -128,9 +127,9 @@ impl Table {
         }))
     }
 
-    /// The schemas whose level is there, in the order in which they are asked; the last is for all the rest.
+    /// The FlowSchemas whose priority level exists, in matching order. The last one is the catch-all.
     fn arrange(&self) -> Vec<Arc<Flow>> {
-        // Names are their order already: of two with the same precedence the first by name is asked first.
+        // They are sorted by name already: with equal matchingPrecedence the first name wins.
         let mut order: Vec<Arc<Flow>> =
             self.schemas.iter().filter_map(|(name, schema)| self.flow(name, schema)).collect();
         order.sort_by_key(|flow| flow.schema.precedence);
@@ -145,18 +144,18 @@ impl Table {
         order
     }
 
-    /// Where a request of this user is put to. `None` for what lasts as long as its two ends like.
+    /// Classifies a request of this user. `None` for long-running requests.
     pub fn of(&self, user: &Identity, request: &Request<'_>) -> Option<Arc<Flow>> {
         if bypasses_flow_control(request) {
             return None;
         }
         let order = self.arranged.get_or_init(|| self.arrange());
         let found = order.iter().find(|flow| flow.schema.means(user, request));
-        // Whoever is in no group at all is meant by none.
+        // A user without groups matches no FlowSchema.
         found.or(order.last()).cloned()
     }
 
-    /// Gives the levels what their configuration says now, if nobody has asked since it changed.
+    /// Applies changed configuration to the priority levels, if no request has done so yet.
     pub fn settle(&self) {
         self.used();
     }
@@ -186,7 +185,7 @@ impl StoreIndex for Table {
     fn put(&mut self, of: usize, object: &Object) {
         match json::read(&object.bytes) {
             Ok(read) => self.change(of, object.key.name(), Some(&read)),
-            // What it said before still counts; what must be there is there in any case.
+            // The previous version stays in use; mandatory objects exist in any case.
             Err(_) => tracing::error!(object = ?object.key, "a part of flow control cannot be read"),
         }
     }

@@ -1,4 +1,4 @@
-//! How many seats a request asks for. What is dear takes more of them, so that a level bears fewer of its kind at once.
+//! Estimates the width of a request in seats. Expensive requests take more, so that fewer of them run at once.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use crate::api::path::ResourcePath;
 use crate::api::verb::Verb;
 use crate::verbs::load::Load;
 
-/// Objects that a list looks at for each seat; the reference server's value.
+/// The number of listed objects per seat; the reference server's value.
 const OBJECTS_PER_SEAT: usize = 100;
-/// Watchers that hear of a write for each seat; the reference server's value.
+/// The number of notified watchers per seat; the reference server's value.
 const WATCHERS_PER_SEAT: usize = 10;
-/// How long so many watchers take to hear of it. A tenth of the reference server's value, as events take a tenth of its time
-/// here (docs/numbers.md).
+/// The time to notify these watchers. A tenth of the reference server's value, because events take a tenth of its time here
+/// (docs/numbers.md).
 const TELLING: Duration = Duration::from_micros(500);
 
-/// What a request asks of a level whose requests take at most `widest` seats.
+/// The width of a request in a priority level where requests have at most `widest` seats.
 pub fn estimate(asked: &Asked<'_>, load: &Load, widest: u32) -> Work {
     let (Some(found), Some(stored)) =
         (asked.request.resource(), asked.resource.and_then(|resource| resource.stored.as_ref()))
@@ -29,7 +29,7 @@ pub fn estimate(asked: &Asked<'_>, load: &Load, widest: u32) -> Work {
         Verb::Watch if asked.query.flag("sendInitialEvents") == Some(true) => {
             list(asked, found, load.objects(&stored.store), widest)
         }
-        // A token is no change of its account.
+        // Creating a token does not change the service account.
         Verb::Create if found.subresource == "token" => Work::ONE,
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => {
             let watchers = load.watchers(&stored.store, found.namespace, found.name, WATCHERS_PER_SEAT);
@@ -39,22 +39,22 @@ pub fn estimate(asked: &Asked<'_>, load: &Load, widest: u32) -> Work {
     }
 }
 
-/// A list takes seats by the objects that it looks at. Where nobody knows how many there are, nobody has listed them yet.
+/// The width of a list, by the number of objects that are examined. If the number is unknown, the type was never listed.
 fn list(asked: &Asked<'_>, found: &ResourcePath<'_>, objects: Option<usize>, widest: u32) -> Work {
     if !found.authorized_name.is_empty() {
         return Work::ONE;
     }
     let objects = objects.unwrap_or_default();
     let given = |name: &str| asked.query.get(name).is_some_and(|given| !given.is_empty());
-    // A page of what matches may have to look at everything.
+    // A page of a filtered list may have to examine everything.
     let selects = given("labelSelector") || given("fieldSelector");
     let limit = asked.query.get("limit").and_then(|limit| limit.parse().ok()).filter(|limit| *limit > 0);
     let looked_at = if selects { objects } else { limit.map_or(objects, |limit: usize| limit.min(objects)) };
     Work { seats: seats(looked_at, OBJECTS_PER_SEAT).clamp(1, widest.max(1)), ..Work::ONE }
 }
 
-/// A write takes one seat, and afterwards those of the watchers that hear of it, for as long as that takes. What is too wide
-/// lasts longer instead.
+/// A write takes one seat, and afterwards the seats of its watch events, while they are delivered. Work that is too wide takes
+/// longer instead.
 fn write(watchers: usize, widest: u32) -> Work {
     if watchers < WATCHERS_PER_SEAT {
         return Work::ONE;

@@ -1,8 +1,7 @@
-//! How expressions ask who may do what.
+//! The `authorizer` variable of CEL expressions.
 //!
-//! Expressions do not wait, and whoever answers may take its time. So the first time that a question comes up it is noted
-//! and the evaluation ends; whoever evaluates has it answered and begins again. An evaluation pays so much for a question
-//! that it asks few.
+//! Evaluation is synchronous and authorization is not. So a check that is not in the cache is noted and the evaluation is
+//! aborted; the caller has it answered and evaluates again. A check has a high CEL cost, so an evaluation makes few.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,31 +12,31 @@ use pilothouse_actors::lock::Lock;
 use crate::api::cel::{Fault, Foreign, Val};
 use crate::api::names;
 
-/// May somebody do this?
+/// An authorization check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorizationCheck {
-    /// The namespace and name of the service account that it is about; nothing means whoever makes the request.
+    /// The namespace and name of the service account; `None` for the user of the request.
     pub account: Option<(String, String)>,
-    /// What.
+    /// The action.
     pub action: Action,
-    /// To objects with these fields; empty for all.
+    /// The field selector; empty for all.
     pub fields: String,
-    /// To objects with these labels; empty for all.
+    /// The label selector; empty for all.
     pub labels: String,
 }
 
-/// What came of a question.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuthorizationResult {
-    /// Whether they may.
+    /// Whether it is allowed.
     pub allowed: bool,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// What went wrong on the way.
+    /// The error of the authorizer.
     pub error: Option<String>,
 }
 
-/// What has been asked on behalf of one request, and what came of it: each question is asked once.
+/// The checks of one request and their results, so that each is made once.
 #[derive(Debug, Default)]
 pub struct AuthorizationCache(Lock<CacheState>);
 
@@ -48,17 +47,17 @@ struct CacheState {
 }
 
 impl AuthorizationCache {
-    /// What nobody has answered yet.
+    /// The pending checks.
     pub fn wanted(&self) -> Vec<AuthorizationCheck> {
         self.0.lock().wanted.clone()
     }
 
-    /// Whether there is such a question.
+    /// Whether a check is pending.
     pub fn is_waiting(&self) -> bool {
         !self.0.lock().wanted.is_empty()
     }
 
-    /// Answers a question.
+    /// Stores the result of a check.
     pub fn tell(&self, question: AuthorizationCheck, answer: AuthorizationResult) {
         let mut asked = self.0.lock();
         asked.wanted.retain(|wanted| *wanted != question);
@@ -71,46 +70,46 @@ impl AuthorizationCache {
             return Ok(answer.clone());
         }
         asked.wanted.push(question);
-        // Nothing makes up for it: the evaluation ends here.
+        // Not absorbed by `||`: aborts the evaluation.
         Err(Fault::Budget)
     }
 }
 
-/// What the request is about, for those who ask about just that.
+/// The resource of the request, for `authorizer.requestResource`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestTarget {
     /// The group.
     pub group: String,
     /// The plural of the resource.
     pub resource: String,
-    /// The part of the object.
+    /// The subresource.
     pub subresource: String,
     /// The namespace.
     pub namespace: String,
-    /// The object.
+    /// The name of the object.
     pub name: String,
 }
 
-/// The two values by which expressions ask.
+/// The values of `authorizer` and `authorizer.requestResource`.
 #[derive(Clone, Debug)]
 pub struct Authorizer {
-    /// What has been asked.
+    /// The checks.
     pub answers: Arc<AuthorizationCache>,
     about: RequestTarget,
 }
 
 impl Authorizer {
-    /// Of a request about this.
+    /// For a request of this resource.
     pub fn new(about: RequestTarget) -> Authorizer {
         Authorizer { answers: Arc::default(), about }
     }
 
-    /// The one that asks about anything.
+    /// The value of `authorizer`.
     pub fn authorizer(&self) -> Val<'static> {
         self.value(None, AuthorizerStep::Authorizer)
     }
 
-    /// The one that asks about what the request is about.
+    /// The value of `authorizer.requestResource`.
     pub fn of_request(&self) -> Val<'static> {
         let resource =
             ResourceCheck { about: self.about.clone(), fields: String::new(), labels: String::new() };
@@ -138,7 +137,7 @@ enum AuthorizerStep {
     Decision(AuthorizationResult),
 }
 
-/// A value that can be asked.
+/// A CEL value of the authorizer library.
 struct AuthorizerValue {
     answers: Arc<AuthorizationCache>,
     account: Option<(String, String)>,

@@ -1,59 +1,59 @@
-//! What a policy makes of a request.
+//! The result of a ValidatingAdmissionPolicy for a request.
 
 use super::evaluate::{Evaluation, Inputs, ResultValue, StopReason, USED_UP, run};
 use super::policy::{Expression, Policy, Validation};
 use crate::api::limits::{CONDITIONS_COST, RULE_MESSAGE_BYTES, RULES_COST};
 use crate::api::value::Value;
 
-/// What came of one demand.
+/// The result of one validation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the request is to be refused for it.
+    /// Whether the request is denied.
     pub denies: bool,
-    /// Whether the demand was not met, or could not be evaluated.
+    /// Whether the validation passed. False if it failed or could not be evaluated.
     pub is_admitted: bool,
-    /// What is wrong.
+    /// The message.
     pub message: String,
-    /// The word for machines.
+    /// The status reason.
     pub reason: &'static str,
 }
 
-/// What came of a note.
+/// The result of an audit annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuditAnnotation {
-    /// It says this.
+    /// Key and value.
     Says(String, String),
-    /// It could not be evaluated, for which the request is to be refused.
+    /// The error, for which the request is denied.
     Fails(String),
 }
 
-/// All that came of asking a policy.
+/// The result of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyResult {
-    /// Of its demands.
+    /// The results of its validations.
     pub decisions: Vec<Decision>,
-    /// Of its notes.
+    /// The results of its audit annotations.
     pub notes: Vec<AuditAnnotation>,
-    /// How many of its conditions could not be evaluated.
+    /// The number of match conditions with errors.
     pub condition_errors: usize,
 }
 
-/// What a policy sees besides what all expressions see.
+/// The inputs of a policy.
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyInputs<'v> {
-    /// What most of its expressions see.
+    /// The inputs of most expressions.
     pub inputs: Inputs<'v>,
-    /// The request as conditions see it: they know the resource that was asked for, and not the one that was matched.
+    /// The `request` variable of match conditions, which has the original resource and not the matched one.
     pub asked: &'v Value,
-    /// The namespace as notes see it, with all of its metadata.
+    /// The namespace of audit annotations, with all metadata.
     pub namespace: &'v Value,
 }
 
-/// Somebody has to be asked before the policy can say more.
+/// An authorization check is pending; see [`super::authorizer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuthorizationPending;
 
-/// Asks a policy.
+/// Evaluates a policy.
 pub fn decide(policy: &Policy, case: PolicyInputs<'_>) -> Result<PolicyResult, AuthorizationPending> {
     let inputs = Inputs { request: case.asked, namespace: &Value::Null, ..case.inputs };
     let ConditionsResult { hold, errors: condition_errors } =
@@ -76,7 +76,7 @@ pub fn decide(policy: &Policy, case: PolicyInputs<'_>) -> Result<PolicyResult, A
         Err(StopReason::Unanswered) => return Err(AuthorizationPending),
         Err(StopReason::UsedUp) => return Ok(used_up(policy)),
     };
-    // Also of those that were met: saying what would be wrong may cost too much even so.
+    // Also of passed validations: evaluating their messages may exceed the budget.
     let messages = policy.validations.iter().map(|one| one.message_expression.as_ref());
     let unasked = Inputs { rights: None, ..case.inputs };
     let messages = run(&policy.variables, messages, unasked, &mut budget);
@@ -107,16 +107,16 @@ pub fn decide(policy: &Policy, case: PolicyInputs<'_>) -> Result<PolicyResult, A
     }
 }
 
-/// What came of a row of conditions.
+/// The result of match conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionsResult {
-    /// Whether all of them hold; an error if that is not known and matters.
+    /// Whether all match; an error if one failed and the failure policy is Fail.
     pub hold: Result<bool, String>,
-    /// How many could not be evaluated.
+    /// The number of conditions with errors.
     pub errors: usize,
 }
 
-/// Whether a row of conditions holds. `fails`: it matters if that is not known.
+/// Evaluates match conditions. `fails`: the failure policy is Fail.
 pub fn evaluate_conditions<'v>(
     variables: &'v [(String, Expression)],
     conditions: impl IntoIterator<Item = &'v Expression>,
@@ -134,7 +134,7 @@ pub fn evaluate_conditions<'v>(
     }
 }
 
-/// What a row of conditions comes to: one that does not hold decides, whatever the others say.
+/// Combines the results of match conditions: one false condition decides, whatever the others are.
 pub fn all_hold(found: impl IntoIterator<Item = Evaluation>, fails: bool) -> ConditionsResult {
     let (mut told, mut errors): (Vec<String>, usize) = (Vec::new(), 0);
     for one in found {
@@ -175,7 +175,7 @@ fn reason(word: &str) -> &'static str {
     }
 }
 
-/// What is said of a demand that was not met: what its expression says if that can be shown, else what stands there.
+/// The message of a failed validation: the result of messageExpression if usable, else the message.
 fn wrong(validation: &Validation, worked_out: Option<&Evaluation>) -> String {
     if let Some(Ok(ResultValue::Text(text))) = worked_out {
         let text = text.trim();

@@ -1,4 +1,4 @@
-//! Runs expressions over the inputs of one request, one after the other, until they have cost too much.
+//! Evaluates the expressions of a policy for a request, within a cost budget.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,54 +11,54 @@ use crate::api::field::quoted;
 use crate::api::limits::RULE_COST;
 use crate::api::value::Value;
 
-/// What expressions see. What there is not is null.
+/// The values of CEL variables. Absent ones are null.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'v> {
-    /// What would be stored.
+    /// The new object.
     pub object: &'v Value,
-    /// What is stored.
+    /// The old object.
     pub old: &'v Value,
-    /// What the binding gives.
+    /// The parameters of the binding.
     pub params: &'v Value,
     /// The request.
     pub request: &'v Value,
-    /// The namespace that it is in.
+    /// The namespace of the request.
     pub namespace: &'v Value,
-    /// How they ask who may do what, if they may ask.
+    /// The `authorizer` variable, if available.
     pub rights: Option<&'v Authorizer>,
 }
 
-/// What an expression comes to.
+/// The result of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResultValue {
-    /// Yes or no.
+    /// A boolean.
     Truth(bool),
-    /// A text.
+    /// A string.
     Text(String),
-    /// Nothing.
+    /// Null.
     Null,
-    /// Something else, by the name of its type.
+    /// Another type, by name.
     Other(String),
 }
 
-/// What came of an expression: its value, or why there is none.
+/// The result of an expression, or its error.
 pub type Evaluation = Result<ResultValue, String>;
 
-/// Why no more expressions are evaluated.
+/// Why evaluation stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// They have cost too much.
+    /// The cost budget is exceeded.
     UsedUp,
-    /// Somebody has to be asked first; see [`Authorizer`].
+    /// An authorization check is pending; see [`Authorizer`].
     Unanswered,
 }
 
-/// What is said when expressions have cost too much.
+/// The message for an exceeded cost budget.
 pub const USED_UP: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
-/// Evaluates a row of expressions, of which some may be missing. `variables` are what they may use besides; each is
-/// worked out once, if at all. What it costs is taken out of `budget`.
+/// Evaluates several expressions, of which some may be absent. `variables` are evaluated once, on first use. The cost is
+/// subtracted from `budget`.
 pub fn run<'v>(
     variables: &'v [(String, Expression)],
     expressions: impl IntoIterator<Item = Option<&'v Expression>>,
@@ -76,7 +76,7 @@ pub fn run<'v>(
     Ok(found)
 }
 
-/// Evaluates one expression, and lets somebody read what it makes. What it costs is taken out of `budget`.
+/// Evaluates one expression and passes the value to a function. The cost is subtracted from `budget`.
 pub fn value<'v, T>(
     variables: &'v [(String, Expression)],
     expression: &'v Expression,
@@ -88,13 +88,13 @@ pub fn value<'v, T>(
     Ok(scope.outcome(expression, budget)?.map(|value| read(&value)))
 }
 
-/// What the expressions of one row share.
+/// State that the expressions of one call share.
 struct Scope<'v> {
     variables: &'v [(String, Expression)],
     inputs: Inputs<'v>,
-    /// The variables that were worked out, by their place.
+    /// The evaluated variables, by index.
     known: RefCell<BTreeMap<usize, Outcome<'v>>>,
-    /// What working them out has cost since somebody last looked.
+    /// The cost of variables that is not yet charged.
     spent: Cell<u64>,
 }
 
@@ -150,7 +150,7 @@ impl<'v> Scope<'v> {
         }))
     }
 
-    /// The value of a variable. It can only speak of those before it, so this ends.
+    /// The value of a variable. It can only refer to earlier ones, so the recursion ends.
     fn variable(&self, place: usize) -> Outcome<'v> {
         if let Some(known) = self.known.borrow().get(&place) {
             return known.clone();
@@ -164,7 +164,7 @@ impl<'v> Scope<'v> {
                 let Evaluated { outcome, cost } = program.evaluate(&|name| self.resolve(name), RULE_COST);
                 self.spent.set(self.spent.get().saturating_add(cost));
                 match outcome {
-                    // Not an error of the variable: everything begins again once the answer is there.
+                    // No error of the variable: everything is evaluated again after the authorization check.
                     Err(Fault::Budget) if self.is_waiting() => return Err(Fault::Budget),
                     Err(why) => {
                         let why = format!("composited variable {} fails to evaluate: {why}", quoted(name));
@@ -178,7 +178,7 @@ impl<'v> Scope<'v> {
         outcome
     }
 
-    /// All variables, for an expression that wants them as one. Those that have no value are left out.
+    /// All variables as one object. Those with errors are left out.
     fn all(&self) -> Outcome<'v> {
         Ok(Val::named_fields(
             self.variables

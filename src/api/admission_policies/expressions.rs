@@ -1,4 +1,4 @@
-//! What the expressions of policies and of match conditions may name, and how they become programs.
+//! The CEL environments of admission policies and match conditions, and the compilation of their expressions.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -8,49 +8,49 @@ use crate::api::cel::{Environment, JSON_PATCH, Library, OBJECT as MADE_OBJECT, P
 use crate::api::custom::pattern::Patterns;
 use crate::api::limits::VARIABLES_AS_ONE;
 
-/// What would be stored.
+/// The new object.
 pub const OBJECT: &str = "object";
-/// What is stored.
+/// The old object.
 pub const OLD_OBJECT: &str = "oldObject";
-/// What the binding of a policy gives it.
+/// The parameters of the binding.
 pub const PARAMS: &str = "params";
 /// The request.
 pub const REQUEST: &str = "request";
-/// The namespace that the request is in.
+/// The namespace of the request.
 pub const NAMESPACE: &str = "namespaceObject";
-/// Who says what may be done.
+/// The authorizer.
 pub const AUTHORIZER: &str = "authorizer";
-/// The same, asked about what the request is about.
+/// The authorizer, preset to the resource of the request.
 pub const OF_REQUEST: &str = "authorizer.requestResource";
-/// What a policy has worked out itself.
+/// The composition variables of the policy.
 pub const VARIABLES: &str = "variables";
 
-/// Which functions an expression may call.
+/// The environment of an expression, by age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnvironmentType {
-    /// Those that the release before knew: somebody may go back to it.
+    /// For new expressions: only functions that the previous release knows, so that a rollback is possible.
     New,
-    /// All: it was accepted before, and must stay so.
+    /// For stored expressions: all functions, because they were accepted before.
     Stored,
 }
 
-/// What the reason begins with why an expression that fits cannot be evaluated.
+/// The prefix of errors after type checking.
 pub const UNPLANNED: &str = "program instantiation failed";
 
-/// What an expression must come to.
+/// The required result type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultType {
-    /// Yes or no.
+    /// A boolean.
     Truth,
-    /// A text.
+    /// A string.
     Text,
-    /// A text or nothing.
+    /// A string or null.
     TextOrNull,
-    /// A part of an object, from its root.
+    /// An apply configuration (`Object`).
     Object,
-    /// The operations of a JSON Patch.
+    /// A list of JSON Patch operations.
     Operations,
-    /// Whatever it is.
+    /// Any type.
     Anything,
 }
 
@@ -69,41 +69,41 @@ impl ResultType {
         }
     }
 
-    /// Whether it has to make objects for that.
+    /// Whether it needs object construction.
     fn makes(self) -> bool {
         matches!(self, ResultType::Object | ResultType::Operations)
     }
 }
 
-/// Makes programs of the expressions of one policy. Those that come later know the variables that came before.
+/// Compiles the expressions of a policy. Each can use the variables that were added before.
 #[derive(Debug)]
 pub struct Compiler {
-    /// What new expressions know, and those that were accepted before.
+    /// The environments of new and of stored expressions.
     known: [Known; 2],
-    /// The types of variables; `None` where there cannot be any.
+    /// The types of composition variables; `None` if there are none in this context.
     variables: Option<BTreeMap<String, Type>>,
     patterns: Patterns,
 }
 
-/// What expressions may do beside looking.
+/// The capabilities of an environment.
 #[derive(Clone, Copy)]
 enum Capabilities {
-    /// Nothing.
+    /// Plain variables only.
     Plain,
-    /// Ask who may do what.
+    /// With the authorizer.
     Rights,
-    /// That, and make objects.
+    /// With the authorizer and object construction.
     Making,
 }
 
-/// What expressions know, by [`Capabilities`].
+/// Environments by [`Capabilities`].
 type Known = [Environment; 3];
 
-/// What expressions know of objects of which nothing is known.
+/// The environments for untyped objects.
 static ANY: LazyLock<[Known; 2]> = LazyLock::new(|| known(&Type::Dyn));
 
 fn known(object: &Type) -> [Known; 2] {
-    /// The libraries of each age, without and with those for what makes objects.
+    /// The libraries by age, without and with object construction.
     static LIBRARIES: LazyLock<[[Environment; 2]; 2]> = LazyLock::new(|| {
         let with = |more: &[Library]| Environment::with_libraries(&[&Library::NEW[..], more].concat());
         [
@@ -131,12 +131,12 @@ fn known(object: &Type) -> [Known; 2] {
 }
 
 impl Compiler {
-    /// Of objects of which nothing is known. `composed`: there may be variables.
+    /// For untyped objects. `composed`: with composition variables.
     pub fn new(has_params: bool, composed: bool) -> Compiler {
         Compiler::made(ANY.clone(), has_params.then_some(Type::Dyn), composed)
     }
 
-    /// Of objects and parameters whose types are known. There are no parameters without a type.
+    /// For objects and parameters of known types. Without a type there are no parameters.
     pub fn typed(object: &Type, params: Option<Type>) -> Compiler {
         Compiler::made(known(object), params, true)
     }
@@ -160,7 +160,7 @@ impl Compiler {
         }
     }
 
-    /// Makes a program of a text, or tells what is wrong with it. `authorizer`: whether it may ask who may do what.
+    /// Compiles a text. `authorizer`: whether the authorizer is available.
     pub fn compile(
         &mut self,
         text: &str,
@@ -190,7 +190,7 @@ impl Compiler {
         })
     }
 
-    /// The same without asking what it comes to, and without a word before what is wrong.
+    /// Compiles a text without checking the result type. The error has no prefix.
     pub fn read(&mut self, text: &str, authorizer: bool, age: EnvironmentType) -> Result<Program, String> {
         self.program(text, if authorizer { Capabilities::Rights } else { Capabilities::Plain }, age)
     }
@@ -206,14 +206,14 @@ impl Compiler {
         environment.compile(text, &mut self.patterns)
     }
 
-    /// Makes the value of a program known by a name; without a program, something of which nothing is known.
+    /// Adds a composition variable with the type of this program, or `dyn` without one.
     pub fn add(&mut self, name: &str, program: Option<&Program>) {
         let Some(variables) = &mut self.variables else { return };
         let kind = program.map_or(Type::Dyn, |program| shape_of(&program.kind()).kind());
         variables.insert(name.to_owned(), kind.clone());
-        // All of them as one are made anew for each: that must not grow with a body of a hundred thousand.
+        // The type of all variables is rebuilt for each, so their number is bounded: it would be quadratic.
         let all = (variables.len() <= VARIABLES_AS_ONE).then(|| all_of(variables));
-        // By its whole name, because each is worked out only when it is asked for.
+        // Declared by its qualified name, because each is evaluated on first use.
         self.declare(&format!("{VARIABLES}.{name}"), &kind);
         if let Some(all) = all {
             self.declare(VARIABLES, &all);
@@ -221,13 +221,13 @@ impl Compiler {
     }
 }
 
-/// All variables together, for those who ask whether there is one.
+/// The type of `variables` as a whole, for presence tests.
 fn all_of(variables: &BTreeMap<String, Type>) -> Type {
     let fields = variables.iter().map(|(name, kind)| (name.as_str(), Arc::new(shape_of(kind))));
     object_type("kubernetes.variables", fields)
 }
 
-/// What is kept of the type of a variable: what has no form of its own is anything.
+/// The declared type of a variable; `dyn` for types that have none.
 fn shape_of(kind: &Type) -> DeclType {
     let form = match kind {
         Type::Bool => DeclKind::Bool,
@@ -244,13 +244,13 @@ fn shape_of(kind: &Type) -> DeclType {
     DeclType { form, most: u64::MAX, least: 1 }
 }
 
-/// A type with all that is inside of it, as those who wanted another one are told.
+/// The type with its parameters, for messages.
 pub(in crate::api) fn full_name(kind: &Type) -> String {
     let inner: Vec<String> = kind.parameters().into_iter().map(full_name).collect();
     if inner.is_empty() { kind.name() } else { format!("{}({})", kind.name(), inner.join(", ")) }
 }
 
-/// What is of this form, and of any size.
+/// A declared type of this kind, of unknown size.
 pub(in crate::api) fn plain(form: DeclKind) -> Arc<DeclType> {
     Arc::new(DeclType { form, most: u64::MAX, least: 1 })
 }
@@ -268,7 +268,7 @@ pub(in crate::api) fn object_type<'n>(
     }))
 }
 
-/// A field that is an object itself.
+/// The declared type of a nested object.
 pub(in crate::api) fn nested(kind: Type) -> Arc<DeclType> {
     match kind {
         Type::Object(object) => plain(DeclKind::Object(object)),
@@ -276,12 +276,12 @@ pub(in crate::api) fn nested(kind: Type) -> Arc<DeclType> {
     }
 }
 
-/// Fields that are texts.
+/// String fields.
 pub(in crate::api) fn texts(names: &[&'static str]) -> Vec<(&'static str, Arc<DeclType>)> {
     names.iter().map(|name| (*name, plain(DeclKind::String))).collect()
 }
 
-/// A list of these.
+/// A list of this type.
 pub(in crate::api) fn list(items: Arc<DeclType>) -> Arc<DeclType> {
     plain(DeclKind::List(items, ListKind::Ordered))
 }

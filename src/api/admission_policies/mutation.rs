@@ -1,4 +1,4 @@
-//! What a policy wants to make of an object.
+//! Evaluates the mutations of a MutatingAdmissionPolicy.
 
 use super::decision::AuthorizationPending;
 use super::evaluate::{Inputs, StopReason, USED_UP, value};
@@ -8,16 +8,16 @@ use crate::api::codec::json;
 use crate::api::limits::RULES_COST;
 use crate::api::value::Value;
 
-/// A change.
+/// The result of a mutation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ObjectMutation {
-    /// What some fields shall be.
+    /// An apply configuration: a partial object to merge.
     Configuration(Value),
-    /// A JSON Patch, as text.
+    /// A JSON Patch as text.
     Patch(Vec<u8>),
 }
 
-/// What a mutation of a policy comes to; an error if it cannot be evaluated.
+/// Evaluates a mutation.
 pub fn evaluate_mutation(
     policy: &Policy,
     mutation: &Mutation,
@@ -54,7 +54,7 @@ fn configuration(made: &Val<'_>) -> Result<ObjectMutation, String> {
     }
 }
 
-/// Objects must stand where their types say.
+/// Checks that the type of each nested object matches its path.
 fn well_placed(object: &ConstructedObject<'_>) -> Result<(), String> {
     match object.misplaced() {
         Ok(None) => Ok(()),
@@ -97,7 +97,7 @@ fn one_operation(operation: &ConstructedObject<'_>, room: &mut SizeBudget) -> Re
             Err(NativeError::TooLarge) => return Err(USED_UP.to_owned()),
             Err(NativeError::Because(why)) => return Err(format!("{UNSHOWN}: {why}")),
         };
-        // An empty source is none.
+        // An empty `from` counts as absent.
         if *name != "from" || value.as_str() != Some("") {
             shown.set(name, value);
         }

@@ -1,4 +1,4 @@
-//! Policies and their bindings, read from what is stored and made ready to be asked.
+//! Parsed policies and bindings, with compiled expressions.
 
 use super::expressions::{Compiler, EnvironmentType, ResultType};
 use crate::api::cel::Program;
@@ -7,39 +7,39 @@ use crate::api::meta;
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 
-/// An expression and what came of it.
+/// An expression and the result of compiling it.
 #[derive(Debug)]
 pub struct Expression {
-    /// As it was written.
+    /// The source text.
     pub text: String,
-    /// The program, or why there is none.
+    /// The program, or the compile error.
     pub program: Result<Program, String>,
 }
 
-/// What a policy says of objects.
+/// One of `spec.validations`.
 #[derive(Debug)]
 pub struct Validation {
-    /// What must hold.
+    /// The expression that must be true.
     pub expression: Expression,
-    /// What says what is wrong when it does not.
+    /// messageExpression.
     pub message_expression: Option<Expression>,
-    /// What is said if that says nothing.
+    /// The message without a messageExpression.
     pub message: String,
-    /// The word for machines; empty for the usual one.
+    /// The status reason; empty for the default.
     pub reason: String,
 }
 
-/// How a policy says what shall become of objects.
+/// One of `spec.mutations`.
 #[derive(Debug)]
 pub enum Mutation {
-    /// By what some of their fields shall be.
+    /// ApplyConfiguration.
     Configuration(Expression),
-    /// By the operations of a JSON Patch.
+    /// JSONPatch.
     Patch(Expression),
 }
 
 impl Mutation {
-    /// What it says.
+    /// The expression.
     pub fn expression(&self) -> &Expression {
         match self {
             Mutation::Configuration(expression) | Mutation::Patch(expression) => expression,
@@ -47,33 +47,33 @@ impl Mutation {
     }
 }
 
-/// A policy that can be asked. Those that check have demands and notes, those that change have mutations.
+/// A parsed policy. Validating ones have validations and audit annotations, mutating ones have mutations.
 #[derive(Debug)]
 pub struct Policy {
     /// Its name.
     pub name: String,
-    /// Whether a request fails when the policy cannot be asked.
+    /// Whether the failure policy is Fail.
     pub fails: bool,
-    /// Which requests it is about; a policy that does not say is broken.
+    /// matchConstraints; a policy without them is misconfigured.
     pub matching: Option<MatchConstraints>,
-    /// The kind of its parameters.
+    /// paramKind.
     pub params: Option<(GroupVersion, String)>,
-    /// What must hold of a request for the policy to be about it, in order.
+    /// matchConditions, in order.
     pub conditions: Vec<Expression>,
-    /// What it works out for itself, by name, in order.
+    /// The composition variables by name, in order.
     pub variables: Vec<(String, Expression)>,
-    /// What it demands.
+    /// The validations.
     pub validations: Vec<Validation>,
-    /// What it notes, by key.
+    /// The audit annotations by key.
     pub annotations: Vec<(String, Expression)>,
-    /// What it changes, in order.
+    /// The mutations, in order.
     pub mutations: Vec<Mutation>,
-    /// Whether it wants to be asked again when others have changed something after it.
+    /// Whether reinvocationPolicy is IfNeeded.
     pub reinvoke_if_needed: bool,
 }
 
 impl Policy {
-    /// Reads a stored policy and compiles its expressions. What does not compile is kept as that.
+    /// Parses a stored policy and compiles its expressions. Compile errors are kept.
     pub fn read(object: &Value) -> Policy {
         let spec = object.get("spec").unwrap_or(&Value::Null);
         let list = |field: &str| spec.get(field).map(Value::items).unwrap_or_default();
@@ -140,47 +140,47 @@ impl Policy {
     }
 }
 
-/// What a binding does with what a policy finds wrong.
+/// A validationAction of a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValidationAction {
     /// The request is refused.
     Deny,
-    /// The client is told.
+    /// The client gets a warning.
     Warn,
-    /// It is noted.
+    /// The failure becomes an audit annotation.
     Audit,
 }
 
-/// Which objects a binding gives a policy as its parameters.
+/// The paramRef of a binding.
 #[derive(Debug)]
 pub struct ParamRef {
-    /// The one of this name; empty if they are selected.
+    /// The name; empty with a selector.
     pub name: String,
-    /// Where; empty for the namespace of the request.
+    /// The namespace; empty for that of the request.
     pub namespace: String,
-    /// Those that are selected.
+    /// The label selector.
     pub selector: Option<Value>,
-    /// Whether there must be one.
+    /// Whether a missing parameter is an error (parameterNotFoundAction Deny).
     pub required: bool,
 }
 
-/// What puts a policy to use.
+/// A parsed binding.
 #[derive(Debug)]
 pub struct Binding {
     /// Its name.
     pub name: String,
-    /// The policy.
+    /// The name of the policy.
     pub policy: String,
-    /// Of the requests that the policy is about, those that it is used for; all if it does not say.
+    /// matchResources: restricts the requests of the policy; `None` for all.
     pub matching: Option<MatchConstraints>,
     /// The parameters.
     pub params: Option<ParamRef>,
-    /// What happens to what the policy finds wrong.
+    /// validationActions.
     pub validation_actions: Vec<ValidationAction>,
 }
 
 impl Binding {
-    /// Reads a stored binding.
+    /// Parses a stored binding.
     pub fn read(object: &Value) -> Binding {
         let spec = object.get("spec").unwrap_or(&Value::Null);
         let validation_actions = spec.get("validationActions").map(Value::items).unwrap_or_default();

@@ -1,20 +1,20 @@
-//! The request as expressions see it.
+//! The `request` and `namespaceObject` variables of CEL expressions.
 
 use pilothouse_actors::identity::Identity;
 
 use crate::api::matching::AdmissionAttributes;
 use crate::api::value::Value;
 
-/// What there is to say of a request.
+/// The attributes of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestInfo<'a> {
-    /// What it is about, as it was made.
+    /// The original resource and operation.
     pub asked: AdmissionAttributes<'a>,
-    /// The kind of that: its group, version and name.
+    /// The original kind: group, version and kind.
     pub kind: (&'a str, &'a str, &'a str),
-    /// Who makes it.
+    /// The user.
     pub user: &'a Identity,
-    /// Whether nothing will be stored.
+    /// Whether it is a dry run.
     pub is_trial: bool,
     /// Its options as an object; null for none.
     pub options: &'a Value,
@@ -42,7 +42,7 @@ fn resource_of(asked: &AdmissionAttributes<'_>) -> Value {
     named(asked.group, asked.version, "resource", asked.resource)
 }
 
-/// The user as expressions see them.
+/// The `request.userInfo` value.
 pub fn user(user: &Identity) -> Value {
     let mut value = Value::object();
     set_text(&mut value, "username", &user.name);
@@ -57,7 +57,7 @@ pub fn user(user: &Identity) -> Value {
     value
 }
 
-/// The request, as if it had been made for the resource and kind that were matched.
+/// The `request` value with the matched resource and kind.
 pub fn request(told: &RequestInfo<'_>, matched: &AdmissionAttributes<'_>, kind: (&str, &str, &str)) -> Value {
     let asked = &told.asked;
     let mut value = Value::object();
@@ -79,7 +79,7 @@ pub fn request(told: &RequestInfo<'_>, matched: &AdmissionAttributes<'_>, kind: 
     value
 }
 
-/// The namespace as most expressions see it: without the metadata that is nobody's business.
+/// The `namespaceObject` value, with only the metadata that the reference exposes.
 pub fn namespace(whole: &Value) -> Value {
     const SHOWN: [&str; 12] = [
         "name",

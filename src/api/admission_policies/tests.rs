@@ -1,4 +1,4 @@
-//! Policies over values: what they make of requests, without a server.
+//! Evaluates policies over values, without a server.
 
 use pilothouse_actors::authorizer::Target;
 use pilothouse_actors::identity::Identity;
@@ -65,7 +65,7 @@ fn judged(spec: &str, object: &str) -> PolicyResult {
     judged_with(spec, object, "null", &Authorizer::new(RequestTarget::default())).unwrap()
 }
 
-/// What is said of the demands that were not met.
+/// The messages and reasons of failed validations.
 fn told(spec: &str, object: &str) -> Vec<(String, &'static str)> {
     let decisions = judged(spec, object).decisions.into_iter().filter(|decision| decision.denies);
     decisions.map(|decision| (decision.message, decision.reason)).collect()

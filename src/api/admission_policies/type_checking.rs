@@ -1,5 +1,4 @@
-//! Whether the expressions of a policy fit the objects that it is about. Nothing depends on it: whoever wrote the policy
-//! is told.
+//! Type checking of policies against the resources that they match. The result is only informational (`status.typeChecking`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,16 +10,16 @@ use crate::api::limits::{TYPE_CHECK_COST, TYPE_CHECK_EACH, TYPE_WARNINGS_BYTES, 
 use crate::api::schema::{GroupVersionKind, Registry, Scalar, Type as SchemaType, TypeId};
 use crate::api::value::Value;
 
-/// Something that does not fit.
+/// A type checking warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The path of the expression.
+    /// The field path of the expression.
     pub field: String,
-    /// What is wrong, for each kind.
+    /// The errors by kind.
     pub warning: String,
 }
 
-/// The resources that a policy names, as group, version and plural. Rules that name everything say nothing of types.
+/// The matched resources as group, version and plural. Rules with wildcards are skipped.
 pub fn named(policy: &Value) -> Vec<(String, String, String)> {
     let rules =
         policy.at(&["spec", "matchConstraints", "resourceRules"]).map(Value::items).unwrap_or_default();
@@ -54,12 +53,12 @@ pub fn named(policy: &Value) -> Vec<(String, String, String)> {
     found
 }
 
-/// Holds the expressions of a policy against the kinds that it is about, whose order is that of what is told. May take seconds.
+/// Checks the expressions of a policy against the matched kinds, in this order. May take seconds.
 pub fn check(policy: &Value, kinds: &[(GroupVersionKind, Type)], params: Option<&Type>) -> Vec<Mismatch> {
     check_within(TYPE_CHECK_COST, policy, kinds, params)
 }
 
-/// The same for at most this much.
+/// The same within a budget.
 fn check_within(
     mut left: usize,
     policy: &Value,
@@ -73,7 +72,7 @@ fn check_within(
         left = rest.unwrap_or(0);
         rest.is_some()
     };
-    // Without its variables nothing could be said of any expression.
+    // Without the variables no expression can be checked.
     if !affords(&mut list("variables").iter().map(|variable| variable.str("expression"))) {
         return Vec::new();
     }
@@ -127,7 +126,7 @@ pub fn type_of(registry: &Registry, kind: &GroupVersionKind) -> Option<Type> {
 struct Walk<'r> {
     registry: &'r Registry,
     known: BTreeMap<TypeId, Arc<DeclType>>,
-    /// The types that are being looked at: one that contains itself is anything there.
+    /// The types on the current path: a recursive one becomes `dyn`.
     within: Vec<TypeId>,
 }
 

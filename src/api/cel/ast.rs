@@ -1,111 +1,111 @@
-//! What an expression is, once it is read. Macros are gone: they have become what they stand for.
+//! The abstract syntax tree of an expression, with macros expanded.
 
-/// The name of what folds gather their result in. No expression can say it.
+/// The accumulator variable of comprehensions. Not a valid identifier, so that no expression can refer to it.
 pub const ACCUMULATOR: &str = "@result";
 
 /// One expression.
 #[derive(Clone, Debug)]
 pub struct Expr {
-    /// Its number: places, types and overloads are kept by it.
+    /// The ID by which source positions, types and overloads are looked up.
     pub id: usize,
-    /// What it is.
+    /// The kind of node.
     pub kind: Kind,
 }
 
 /// The kinds of expressions.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// What could not be read; the reason has been told.
+    /// A syntax error, already reported.
     Broken,
-    /// A value that stands in the text.
+    /// A literal.
     Literal(Literal),
-    /// A name.
+    /// An identifier.
     Ident(String),
-    /// A field of something.
+    /// A field selection.
     Select {
-        /// Of what.
+        /// The operand.
         operand: Box<Expr>,
         /// The field.
         field: String,
-        /// Whether it is only asked whether it is there.
+        /// Whether this is a presence test (`has`).
         test: bool,
     },
-    /// A function or an operator.
+    /// A call of a function or an operator.
     Call {
         /// Its name; `_+_` for operators.
         function: String,
-        /// What stands before the dot.
+        /// The receiver of a member call.
         target: Option<Box<Expr>>,
-        /// What stands between the parentheses.
+        /// The arguments.
         args: Vec<Expr>,
     },
-    /// A list.
+    /// A list literal.
     List {
-        /// Its items, and whether each is one only if it has a value.
+        /// The items, each with a flag for optional ones (`?x`).
         items: Vec<(Expr, bool)>,
     },
-    /// A map.
+    /// A map literal.
     Map {
         /// Its entries.
         entries: Vec<Entry>,
     },
-    /// An object of a type.
+    /// An object construction.
     Object {
         /// The type.
         name: String,
         /// Its fields.
         fields: Vec<Init>,
     },
-    /// What is worked out by walking over something.
+    /// A comprehension.
     Fold(Box<Fold>),
 }
 
-/// An entry of a map.
+/// An entry of a map literal.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The key.
     pub key: Expr,
     /// The value.
     pub value: Expr,
-    /// Whether it is there only if it has a value.
+    /// Whether it is optional (`?`).
     pub optional: bool,
 }
 
-/// A field of an object that is made.
+/// A field initializer of an object construction.
 #[derive(Clone, Debug)]
 pub struct Init {
-    /// Its number, for its place.
+    /// The ID, for its source position.
     pub id: usize,
     /// Its name.
     pub name: String,
     /// Its value.
     pub value: Expr,
-    /// Whether it is there only if it has a value.
+    /// Whether it is optional (`?`).
     pub optional: bool,
 }
 
-/// A walk over a list or a map.
+/// A comprehension over a list or a map.
 #[derive(Clone, Debug)]
 pub struct Fold {
-    /// What is walked over.
+    /// The list or map.
     pub range: Expr,
-    /// The name of what is seen: an item or a key; with a second name an index or a key.
+    /// The first iteration variable: the item or the key; with a second variable, the index or the key.
     pub var: String,
-    /// The name of the item or the value.
+    /// The second iteration variable: the item or the value.
     pub var2: Option<String>,
-    /// The name of what gathers the result.
+    /// The accumulator variable.
     pub accu: String,
-    /// What that is before the walk.
+    /// The initial value of the accumulator.
     pub init: Expr,
-    /// Whether to go on.
+    /// The loop condition.
     pub condition: Expr,
-    /// What it is after one more step.
+    /// The next value of the accumulator.
     pub step: Expr,
-    /// What the whole is in the end.
+    /// The result of the comprehension.
     pub result: Expr,
 }
 
-/// A value that stands in the text.
+/// A literal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Literal {
     /// `null`.
@@ -125,7 +125,7 @@ pub enum Literal {
 }
 
 impl Expr {
-    /// The name that a chain of names and dots spells.
+    /// The qualified name, if the expression is a chain of identifiers and dots.
     pub fn qualified_name(&self) -> Option<String> {
         match &self.kind {
             Kind::Ident(name) => Some(name.clone()),
@@ -139,7 +139,7 @@ impl Expr {
         }
     }
 
-    /// The text, if it is a literal text.
+    /// The value of a string literal.
     pub fn literal_text(&self) -> Option<&str> {
         match &self.kind {
             Kind::Literal(Literal::String(text)) => Some(text),
@@ -147,7 +147,7 @@ impl Expr {
         }
     }
 
-    /// The expressions right inside of this one, in the order of the text as far as there is one.
+    /// The direct subexpressions, in source order where they have one.
     pub fn parts(&self) -> Vec<&Expr> {
         match &self.kind {
             Kind::Broken | Kind::Literal(_) | Kind::Ident(_) => Vec::new(),

@@ -1,4 +1,4 @@
-//! Whether an expression makes sense, and what type each of its parts has.
+//! The type checker: computes the type of every node and the overloads of every call.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,28 @@ use super::source::Issues;
 use super::types::Type;
 use super::unify::{Substitutions, rebuilt};
 
-/// What was found out of an expression.
+/// The result of type checking.
 pub struct Checked {
-    /// The type of each part, by its number.
+    /// The type of each node, by ID.
     pub types: Vec<Type>,
-    /// The overloads that each call may mean, by its number.
+    /// The candidate overloads of each call, by ID.
     pub overloads: Vec<Vec<String>>,
-    /// The variables that it uses.
+    /// The referenced variables.
     pub uses: Vec<String>,
 }
 
-/// What an expression may name.
+/// The declarations that an expression may refer to.
 #[derive(Clone, Copy)]
 pub struct Names<'n> {
-    /// Functions.
+    /// The declared functions.
     pub functions: &'n Functions,
-    /// Variables, and what they are.
+    /// The declared variables and their types.
     pub variables: &'n BTreeMap<String, Type>,
-    /// Whether the types of objects that expressions make are among them.
+    /// Whether constructible object types are declared.
     pub makes: bool,
 }
 
-/// Checks an expression. Names that turn out to be one are joined in it: `a.b` may be a function of a library.
+/// Type-checks an expression. Qualified names are merged into one identifier in the tree: `a.b` may be a namespaced function.
 pub fn check(root: &mut Expr, places: &[usize], names: Names<'_>, issues: &mut Issues) -> Checked {
     let mut checker = Checker {
         places,
@@ -55,7 +55,7 @@ struct Checker<'c> {
     names: Names<'c>,
     issues: &'c mut Issues,
     known: Substitutions,
-    /// Names that folds give, the innermost last.
+    /// The variables of enclosing comprehensions, innermost last.
     scopes: Vec<(String, Type)>,
     types: Vec<Option<Type>>,
     overloads: Vec<Vec<String>>,
@@ -93,7 +93,7 @@ impl Checker<'_> {
         self.set(expr.id, kind);
     }
 
-    /// The type of a name, if it is one of something.
+    /// The type of an identifier, if it is declared.
     fn named(&mut self, name: &str) -> Option<Type> {
         if let Some((_, kind)) = self.scopes.iter().rev().find(|(own, _)| own == name) {
             return Some(kind.clone());
@@ -120,7 +120,7 @@ impl Checker<'_> {
     }
 
     fn select(&mut self, expr: &mut Expr) -> Type {
-        // A name with dots may be a variable or a type of that name.
+        // A qualified name may be a variable or a type.
         if let Some(name) = expr.qualified_name()
             && let Some(kind) = self.named(&name)
         {
@@ -133,7 +133,7 @@ impl Checker<'_> {
         if *test { Type::Bool } else { kind }
     }
 
-    /// The type of a field of something.
+    /// The type of a field selection.
     fn field(&mut self, id: usize, operand: &mut Expr, field: &str, optional: bool) -> Type {
         self.check(operand);
         let kind = self.known.resolved(&self.of(operand), false);
@@ -188,7 +188,7 @@ impl Checker<'_> {
             let arguments: Vec<(usize, Type)> = args.iter().map(|arg| (arg.id, self.of(arg))).collect();
             return self.resolve(id, function, overloads, &arguments, false);
         };
-        // What looks like a target may be the first part of the name of a function.
+        // An apparent receiver may be the namespace of a function.
         if let Some(prefix) = receiver.qualified_name() {
             let joined = format!("{prefix}.{function}");
             if let Some(overloads) = functions.get(&joined) {
@@ -209,7 +209,7 @@ impl Checker<'_> {
         self.resolve(id, function, overloads, &arguments, true)
     }
 
-    /// Finds out which overloads a call may mean.
+    /// Resolves the candidate overloads of a call.
     fn resolve(
         &mut self,
         id: usize,
@@ -261,7 +261,7 @@ impl Checker<'_> {
         result
     }
 
-    /// A type of a signature with open types of its own in the place of letters.
+    /// Instantiates a signature type: type parameters are replaced by fresh type variables.
     fn instance(&mut self, kind: &Type, fresh: &mut BTreeMap<u8, Type>) -> Type {
         match kind {
             Type::Param(letter) => fresh.entry(*letter).or_insert_with(|| self.known.fresh()).clone(),
@@ -269,7 +269,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The type that the items of a list have together. Where they may differ is decided later, by what the list is for.
+    /// The common type of list items. Whether mixed types are allowed is decided later, in `literal_checks`.
     fn joined(&mut self, before: Option<Type>, kind: Type) -> Type {
         let Some(before) = before else { return kind };
         self.known.joined(&before, &kind).unwrap_or(Type::Dyn)
@@ -279,7 +279,7 @@ impl Checker<'_> {
         self.issue(id, format!("expected type '{wanted}' but found '{found}'"));
     }
 
-    /// What is inside of an optional item.
+    /// The type inside an optional item.
     fn inner(&mut self, expr: &Expr, optional: bool) -> Type {
         let kind = self.of(expr);
         if !optional {
@@ -322,12 +322,12 @@ impl Checker<'_> {
         Type::map(keys, values.unwrap_or_else(|| self.known.fresh()))
     }
 
-    /// An object of a type that expressions can make.
+    /// An object construction.
     fn object(&mut self, expr: &mut Expr) -> Type {
         let id = expr.id;
         let Kind::Object { name, fields } = &mut expr.kind else { return Type::Error };
         let mut is_value = false;
-        // That is a function alone.
+        // `dyn` is a function, not a type.
         let kind = match self.named(name).filter(|_| *name != "dyn") {
             None => {
                 let name = name.clone();
@@ -367,7 +367,7 @@ impl Checker<'_> {
         let wanted = constructed_types::field(of, &field.name);
         let fits = match &wanted {
             Some(wanted) => self.known.fits(wanted, found),
-            // What is not known before is found out when the object is made.
+            // Dynamic values are checked at run time, when the object is constructed.
             None => found.is_dyn_or_error(),
         };
         if !fits {

@@ -1,21 +1,21 @@
-//! The types of objects that expressions make: parts of an object, each named by the way to it (`Object.spec.template`), and the
-//! operations of a JSON Patch. Nothing is known of the fields of the former.
+//! The types that expressions can construct: parts of an object, named by their path (`Object.spec.template`), and JSON Patch
+//! operations. Fields of the former are not type-checked.
 
 use super::types::Type;
 
-/// The type of whole objects; those of their parts begin with it.
+/// The type of the object itself, and the prefix of the types of its parts.
 pub const OBJECT: &str = "Object";
-/// The type of the operations of a JSON Patch.
+/// The type of JSON Patch operations.
 pub const JSON_PATCH: &str = "JSONPatch";
 
-/// The type that a name means, if expressions can make objects of it.
+/// The constructible type of this name.
 pub fn type_named(name: &str) -> Option<Type> {
     let is_part = || name.strip_prefix(OBJECT).is_some_and(|rest| rest.starts_with('.'));
     let is_known = name == OBJECT || name == JSON_PATCH || is_part();
     is_known.then(|| Type::of(Type::Made(name.into())))
 }
 
-/// The type of a field of such an object; `None` if it cannot have one of that name.
+/// The type of a field; `None` for an unknown one.
 pub fn field(of: &str, name: &str) -> Option<Type> {
     match (of, name) {
         (JSON_PATCH, "op" | "path" | "from") => Some(Type::String),
@@ -39,7 +39,7 @@ mod tests {
         environment().compile(text, &mut Patterns::default()).unwrap()
     }
 
-    /// What an expression comes to, as text, and what it costs.
+    /// The result of an expression as text, and its cost.
     fn evaluated(text: &str) -> (String, u64) {
         let program = compiled(text);
         let Evaluated { outcome, cost } = program.evaluate(&|_| None, 1_000_000);
@@ -137,7 +137,7 @@ mod tests {
             plain("quantity('1')").1,
             because("type conversion error from 'Quantity' to '*structpb.Value'")
         );
-        // Each level costs little and doubles what comes out.
+        // Each level costs little and doubles the size of the result.
         let mut text = "[1]".to_owned();
         for _ in 0..40 {
             text = format!("[{text}].map(x, [x, x])");

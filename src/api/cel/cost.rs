@@ -1,25 +1,26 @@
-//! What the steps of an evaluation cost. The numbers are the reference's: rules that it lets pass must pass here.
+//! The runtime cost of evaluation steps. The numbers are the reference's, so that an expression within the limit there is within
+//! it here.
 
 use super::value::Val;
 
-/// What a name or a field costs.
+/// The cost of an identifier or a field selection.
 pub const NAME: u64 = 1;
-/// What a list costs.
+/// The cost of a list construction.
 pub const LIST: u64 = 10;
-/// What a map costs.
+/// The cost of a map construction.
 pub const MAP: u64 = 30;
-/// What an object costs.
+/// The cost of an object construction.
 pub const OBJECT: u64 = 40;
-/// What one character costs where a text is walked over.
+/// The cost per character of a string traversal.
 pub const CHARACTER: f64 = 0.1;
-/// What one character of a pattern costs for each tenth of a text.
+/// The cost per character of a regular expression, times a tenth of the string's length.
 pub const PATTERN: f64 = 0.25;
 
 fn walked(size: u64, factor: f64) -> u64 {
     (size as f64 * factor).ceil() as u64
 }
 
-/// What a call costs by what it is given.
+/// The part of a call's cost that depends on its arguments.
 pub fn before(function: &str, args: &[Val<'_>]) -> u64 {
     let size = |index: usize| args.get(index).map_or(1, Val::size);
     let text = |index: usize| matches!(args.get(index), Some(Val::String(_) | Val::Bytes(_)));
@@ -46,7 +47,7 @@ pub fn before(function: &str, args: &[Val<'_>]) -> u64 {
         | "jsonpatch.escapeKey" => walked(size(0), CHARACTER),
         "ip" if text(0) => walked(size(0), CHARACTER),
         "ip.isCanonical" | "replace" | "split" => walked(size(0), 2.0 * CHARACTER),
-        // By what comes out.
+        // Charged by the result.
         "join" => 0,
         "find" | "findAll" | "matches" => matched(),
         "validate" => match args.first() {
@@ -80,12 +81,12 @@ pub fn before(function: &str, args: &[Val<'_>]) -> u64 {
     }
 }
 
-/// What a call costs by what comes out of it.
+/// The part of a call's cost that depends on its result.
 pub fn after(function: &str, result: &Val<'_>) -> u64 {
     if function == "join" { walked(result.size(), 2.0 * CHARACTER) } else { 0 }
 }
 
-/// What it costs to see all of a value.
+/// The cost of traversing a value.
 fn traversed(value: &Val<'_>) -> u64 {
     match value {
         Val::String(text) => (text.len() as f64 * CHARACTER) as u64,

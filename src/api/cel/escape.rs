@@ -1,8 +1,8 @@
-//! Names of fields as expressions write them: `a-b` is `a__dash__b`.
+//! Escapes field names to CEL identifiers: `a-b` is `a__dash__b`.
 
 use super::reserved_words;
 
-/// The name of a field in expressions; `None` if no expression can name it.
+/// The CEL identifier of a field; `None` if the name cannot be escaped.
 pub fn escape(name: &str) -> Option<String> {
     let first = name.chars().next()?;
     if first.is_ascii_digit() {

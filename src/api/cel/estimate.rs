@@ -1,5 +1,5 @@
-//! What an expression can cost at most, told before there are values. The arithmetic is the reference's, with all its odds:
-//! it decides which rules a definition may have.
+//! Estimates the cost of an expression at compile time. The arithmetic is the reference's, including its oddities, because it
+//! decides which validation rules a CustomResourceDefinition may have.
 
 use std::collections::BTreeMap;
 
@@ -9,37 +9,37 @@ use super::cost::{CHARACTER, LIST, MAP, NAME, OBJECT};
 use super::estimate_calls::{self, Argument};
 use super::types::Type;
 
-/// The least and the most of something.
+/// A minimum and a maximum: of a cost or a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The least.
+    /// The minimum.
     pub least: u64,
-    /// The most.
+    /// The maximum.
     pub most: u64,
 }
 
 impl Range {
-    /// Exactly so much.
+    /// A known number.
     pub const fn fixed(number: u64) -> Range {
         Range { least: number, most: number }
     }
 
-    /// Anything.
+    /// Any number.
     pub const UNKNOWN: Range = Range { least: 0, most: u64::MAX };
     const NONE: Range = Range::fixed(0);
     const NOTHING_SEEN: Range = Range { least: u64::MAX, most: 0 };
 
-    /// Both together.
+    /// The sum.
     pub fn plus(self, other: Range) -> Range {
         Range { least: self.least.saturating_add(other.least), most: self.most.saturating_add(other.most) }
     }
 
-    /// One for each of the other.
+    /// The product.
     pub fn times(self, other: Range) -> Range {
         Range { least: self.least.saturating_mul(other.least), most: self.most.saturating_mul(other.most) }
     }
 
-    /// A part of it, rounded up.
+    /// Multiplied by a factor and rounded up.
     pub fn scaled(self, factor: f64) -> Range {
         let scaled = |number: u64| {
             let product = (number as f64 * factor).ceil();
@@ -48,13 +48,13 @@ impl Range {
         Range { least: scaled(self.least), most: scaled(self.most) }
     }
 
-    /// Either of both.
+    /// The union of both ranges.
     pub fn or(self, other: Range) -> Range {
         Range { least: self.least.min(other.least), most: self.most.max(other.most) }
     }
 }
 
-/// How large the parts of a list or a map are.
+/// The sizes of the keys and values of a list or map.
 #[derive(Clone, Copy, Debug)]
 struct ElementSizes {
     is_list: bool,
@@ -62,7 +62,7 @@ struct ElementSizes {
     value: Range,
 }
 
-/// What is known of a name that a fold gives.
+/// What is known of a variable of a comprehension.
 struct Local {
     name: String,
     path: Vec<String>,
@@ -70,7 +70,7 @@ struct Local {
     parts: Option<ElementSizes>,
 }
 
-/// How large the value at the end of a path can be: the first step is a variable.
+/// The maximum size of the value at a path, whose first element is a variable.
 pub type Sizes<'s> = &'s dyn Fn(&[String]) -> Option<u64>;
 
 /// Estimates the cost of an expression.
@@ -108,7 +108,7 @@ impl Estimator<'_> {
                 self.paths.insert(expr.id, path);
                 Range::fixed(NAME)
             }
-            // Asking whether something is there costs no more than getting to it.
+            // A presence test costs only its operand.
             Kind::Select { operand, test: true, .. } => self.cost(operand),
             Kind::Select { operand, field, test: false } => {
                 let mut sum = self.cost(operand);
@@ -162,7 +162,7 @@ impl Estimator<'_> {
         self.paths.get(&expr.id).cloned().unwrap_or_default()
     }
 
-    /// How large a value is, as far as the expression or its types tell.
+    /// The size of a value, if the expression or its type tells.
     fn size(&self, expr: &Expr) -> Option<Range> {
         if let Some(known) = self.known.get(&expr.id) {
             return Some(*known);
@@ -208,7 +208,7 @@ impl Estimator<'_> {
     }
 
     fn call(&mut self, expr: &Expr, function: &str, target: Option<&Expr>, args: &[Expr]) -> Range {
-        // This only hides a type.
+        // `dyn` only changes the type.
         if let ("dyn", [arg]) = (function, args) {
             let cost = self.cost(arg).plus(Range::fixed(1));
             if let Some(size) = self.size(arg) {
@@ -277,7 +277,7 @@ impl Estimator<'_> {
         Argument { size: self.size_or_unknown(expr), kind, item, number }
     }
 
-    /// What one overload of a call costs, and how large its result is.
+    /// The cost of one overload of a call, and the size of its result.
     fn one_call(
         &mut self,
         expr: &Expr,
@@ -377,7 +377,7 @@ impl Estimator<'_> {
     }
 }
 
-/// Which part of what is walked over a name stands for.
+/// What an iteration variable stands for.
 #[derive(Clone, Copy)]
 enum Part {
     Key,
@@ -389,7 +389,7 @@ fn joined(one: ElementSizes, other: ElementSizes) -> ElementSizes {
     ElementSizes { is_list: one.is_list, key: one.key.or(other.key), value: one.value.or(other.value) }
 }
 
-/// Whether a fold only gives something a name.
+/// Whether a comprehension is the expansion of `cel.bind`.
 fn is_bind(fold: &Fold) -> bool {
     matches!(&fold.range.kind, Kind::List { items } if items.is_empty())
         && matches!(fold.condition.kind, Kind::Literal(Literal::Bool(false)))

@@ -1,4 +1,4 @@
-//! What single calls can cost.
+//! Cost estimates of single calls.
 
 use super::cost::{CHARACTER, PATTERN};
 use super::estimate::Range;
@@ -6,25 +6,25 @@ use super::types::Type;
 
 /// What is known of an argument.
 pub struct Argument {
-    /// How large it is.
+    /// Its size.
     pub size: Range,
     /// Its type.
     pub kind: Type,
-    /// The type and the size of its items, if it has some.
+    /// The type and size of its items, for lists.
     pub item: Option<(Type, Range)>,
-    /// The number that it is, if that is known.
+    /// Its value, if it is a constant integer.
     pub number: Option<i64>,
 }
 
-/// The cost, and the size of the result if that is known.
+/// The cost, and the size of the result if known.
 type Estimate = (Range, Option<Range>);
 
-/// The length that patterns of named forms are taken to have.
+/// The assumed length of the pattern of a named format.
 const FORMAT_PATTERN: f64 = 128.0;
-/// The length that names of forms are taken to have.
+/// The assumed length of the name of a named format.
 const FORMAT_NAME: u64 = 64;
 
-/// Functions beyond the standard that only look at what they are given.
+/// Library functions of constant cost.
 const AT_ONCE: &[&str] = &[
     "serviceAccount",
     "path",
@@ -66,7 +66,7 @@ const AT_ONCE: &[&str] = &[
     "getQuery",
 ];
 
-/// Functions beyond the standard. `None` for all others.
+/// The estimate for a function of a Kubernetes library; `None` for others.
 pub fn of_library(
     function: &str,
     overload: &str,
@@ -76,7 +76,7 @@ pub fn of_library(
     let one = Range::fixed(1);
     let only = |cost: Range| Some((cost, None));
     let first = args.first().map(|arg| arg.size);
-    // Two addresses of four or sixteen bytes.
+    // IP addresses have 4 or 16 bytes.
     let addresses = Range { least: 4, most: 16 };
     let compared = addresses.plus(addresses).scaled(CHARACTER);
     match function {
@@ -148,7 +148,7 @@ pub fn of_library(
     }
 }
 
-/// Types of which two values are compared at once.
+/// Types whose values are compared at constant cost.
 fn named_equality(args: &[Argument]) -> Option<Estimate> {
     let [left, right] = args else { return None };
     let (Type::Opaque(name, _), true) = (&left.kind, left.kind == right.kind) else { return None };
@@ -166,7 +166,7 @@ fn replaced(target: &Argument, args: &[Argument]) -> Option<Estimate> {
     let (size, old, new) = (target.size, old.size, new.size);
     let parts = |size: u64, by: u64| (size as f64 / by as f64).ceil() as u64;
     let (mut count, mut kept) = (Range::fixed(0), Range::fixed(0));
-    // The longest that can come out.
+    // The maximum length of the result.
     if old.least == 0 {
         (count.most, kept.most) = (size.most.saturating_add(1), size.most);
     } else if new.most <= old.least {
@@ -174,7 +174,7 @@ fn replaced(target: &Argument, args: &[Argument]) -> Option<Estimate> {
     } else {
         count.most = parts(size.most, old.least);
     }
-    // The shortest.
+    // The minimum length.
     if old.most == 0 {
         (count.least, kept.least) = (size.least.saturating_add(1), size.least);
     } else if old.most <= new.least {
@@ -185,7 +185,7 @@ fn replaced(target: &Argument, args: &[Argument]) -> Option<Estimate> {
     Some((size.scaled(2.0 * CHARACTER), Some(count.times(new).plus(kept))))
 }
 
-/// Functions of the standard.
+/// The estimate for a function of the standard library.
 pub fn of_standard(overload: &str, target: Option<&Argument>, args: &[Argument]) -> Estimate {
     let one = Range::fixed(1);
     let size = |index: usize| args.get(index).map_or(Range::UNKNOWN, |arg| arg.size);
@@ -218,7 +218,7 @@ pub fn of_standard(overload: &str, target: Option<&Argument>, args: &[Argument])
     }
 }
 
-/// Whether two texts are held against each other.
+/// Whether the overload compares two strings.
 fn is_ordering(overload: &str) -> bool {
     let ends = overload.ends_with("_string") || overload.ends_with("_bytes");
     ends && (overload.starts_with("less") || overload.starts_with("greater"))

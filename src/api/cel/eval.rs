@@ -1,4 +1,4 @@
-//! How a planned expression becomes a value.
+//! Evaluates a plan.
 
 use std::sync::Arc;
 
@@ -11,37 +11,37 @@ use super::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
 use crate::api::custom::pattern::Patterns;
 use crate::api::limits::CEL_EFFORT;
 
-/// One evaluation: what it has cost, and what it has seen.
+/// The state of one evaluation.
 pub struct Evaluator<'v, 'r> {
-    /// Where variables come from.
+    /// Resolves variables.
     resolve: &'r dyn Fn(&str) -> Option<Outcome<'v>>,
     names: &'v [String],
     variables: Vec<Option<Outcome<'v>>>,
     locals: Vec<Outcome<'v>>,
-    /// What is charged.
+    /// The runtime cost so far.
     pub cost: u64,
     limit: u64,
-    /// What functions need beside their arguments.
+    /// State for functions.
     work: CallContext,
 }
 
-/// What functions use that lasts as long as an evaluation.
+/// State that functions share during an evaluation: compiled patterns, and a limit on work that has no cost.
 #[derive(Debug, Default)]
 pub struct CallContext {
     patterns: Patterns,
     effort: u64,
-    /// The pattern of the call that runs, if it was known before.
+    /// The regular expression of the current call, if it was compiled with the program.
     known: Option<Regex>,
 }
 
 impl CallContext {
-    /// Counts steps that the price of a function does not say. Nobody is charged for them, but there is an end.
+    /// Counts work that the cost model does not charge for, and fails beyond a limit.
     pub fn effort(&mut self, steps: usize) -> Result<(), Fault> {
         self.effort = self.effort.saturating_add(steps as u64);
         if self.effort > CEL_EFFORT { Err(Fault::Budget) } else { Ok(()) }
     }
 
-    /// A pattern, made once.
+    /// A compiled regular expression, cached.
     pub fn pattern(&mut self, text: &str) -> Result<Regex, Fault> {
         if let Some(known) = &self.known {
             return Ok(known.clone());
@@ -52,7 +52,7 @@ impl CallContext {
 }
 
 impl<'v, 'r> Evaluator<'v, 'r> {
-    /// Begins an evaluation.
+    /// Starts an evaluation.
     pub fn new(
         names: &'v [String],
         resolve: &'r dyn Fn(&str) -> Option<Outcome<'v>>,
@@ -99,7 +99,8 @@ impl<'v, 'r> Evaluator<'v, 'r> {
         if self.cost > self.limit { Err(Fault::Budget) } else { Ok(()) }
     }
 
-    /// A name costs nothing where it is only the choice of a condition or the key of a subscript.
+    /// Refunds the cost of an identifier that is only a branch of a conditional or an index key, as the reference does not charge
+    /// it.
     fn refund(&mut self, node: &Node) {
         if node.is_attribute() {
             self.cost = self.cost.saturating_sub(cost::NAME);
@@ -137,7 +138,7 @@ impl<'v, 'r> Evaluator<'v, 'r> {
     fn select(&mut self, operand: &'v Node, field: &str) -> Outcome<'v> {
         let operand = self.eval(operand)?;
         self.charge(cost::NAME)?;
-        // A field of what may not be there may not be there.
+        // Selecting a field of an optional gives an optional.
         if let Val::Optional(inner) = operand {
             return optional_field(inner.as_deref(), field);
         }
@@ -166,7 +167,7 @@ impl<'v, 'r> Evaluator<'v, 'r> {
         }
     }
 
-    /// "And" and "or" take their sides in any order: an error on one does not matter if the other decides.
+    /// `&&` and `||` are commutative: an error of one operand does not matter if the other decides.
     fn logical(&mut self, left: &'v Node, right: &'v Node, decides: bool) -> Outcome<'v> {
         let left = truth(self.eval(left))?;
         if left == Ok(decides) {
@@ -216,7 +217,7 @@ impl<'v, 'r> Evaluator<'v, 'r> {
             args.push(self.eval(arg)?);
         }
         match (&*call.name, call.args.get(1)) {
-            // Membership in what is known is looked up.
+            // Membership in a constant list is a lookup.
             ("@in", Some(Node::Const(Val::List(_)))) => {}
             ("_[_]", Some(key)) => {
                 self.refund(key);
@@ -292,7 +293,7 @@ impl<'v, 'r> Evaluator<'v, 'r> {
         ConstructedObject::new(name, made).map(|made| Val::Made(Arc::new(made)))
     }
 
-    /// What has been gathered. Taken out of its place, it has no other owner and grows where it is.
+    /// Takes the accumulator out of its slot, so that it has no other owner and grows in place.
     fn gathered(&mut self, place: usize) -> Outcome<'v> {
         self.charge(cost::NAME)?;
         match self.locals.get_mut(place) {
@@ -354,7 +355,7 @@ impl<'v, 'r> Evaluator<'v, 'r> {
         self.eval(&fold.result)
     }
 
-    /// One step; whether there is another.
+    /// One iteration. Answers whether to continue.
     fn step(
         &mut self,
         fold: &'v FoldNode,
@@ -379,14 +380,14 @@ impl<'v, 'r> Evaluator<'v, 'r> {
         if let Err(Fault::Budget) = next {
             return Err(Fault::Budget);
         }
-        // What goes on whatever happens will not get better after an error.
+        // With a constant loop condition, an error would only be repeated.
         let stop = next.is_err() && matches!(fold.condition, Node::Const(_));
         self.set(fold.accu, next);
         Ok(!stop)
     }
 }
 
-/// A truth value, or the error in its place; only the end of the budget ends everything.
+/// A boolean or an error. Exceeding the cost limit ends the evaluation.
 fn truth(outcome: Outcome<'_>) -> Result<Result<bool, Fault>, Fault> {
     match outcome {
         Ok(Val::Bool(truth)) => Ok(Ok(truth)),
@@ -396,7 +397,7 @@ fn truth(outcome: Outcome<'_>) -> Result<Result<bool, Fault>, Fault> {
     }
 }
 
-/// A field of a value: a list fails because it has items instead; whatever else has no fields has not this one either.
+/// Selects a field of a value. Selecting from a list is an error; other values without fields have no such field.
 fn field_of<'v>(value: &Val<'v>, field: &str) -> Result<Option<Outcome<'v>>, Fault> {
     match value {
         Val::Map(map) => Ok(map.field(field)),
@@ -412,7 +413,7 @@ fn optional_field<'v>(value: Option<&Val<'v>>, field: &str) -> Outcome<'v> {
         None => None,
     };
     Ok(match found {
-        // What is optional already is not wrapped again.
+        // An optional is not wrapped again.
         Some(optional @ Val::Optional(_)) => optional,
         Some(value) => value.some(),
         None => Val::Optional(None),

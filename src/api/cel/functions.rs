@@ -1,4 +1,4 @@
-//! The functions that expressions may call: their names, what they take and what they answer.
+//! Function declarations: names, overloads and signatures.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,56 +6,56 @@ use std::sync::Arc;
 use super::library;
 use super::types::Type;
 
-/// One way to call a function.
+/// An overload.
 #[derive(Debug)]
 pub struct Overload {
-    /// Its name among all overloads.
+    /// The overload ID.
     pub id: String,
-    /// Whether its first argument stands before a dot.
+    /// Whether it is a member function, whose receiver is the first argument.
     pub is_member: bool,
-    /// What it takes.
+    /// The parameter types.
     pub takes: Vec<Type>,
-    /// What it answers.
+    /// The result type.
     pub answers: Type,
 }
 
-/// A set of functions that come together.
+/// A function library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Library {
-    /// Operators, conversions, sizes, texts, times.
+    /// The standard library of CEL.
     Standard,
-    /// What may not be there.
+    /// Optional values.
     Optionals,
-    /// More on texts.
+    /// String functions.
     Strings,
-    /// More on lists.
+    /// List functions.
     Lists,
-    /// Parts of texts that match a pattern.
+    /// `find` and `findAll`.
     Regex,
     /// URLs.
     Urls,
-    /// Amounts of resources.
+    /// Quantities.
     Quantity,
-    /// Lists as sets.
+    /// Set operations on lists.
     Sets,
-    /// Addresses.
+    /// IP addresses.
     Ip,
-    /// Ranges of addresses.
+    /// CIDRs.
     Cidr,
-    /// Named forms of texts.
+    /// Named string formats.
     Format,
-    /// Folds that see keys and values.
+    /// Comprehensions with two variables.
     TwoVariables,
-    /// Versions of software.
+    /// Semantic versions.
     Semver,
-    /// The paths of a JSON Patch.
+    /// Escaping for JSON Patch paths.
     JsonPatch,
-    /// Whether somebody may do something. Who answers is a value of the caller's.
+    /// Authorization checks. The caller provides the values and their functions.
     Authorizer,
 }
 
 impl Library {
-    /// What new expressions may use: what release 1.32 knew, because they must be understood by it.
+    /// The libraries of new expressions: those of release 1.32, so that a rollback by one release understands them.
     pub const NEW: [Library; 13] = [
         Library::Standard,
         Library::Optionals,
@@ -73,7 +73,7 @@ impl Library {
     ];
 }
 
-/// Functions by their names.
+/// Overloads by function name.
 #[derive(Debug)]
 pub struct Functions(BTreeMap<String, Vec<Overload>>);
 
@@ -102,14 +102,14 @@ impl Functions {
         self.0.get(name.strip_prefix('.').unwrap_or(name)).map(Vec::as_slice)
     }
 
-    /// How many overloads there are.
+    /// The number of overloads.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.0.values().map(Vec::len).sum()
     }
 }
 
-/// Reads `string.(int, A) -> list(A)`.
+/// Parses a signature such as `string.(int, A) -> list(A)`.
 fn overload(id: &str, signature: &str) -> Option<Overload> {
     let (takes, answers) = signature.split_once(" -> ")?;
     let takes = takes.strip_suffix(')')?;
@@ -123,7 +123,7 @@ fn overload(id: &str, signature: &str) -> Option<Overload> {
     Some(Overload { id: id.to_owned(), is_member, takes, answers: kind(answers)? })
 }
 
-/// The parts between commas, those within parentheses apart.
+/// Splits at commas outside parentheses.
 fn split(list: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0usize, 0);
     for (at, c) in list.char_indices() {
@@ -144,7 +144,7 @@ fn split(list: &str) -> Vec<&str> {
     parts
 }
 
-/// Types that are known by their names, and how tables write them.
+/// Opaque types, and their names in the tables.
 pub const NAMED: [(&str, &str); 11] = [
     ("url", "kubernetes.URL"),
     ("quantity", "kubernetes.Quantity"),
@@ -190,7 +190,7 @@ fn kind(text: &str) -> Option<Type> {
     })
 }
 
-/// The type that a name means where a value is wanted, such as `int` in `type(x) == int`.
+/// The type that an identifier denotes as a value, such as `int` in `type(x) == int`.
 pub fn type_named(name: &str) -> Option<Type> {
     Some(Type::of(match name.strip_prefix('.').unwrap_or(name) {
         "null_type" => Type::Null,

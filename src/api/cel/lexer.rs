@@ -1,15 +1,15 @@
-//! From the text of an expression to its words.
+//! The lexer.
 
 use super::source::{Issues, Source};
 
-/// What a word is.
+/// The kind of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenKind {
-    /// A sign or a word that the language keeps for itself: `+`, `in`, `true`.
+    /// An operator, delimiter or keyword: `+`, `in`, `true`.
     Sign(&'static str),
-    /// A name.
+    /// An identifier.
     Name(String),
-    /// A name in backquotes.
+    /// An identifier in backquotes.
     EscapedName,
     /// `12`, `0xff`.
     Int(String),
@@ -17,34 +17,34 @@ pub enum TokenKind {
     Uint(String),
     /// `1.5`, `1e9`.
     Float(String),
-    /// Text, with its quotes and what stands before them.
+    /// A string literal with its quotes and prefix.
     String(String),
-    /// The same of bytes, without the letter before it.
+    /// A bytes literal with its quotes, without the prefix `b`.
     Bytes(String),
-    /// The end.
+    /// The end of the text.
     End,
 }
 
-/// A word and where it stands.
+/// A token and its position.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// The word.
+    /// Its kind.
     pub word: TokenKind,
-    /// Where it begins.
+    /// The position of its first character.
     pub start: usize,
-    /// Where it ends.
+    /// The position after its last character.
     pub end: usize,
 }
 
-/// All signs; a longer one before each that begins like it.
+/// Operators and delimiters; longer ones before their prefixes.
 const SIGNS: [&str; 24] = [
     "==", "!=", "<=", ">=", "&&", "||", "<", ">", "[", "]", "{", "}", "(", ")", ".", ",", "-", "!", "?", ":",
     "+", "*", "/", "%",
 ];
-/// The words that are no names.
+/// The keywords.
 const KEPT: [&str; 4] = ["in", "true", "false", "null"];
 
-/// Reads all words. What is none is told and passed over.
+/// Tokenizes a text. Invalid characters are reported and skipped.
 pub fn tokenize(source: &Source, issues: &mut Issues) -> Vec<Token> {
     let mut words = Vec::new();
     let mut at = 0;
@@ -60,7 +60,7 @@ pub fn tokenize(source: &Source, issues: &mut Issues) -> Vec<Token> {
                 at = end;
             }
             Err(stop) => {
-                // The letter that fits nowhere is shown and passed over, too.
+                // The offending character is reported and skipped, too.
                 let text = source.text(at, stop + 1);
                 issues.add(at, format!("Syntax error: token recognition error at: '{}'", shown(&text)));
                 at = stop + 1;
@@ -75,7 +75,7 @@ fn shown(text: &str) -> String {
     text.replace('\n', "\\n").replace('\t', "\\t").replace('\r', "\\r")
 }
 
-/// The place behind spaces and comments.
+/// Skips whitespace and comments.
 fn blank(source: &Source, mut at: usize) -> usize {
     loop {
         match source.at(at) {
@@ -90,7 +90,7 @@ fn blank(source: &Source, mut at: usize) -> usize {
     }
 }
 
-/// The word at a place and where it ends, or the place where it stopped to be one.
+/// The token at a position and its end, or the position of the error.
 fn word(source: &Source, at: usize) -> Result<(TokenKind, usize), usize> {
     let Some(first) = source.at(at) else { return Err(at) };
     let second = source.at(at + 1);
@@ -104,7 +104,7 @@ fn word(source: &Source, at: usize) -> Result<(TokenKind, usize), usize> {
         _ => {}
     }
     if first.is_ascii_alphabetic() || first == '_' {
-        // A quote that never ends makes a name of the letters before it.
+        // Without a closing quote the prefix is an identifier.
         if let Some(found) = prefixed(source, at) {
             return Ok(found);
         }
@@ -121,13 +121,13 @@ fn word(source: &Source, at: usize) -> Result<(TokenKind, usize), usize> {
     let fits = |sign: &&&str| sign.chars().enumerate().all(|(index, c)| source.at(at + index) == Some(c));
     match SIGNS.iter().find(fits) {
         Some(sign) => Ok((TokenKind::Sign(sign), at + sign.len())),
-        // Half a sign fails at its second letter.
+        // An incomplete operator fails at its second character.
         None if matches!(first, '=' | '&' | '|') => Err(at + 1),
         None => Err(at),
     }
 }
 
-/// Text or bytes with letters before the quote.
+/// A string or bytes literal with a prefix.
 fn prefixed(source: &Source, at: usize) -> Option<(TokenKind, usize)> {
     let letter = |index: usize| source.at(at + index).map(|c| c.to_ascii_lowercase());
     let is_quote = |index: usize| matches!(source.at(at + index), Some('"' | '\''));
@@ -145,7 +145,7 @@ fn prefixed(source: &Source, at: usize) -> Option<(TokenKind, usize)> {
     })
 }
 
-/// Where the text ends whose quote stands at `open`.
+/// The end of the literal whose quote is at `open`.
 fn quoted(source: &Source, start: usize, open: usize, is_raw: bool) -> Result<usize, usize> {
     let Some(quote) = source.at(open) else { return Err(start) };
     let triple = |at: usize| (0..3).all(|index| source.at(at + index) == Some(quote));
@@ -154,7 +154,7 @@ fn quoted(source: &Source, start: usize, open: usize, is_raw: bool) -> Result<us
     loop {
         match source.at(at) {
             None => {
-                // Three quotes that never close are an empty text and another one.
+                // Unclosed triple quotes are an empty string and the start of another.
                 return if is_long { Ok(open + 2) } else { Err(at) };
             }
             Some(c) if c == quote && !is_long => return Ok(at + 1),
@@ -166,7 +166,7 @@ fn quoted(source: &Source, start: usize, open: usize, is_raw: bool) -> Result<us
     }
 }
 
-/// Where an escape ends.
+/// The end of an escape sequence.
 fn escape(source: &Source, at: usize) -> Result<usize, usize> {
     let digits = |count: usize, fits: fn(char) -> bool| {
         for index in 0..count {
@@ -238,7 +238,7 @@ fn number(source: &Source, at: usize) -> (TokenKind, usize) {
 }
 
 impl Token {
-    /// The word as messages show it.
+    /// The token as messages show it.
     pub fn shown(&self, source: &Source) -> String {
         match self.word {
             TokenKind::End => "<EOF>".to_owned(),
@@ -246,7 +246,7 @@ impl Token {
         }
     }
 
-    /// Whether an expression may begin with it.
+    /// Whether an expression may start with it.
     pub fn begins(&self) -> bool {
         match self.word {
             TokenKind::Sign(sign) => {
@@ -257,7 +257,7 @@ impl Token {
         }
     }
 
-    /// Whether it is this sign.
+    /// Whether it is this operator, delimiter or keyword.
     pub fn is(&self, sign: &str) -> bool {
         matches!(self.word, TokenKind::Sign(own) if own == sign)
     }

@@ -1,4 +1,4 @@
-//! The functions that expressions call: the table of them, and what each does.
+//! The implementations of functions.
 
 mod convert;
 mod declared;
@@ -22,10 +22,10 @@ pub use operators::insert;
 use super::eval::CallContext;
 use super::value::{Outcome, Val};
 
-/// What a function does: it is told its name, because some differ in little else.
+/// An implementation. It gets the function's name, because related functions share one implementation.
 pub type FunctionImpl = for<'v> fn(&str, &[Val<'v>], &mut CallContext) -> Outcome<'v>;
 
-/// What the function of a name does. All overloads are one function, which looks at what it is given.
+/// The implementation of a function. All overloads share it, and it dispatches on its arguments.
 pub fn run(name: &str) -> Option<FunctionImpl> {
     Some(match name.strip_prefix('.').unwrap_or(name) {
         "!_" | "-_" => operators::unary,
@@ -76,7 +76,7 @@ pub fn run(name: &str) -> Option<FunctionImpl> {
         | "isCIDR" => network::run,
         "validate" | "format.named" => named_format::run,
         name if name.starts_with("format.") => named_format::run,
-        // Values of the caller's answer these themselves.
+        // Implemented by the values of the caller.
         "path" | "group" | "serviceAccount" | "resource" | "subresource" | "namespace" | "name"
         | "fieldSelector" | "labelSelector" | "check" | "errored" | "error" | "allowed" | "reason" => {
             no_overload

@@ -1,4 +1,4 @@
-//! What is wrong with literals though their types fit: texts that are no times, patterns that are none, items of several types.
+//! Checks the values of literals after type checking: timestamps, durations, regular expressions, and lists of mixed types.
 
 use super::ast::{Expr, Kind, Literal};
 use super::checker::Checked;
@@ -35,7 +35,7 @@ impl Walk<'_> {
         }
     }
 
-    /// `mixed` says that lists may have items of several types here: they are what a format gets.
+    /// `mixed`: lists may have mixed types here, because they are the arguments of `format`.
     fn walk(&mut self, expr: &Expr, mixed: bool) {
         let mut mixed = mixed;
         match &expr.kind {
@@ -70,7 +70,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a type is the one that was there before.
+    /// Whether a type equals the previous one. Reports it otherwise.
     fn same(&mut self, id: usize, before: &mut Option<Type>, kind: Type) -> bool {
         let Some(wanted) = before.as_ref() else {
             *before = Some(kind);

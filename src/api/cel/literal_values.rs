@@ -1,8 +1,8 @@
-//! What literals mean: numbers, and texts with their quotes and escapes.
+//! The values of literals: numbers, and strings with quotes and escapes.
 
 use super::ast::Literal;
 
-/// A whole number, with its sign.
+/// An integer literal.
 pub fn int(text: &str, negative: bool) -> Result<Literal, String> {
     let sign = if negative { "-" } else { "" };
     let number = match text.strip_prefix("0x") {
@@ -12,7 +12,7 @@ pub fn int(text: &str, negative: bool) -> Result<Literal, String> {
     number.map(Literal::Int).map_err(|_| "invalid int literal".to_owned())
 }
 
-/// A whole number that has no sign.
+/// An unsigned integer literal.
 pub fn uint(text: &str) -> Result<Literal, String> {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -21,7 +21,7 @@ pub fn uint(text: &str) -> Result<Literal, String> {
     number.map(Literal::Uint).map_err(|_| "invalid uint literal".to_owned())
 }
 
-/// A number with a fraction or an exponent.
+/// A double literal.
 pub fn double(text: &str, negative: bool) -> Result<Literal, String> {
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() => Ok(Literal::Double(if negative { -number } else { number })),
@@ -29,13 +29,13 @@ pub fn double(text: &str, negative: bool) -> Result<Literal, String> {
     }
 }
 
-/// Text as it is meant.
+/// A string literal.
 pub fn text(quoted: &str) -> Result<Literal, String> {
     let bytes = unescaped(quoted, false)?;
     String::from_utf8(bytes).map(Literal::String).map_err(|_| UNABLE.to_owned())
 }
 
-/// Bytes as they are meant.
+/// A bytes literal.
 pub fn bytes(quoted: &str) -> Result<Literal, String> {
     unescaped(quoted, true).map(Literal::Bytes)
 }
@@ -43,7 +43,7 @@ pub fn bytes(quoted: &str) -> Result<Literal, String> {
 const UNABLE: &str = "unable to unescape string";
 
 fn unescaped(quoted: &str, is_bytes: bool) -> Result<Vec<u8>, String> {
-    // Lines end alike, whoever wrote them.
+    // Line endings are normalized.
     let text = quoted.replace("\r\n", "\n").replace('\r', "\n");
     let (text, is_raw) = match text.strip_prefix(['r', 'R']) {
         Some(rest) => (rest, true),

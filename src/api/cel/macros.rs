@@ -1,14 +1,14 @@
-//! The macros: calls that stand for larger expressions.
+//! Macro expansion.
 
 use super::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
 use super::parser::{ParseAborted, Parser};
 
 type Read<T> = Result<T, ParseAborted>;
 
-/// The function that puts an entry into a map that a fold gathers.
+/// Inserts an entry into the map of a comprehension.
 pub const MAP_INSERT: &str = "cel.@mapInsert";
 
-/// A call without a target.
+/// Expands a global call.
 pub fn global(parser: &mut Parser<'_>, place: usize, function: &str, mut args: Vec<Expr>) -> Read<Expr> {
     if function == "has" && args.len() == 1 {
         let Some(arg) = args.pop() else { return Err(ParseAborted) };
@@ -25,7 +25,7 @@ pub fn global(parser: &mut Parser<'_>, place: usize, function: &str, mut args: V
     parser.made(place, Kind::Call { function: function.to_owned(), target: None, args })
 }
 
-/// A call of something that stands before a dot.
+/// Expands a member call.
 pub fn member(
     parser: &mut Parser<'_>,
     place: usize,
@@ -53,11 +53,11 @@ fn is_named(expr: &Expr, name: &str) -> bool {
 
 struct Make<'m, 's> {
     parser: &'m mut Parser<'s>,
-    /// Where the macro stands: all that it becomes stands there, too.
+    /// The position of the macro, which its expansion gets.
     place: usize,
 }
 
-/// The names of what a fold sees.
+/// The iteration variables of a comprehension.
 type Names = (String, Option<String>);
 
 impl Make<'_, '_> {
@@ -87,7 +87,7 @@ impl Make<'_, '_> {
         self.parser.issue(place, message.to_owned())
     }
 
-    /// The names that the first arguments are, or what the macro becomes if they are none.
+    /// The iteration variables from the first arguments, or the error node if they are no identifiers.
     fn names(&mut self, args: &[Expr], count: usize, why: &str) -> Result<Names, Expr> {
         let mut names = Vec::new();
         for arg in args.iter().take(count) {
@@ -145,14 +145,14 @@ impl Make<'_, '_> {
         self.fold(target, names, parts)
     }
 
-    /// A step that is only taken if a condition holds.
+    /// A conditional step.
     fn if_only(&mut self, condition: Option<Expr>, step: Expr) -> Read<Expr> {
         let Some(condition) = condition else { return Ok(step) };
         let before = self.ident(ACCUMULATOR)?;
         self.call("_?_:_", vec![condition, step, before])
     }
 
-    /// A list of what an expression makes of each item.
+    /// `map`.
     fn listed(&mut self, target: Expr, mut args: Vec<Expr>, vars: usize) -> Read<Expr> {
         let names = match self.names(&args, vars, "argument is not an identifier") {
             Ok(names) => names,
@@ -204,7 +204,7 @@ impl Make<'_, '_> {
         self.fold(target, names, [init, go_on, step, result])
     }
 
-    /// An expression that knows the value of another by a name.
+    /// `cel.bind`.
     fn bound(&mut self, mut args: Vec<Expr>) -> Read<Expr> {
         let (Some(result), Some(value), Some(name)) = (args.pop(), args.pop(), args.pop()) else {
             return Err(ParseAborted);
@@ -215,7 +215,7 @@ impl Make<'_, '_> {
         }
     }
 
-    /// A fold over nothing gives a value a name.
+    /// `cel.bind` is a comprehension over an empty list.
     fn with_name(&mut self, accu: String, init: Expr, result: Expr) -> Read<Expr> {
         let range = self.made(Kind::List { items: Vec::new() })?;
         let condition = self.literal(Literal::Bool(false))?;
@@ -224,7 +224,7 @@ impl Make<'_, '_> {
         self.made(Kind::Fold(Box::new(Fold { range, var, var2: None, accu, init, condition, step, result })))
     }
 
-    /// What an optional value becomes if there is one.
+    /// `optMap` and `optFlatMap`.
     fn optional(&mut self, function: &str, target: Expr, mut args: Vec<Expr>) -> Read<Expr> {
         let Some(value) = args.pop() else { return Err(ParseAborted) };
         let Some(name) = args.pop() else { return Err(ParseAborted) };

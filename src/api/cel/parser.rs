@@ -1,4 +1,4 @@
-//! From words to an expression.
+//! The parser.
 
 mod aggregates;
 mod copy;
@@ -11,15 +11,15 @@ use super::reserved_words;
 use super::source::{Issues, Source};
 use crate::api::limits::{CEL_CHARS, CEL_DEPTH, CEL_HEIGHT};
 
-/// An expression that was read.
+/// The result of parsing.
 pub struct Parsed {
-    /// The expression.
+    /// The root of the tree.
     pub root: Expr,
-    /// Where each of its parts stands, by their numbers.
+    /// The source position of each node, by ID.
     pub places: Vec<usize>,
 }
 
-/// Reads an expression. `binds`: it may give values names.
+/// Parses an expression. `binds` enables `cel.bind`.
 pub fn parse(source: &Source, binds: bool, issues: &mut Issues) -> Option<Parsed> {
     if source.len() > CEL_CHARS {
         let size = source.len();
@@ -35,7 +35,7 @@ pub fn parse(source: &Source, binds: bool, issues: &mut Issues) -> Option<Parsed
     issues.is_empty().then_some(Parsed { root, places })
 }
 
-/// Reading has stopped, and why has been told.
+/// Parsing was aborted, and the error is reported.
 pub struct ParseAborted;
 
 type Read<T> = Result<T, ParseAborted>;
@@ -47,13 +47,13 @@ pub struct Parser<'s> {
     binds: bool,
     issues: &'s mut Issues,
     places: Vec<usize>,
-    /// How deep the expressions go that are made, by their numbers.
+    /// The height of each node, by ID.
     heights: Vec<usize>,
-    /// How deep reading is.
+    /// The current recursion depth.
     depth: usize,
 }
 
-/// What an expression may begin with, as messages name it, with what else may stand in its place.
+/// The tokens that may start an expression, as messages list them, with the alternatives that are listed with each.
 const BEGINS: [(&str, &str); 20] = [
     ("'['", "*"),
     ("']'", "]"),
@@ -77,7 +77,7 @@ const BEGINS: [(&str, &str); 20] = [
     ("IDENTIFIER", "*"),
 ];
 
-/// What an expression may begin with, and the signs that could stand in its place.
+/// The list of tokens that may start an expression, for messages.
 fn beginnings(others: &str) -> String {
     let fits = BEGINS.iter().filter(|(_, sign)| *sign == "*" || others.contains(sign));
     fits.map(|(name, _)| *name).collect::<Vec<&str>>().join(", ")
@@ -88,7 +88,7 @@ fn is_among(token: &Token, signs: &str) -> bool {
 }
 
 impl<'s> Parser<'s> {
-    /// Whether values may be given names.
+    /// Whether `cel.bind` is enabled.
     pub fn binds(&self) -> bool {
         self.binds
     }
@@ -107,7 +107,7 @@ impl<'s> Parser<'s> {
     }
 
     fn token(&self) -> &Token {
-        // The end is never passed.
+        // The last token is the end.
         &self.tokens[self.at.min(self.tokens.len() - 1)]
     }
 
@@ -117,20 +117,20 @@ impl<'s> Parser<'s> {
         token
     }
 
-    /// Takes a sign if it comes next, and says where it stood.
+    /// Consumes this token if it is next, and returns its position.
     fn sign(&mut self, sign: &str) -> Option<usize> {
         self.token().is(sign).then(|| self.take().start)
     }
 
-    /// Tells of a word that does not fit, and stops.
+    /// Reports an unexpected token and aborts.
     fn wrong<T>(&mut self, message: &str) -> Read<T> {
         let place = self.token().start;
         self.issues.add(place, format!("Syntax error: {message}"));
         Err(ParseAborted)
     }
 
-    /// A word that cannot begin an expression. `others` are the signs that could stand here as well. Where it is one too many
-    /// reading goes on behind it; before an operator stands an expression that is broken.
+    /// Reports a token that cannot start an expression. `others` are the other expected tokens. If it is superfluous, parsing
+    /// continues after it; before an operator it stands for a broken expression.
     fn unexpected(&mut self, others: &str) -> Read<Option<Expr>> {
         let names = beginnings(others);
         let (place, shown) = (self.token().start, self.token().shown(self.source));
@@ -147,7 +147,7 @@ impl<'s> Parser<'s> {
         Ok(None)
     }
 
-    /// A sign that must come next. `ends` says whether the expression may end behind it.
+    /// Expects a token. `ends`: the expression may end after it.
     fn expect(&mut self, sign: &str, ends: bool) -> Read<usize> {
         if let Some(place) = self.sign(sign) {
             return Ok(place);
@@ -167,20 +167,20 @@ impl<'s> Parser<'s> {
         })
     }
 
-    /// Tells of a sign that is missing, and goes on as if it were there.
+    /// Reports a missing token and continues as if it were there.
     fn missing(&mut self, sign: &str, before: &str) -> usize {
         let place = self.token().start;
         self.issues.add(place, format!("Syntax error: missing '{sign}' at '{before}'"));
         place
     }
 
-    /// Says that the expression is wrong in a way that does not stop reading.
+    /// Reports an error and continues.
     pub fn issue(&mut self, place: usize, message: String) -> Expr {
         self.issues.add(place, message);
         self.made(place, Kind::Broken).unwrap_or(Expr { id: 0, kind: Kind::Broken })
     }
 
-    /// A part of the expression with a number of its own.
+    /// A new node with its own ID.
     pub fn made(&mut self, place: usize, kind: Kind) -> Read<Expr> {
         let expr = Expr { id: self.places.len(), kind };
         let below = expr.parts().iter().filter_map(|part| self.heights.get(part.id)).max().copied();
@@ -194,7 +194,7 @@ impl<'s> Parser<'s> {
         Ok(expr)
     }
 
-    /// Where a part of the expression stands.
+    /// The source position of a node.
     pub fn place(&self, expr: &Expr) -> usize {
         self.places.get(expr.id).copied().unwrap_or(0)
     }
@@ -203,7 +203,7 @@ impl<'s> Parser<'s> {
         self.made(place, Kind::Call { function: function.to_owned(), target: None, args })
     }
 
-    /// A whole expression. `others` are the signs that could stand instead of it.
+    /// Parses an expression. `others` are the other expected tokens.
     fn expr(&mut self, others: &str) -> Read<Expr> {
         self.depth += 1;
         if self.depth > CEL_DEPTH {
@@ -242,7 +242,7 @@ impl<'s> Parser<'s> {
         })
     }
 
-    /// Operators that bind at least as strongly as `level`.
+    /// Parses operators of at least this precedence.
     fn binary(&mut self, level: usize, others: &str) -> Read<Expr> {
         let mut left = self.member(others)?;
         while let Some((own, sign, function)) = self.operator().filter(|(own, ..)| *own >= level) {
@@ -252,7 +252,7 @@ impl<'s> Parser<'s> {
                 left = self.call(place, function, vec![left, right])?;
                 continue;
             }
-            // Long rows of "and" and "or" become a balanced tree, whose depth nobody has to fear.
+            // Chains of `&&` and `||` become a balanced tree of small depth.
             let (mut terms, mut places) = (vec![left], Vec::new());
             while let Some(place) = self.sign(sign) {
                 places.push(place);
@@ -290,11 +290,11 @@ impl<'s> Parser<'s> {
         terms.get_mut(at).and_then(Option::take).ok_or(ParseAborted)
     }
 
-    /// Something with signs before it, and fields, calls and subscripts behind it.
+    /// Parses unary operators, and postfix selections, calls and indexes.
     fn member(&mut self, others: &str) -> Read<Expr> {
         let place = self.token().start;
         for (sign, function) in [("!", "!_"), ("-", "-_")] {
-            // The sign of a number belongs to it.
+            // A minus before a number is part of the literal.
             let is_number = |token: Option<&Token>| {
                 matches!(token.map(|token| &token.word), Some(TokenKind::Int(_) | TokenKind::Float(_)))
             };
@@ -317,7 +317,7 @@ impl<'s> Parser<'s> {
         self.tail(others)
     }
 
-    /// Tells of a word behind a sign that could be that of a number or of anything else.
+    /// Reports an unexpected token after a minus, with the parser message for an undecided alternative.
     fn no_alternative(&mut self, from: usize) {
         let (at, is_end) = (self.token().start, self.token().word == TokenKind::End);
         let word = if is_end { String::new() } else { self.token().shown(self.source) };
@@ -373,7 +373,7 @@ impl<'s> Parser<'s> {
         self.made(place, Kind::Select { operand: Box::new(operand), field, test: false })
     }
 
-    /// What stands between parentheses, the second of which is read as well.
+    /// Parses arguments and the closing parenthesis.
     fn arguments(&mut self) -> Read<Vec<Expr>> {
         let mut args = Vec::new();
         if self.sign(")").is_some() {
@@ -389,7 +389,7 @@ impl<'s> Parser<'s> {
     }
 
     fn primary(&mut self, others: &str) -> Read<Expr> {
-        // In a loop, because a text can have a hundred thousand signs too many in a row, and the stack has no room for as many calls.
+        // A loop instead of recursion, because a text can have a hundred thousand superfluous tokens in a row.
         loop {
             if let Some(expr) = self.begun(others)? {
                 return Ok(expr);
@@ -397,7 +397,7 @@ impl<'s> Parser<'s> {
         }
     }
 
-    /// What the next word begins; nothing if that was one too many and was passed over.
+    /// Parses the next primary expression; `None` if a superfluous token was skipped.
     fn begun(&mut self, others: &str) -> Read<Option<Expr>> {
         let token = self.token().clone();
         let literal = match &token.word {
@@ -431,7 +431,7 @@ impl<'s> Parser<'s> {
         self.literal(token.start, literal).map(Some)
     }
 
-    /// A negative number; nothing if the sign was one too many.
+    /// Parses a negative number; `None` if the minus was superfluous.
     fn negative(&mut self, others: &str) -> Read<Option<Expr>> {
         let start = self.token().start;
         let literal = match self.tokens.get(self.at + 1).map(|number| &number.word) {
@@ -450,7 +450,7 @@ impl<'s> Parser<'s> {
         }
     }
 
-    /// A name, a call, or an object of a named type.
+    /// Parses an identifier, a call, or an object construction.
     fn named(&mut self) -> Read<Expr> {
         let start = self.token().start;
         let dot = if self.sign(".").is_some() { "." } else { "" };

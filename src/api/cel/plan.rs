@@ -1,4 +1,4 @@
-//! From a checked expression to what is evaluated.
+//! The planner: turns a checked expression into a tree of evaluation steps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,70 +16,70 @@ use super::types::Type;
 use super::value::{Map, Text, Val};
 use crate::api::custom::pattern::Patterns;
 
-/// One step of an evaluation.
+/// A node of the plan.
 #[derive(Debug)]
 pub enum Node {
-    /// A value that is there already.
+    /// A constant.
     Const(Val<'static>),
-    /// A variable, by its place among those of the program.
+    /// A variable, by its index in the program.
     Variable(usize),
-    /// What a fold has named, by its place.
+    /// A variable of a comprehension, by its slot.
     Local(usize),
-    /// A field.
+    /// A field selection.
     Select(Box<Node>, String),
-    /// Whether there is a field.
+    /// A presence test.
     Has(Box<Node>, String),
-    /// A field that may not be there.
+    /// An optional selection (`.?field`).
     OptionalSelect(Box<Node>, String),
-    /// Both.
+    /// `&&`.
     And(Box<(Node, Node)>),
-    /// One of both.
+    /// `||`.
     Or(Box<(Node, Node)>),
-    /// The second or the third.
+    /// The conditional operator.
     If(Box<(Node, Node, Node)>),
-    /// Anything but a plain false.
+    /// `@not_strictly_false`: true for anything but `false`, including errors.
     NotFalse(Box<Node>),
-    /// The value of an optional, or of something else.
+    /// `orValue` and `or`.
     OrElse(Box<(Node, Node)>, Unwrap),
-    /// A function.
+    /// A function call.
     Call(Call),
     /// A list.
     List(Vec<(Node, bool)>),
     /// A map.
     Map(Vec<(Node, Node, bool)>),
-    /// An object of a type that expressions make: its fields, and whether each is there only if it has a value.
+    /// An object construction: its type and fields, each with a flag for optional ones.
     Object(Arc<str>, Vec<(Arc<str>, Node, bool)>),
-    /// A fold.
+    /// A comprehension.
     Fold(Box<FoldNode>),
-    /// What a fold has gathered, with one more item.
+    /// Appends an item to the accumulator in this slot.
     Append(usize, Box<Node>),
-    /// The same of a map: a key and its value, or another map.
+    /// Inserts an entry, or all entries of a map, into the accumulator in this slot.
     Insert(usize, Vec<Node>),
 }
 
-/// Whether an optional is taken out.
+/// Whether an optional is unwrapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwrap {
-    /// It is.
+    /// `orValue`: unwrapped.
     Yes,
-    /// It stays one.
+    /// `or`: stays optional.
     No,
 }
 
-/// The call of a function.
+/// A function call.
 pub struct Call {
     /// Its name.
     pub name: Arc<str>,
-    /// What it does.
+    /// The implementation.
     pub run: FunctionImpl,
-    /// What it is given.
+    /// The arguments.
     pub args: Vec<Node>,
-    /// The pattern that it is given, if that is known.
+    /// The compiled regular expression, if the pattern is constant.
     pub pattern: Option<Regex>,
 }
 
 impl Node {
-    /// Whether it is a name, or a part of what a name stands for.
+    /// Whether it is an attribute: a variable, or a selection from one.
     pub fn is_attribute(&self) -> bool {
         match self {
             Node::Variable(_) | Node::Local(_) => true,
@@ -96,24 +96,24 @@ impl std::fmt::Debug for Call {
     }
 }
 
-/// A walk.
+/// A comprehension.
 #[derive(Debug)]
 pub struct FoldNode {
-    /// Over what.
+    /// The list or map.
     pub range: Node,
-    /// Where the item or key stands.
+    /// The slot of the first iteration variable.
     pub var: usize,
-    /// Where the value stands.
+    /// The slot of the second iteration variable.
     pub var2: Option<usize>,
-    /// Where the result is gathered.
+    /// The slot of the accumulator.
     pub accu: usize,
-    /// What that is at first.
+    /// The initial value of the accumulator.
     pub init: Node,
-    /// Whether to go on.
+    /// The loop condition.
     pub condition: Node,
-    /// One step.
+    /// The next value of the accumulator.
     pub step: Node,
-    /// The whole.
+    /// The result.
     pub result: Node,
 }
 
@@ -205,7 +205,7 @@ impl Planner<'_> {
             ("@not_strictly_false", 1) => return nodes.pop().map(|inner| Node::NotFalse(Box::new(inner))),
             _ => {}
         }
-        // A conversion of a constant is one itself, if it can be done.
+        // Constant folding of conversions that succeed.
         if let [Node::Const(value)] = nodes.as_slice()
             && CONVERSIONS.contains(&function)
             && let Some(Ok(converted)) = library::run(function)
@@ -222,7 +222,7 @@ impl Planner<'_> {
         Some(Node::Call(Call { name: function.into(), run: library::run(function)?, args: nodes, pattern }))
     }
 
-    /// What gathers a list adds to it in place: copying it for each item would take the square of its length.
+    /// Recognizes an accumulator that grows by concatenation, to append in place: copying it for each item would be quadratic.
     fn append(&mut self, function: &str, args: &[Expr]) -> Option<Option<Node>> {
         let Kind::Ident(name) = &args.first()?.kind else { return None };
         let place = self.scopes.iter().rposition(|own| own == name).filter(|_| name == ACCUMULATOR)?;
@@ -257,7 +257,7 @@ impl Planner<'_> {
 const CONVERSIONS: [&str; 10] =
     ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"];
 
-/// A map of constants is one itself.
+/// Folds a map of constants to a constant.
 fn map(entries: Vec<(Node, Node, bool)>) -> Node {
     let mut made = BTreeMap::new();
     for (key, value, optional) in &entries {
@@ -272,7 +272,7 @@ fn map(entries: Vec<(Node, Node, bool)>) -> Node {
     Node::Const(Val::Map(Map::Made(Arc::new(made))))
 }
 
-/// A list of constants is one itself.
+/// Folds a list of constants to a constant.
 fn list(items: Vec<(Node, bool)>) -> Node {
     if items.iter().any(|(item, optional)| *optional || !matches!(item, Node::Const(_))) {
         return Node::List(items);

@@ -1,9 +1,9 @@
-//! The words of the language.
+//! Keywords and reserved words of CEL.
 
-/// Words that mean something, or stand between others.
+/// Keywords.
 const MEANT: [&str; 4] = ["true", "false", "null", "in"];
 
-/// Words that mean nothing yet: no variable may be called so.
+/// Words that CEL reserves: no identifier may be one.
 pub(super) const RESERVED: [&str; 17] = [
     "as",
     "break",
@@ -24,7 +24,7 @@ pub(super) const RESERVED: [&str; 17] = [
     "while",
 ];
 
-/// Whether a name is a word of the language, so that nothing else can be called so.
+/// Whether a name is a keyword or reserved.
 pub fn is_reserved(name: &str) -> bool {
     MEANT.contains(&name) || RESERVED.contains(&name)
 }

@@ -1,19 +1,19 @@
-//! The text of an expression, and what is said of places in it.
+//! The source text of an expression, and error messages with positions in it.
 
 use std::fmt;
 
 use crate::api::limits::{CEL_ISSUES, CEL_SNIPPET_CHARS};
 
-/// The text of an expression, by characters: places in it are counted so.
+/// The source text by characters, because positions count characters.
 #[derive(Debug, Default)]
 pub struct Source {
     chars: Vec<char>,
-    /// Where each line begins.
+    /// The start of each line.
     lines: Vec<usize>,
 }
 
 impl Source {
-    /// Takes a text apart.
+    /// Indexes the lines of a text.
     pub fn new(text: &str) -> Source {
         let chars: Vec<char> = text.chars().collect();
         let breaks = chars.iter().enumerate().filter(|(_, c)| **c == '\n').map(|(at, _)| at + 1);
@@ -21,22 +21,22 @@ impl Source {
         Source { chars, lines }
     }
 
-    /// How many characters there are.
+    /// The number of characters.
     pub fn len(&self) -> usize {
         self.chars.len()
     }
 
-    /// The character at a place.
+    /// The character at a position.
     pub fn at(&self, place: usize) -> Option<char> {
         self.chars.get(place).copied()
     }
 
-    /// The text between two places.
+    /// The text between two positions.
     pub fn text(&self, from: usize, to: usize) -> String {
         self.chars.get(from..to.min(self.chars.len())).unwrap_or_default().iter().collect()
     }
 
-    /// The line of a place, counted from one, and how far into it the place is.
+    /// The one-based line of a position, and the zero-based column.
     fn position(&self, place: usize) -> (usize, usize) {
         let line = self.lines.partition_point(|begin| *begin <= place);
         (line, place - self.lines.get(line.saturating_sub(1)).copied().unwrap_or(0))
@@ -49,16 +49,16 @@ impl Source {
     }
 }
 
-/// One thing that is wrong with an expression.
+/// A compile error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issue {
-    /// Where; nowhere in particular if the expression as a whole is wrong.
+    /// The position; `None` for an error of the whole expression.
     pub place: Option<usize>,
-    /// What.
+    /// The message.
     pub message: String,
 }
 
-/// All that is wrong with one expression.
+/// The compile errors of an expression.
 #[derive(Debug, Default)]
 pub struct Issues {
     all: Vec<Issue>,
@@ -66,7 +66,7 @@ pub struct Issues {
 }
 
 impl Issues {
-    /// Adds one.
+    /// Adds an error.
     pub fn add(&mut self, place: impl Into<Option<usize>>, message: String) {
         self.count += 1;
         if self.all.len() < CEL_ISSUES {
@@ -74,12 +74,12 @@ impl Issues {
         }
     }
 
-    /// Whether nothing is wrong.
+    /// Whether there are no errors.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// How they are told: each with the line that it is about and a mark below it.
+    /// The errors as text: each with its line of the source, and a marker below it.
     pub fn told(mut self, source: &Source) -> String {
         self.all.sort_by_key(|issue| issue.place);
         let mut told: Vec<String> =
@@ -102,7 +102,7 @@ impl fmt::Display for RenderedIssue<'_> {
             return write!(f, "ERROR: <input>:-1:0: {}", self.issue.message);
         };
         let (line, column) = self.source.position(place);
-        // Of nothing the first column is none, and there is nothing to show.
+        // An empty source has no line to show.
         if self.source.len() == 0 {
             return write!(f, "ERROR: <input>:{line}:0: {}", self.issue.message);
         }
@@ -113,7 +113,7 @@ impl fmt::Display for RenderedIssue<'_> {
         }
         let shown: String = text.iter().map(|c| if *c == '\t' { ' ' } else { *c }).collect();
         write!(f, "\n | {shown}\n | ")?;
-        // Wide letters get wide dots, so that the mark stands below what it means.
+        // Wide characters get wide dots, so that the marker is below the right character.
         for c in text.iter().take(column) {
             f.write_str(if c.is_ascii() { "." } else { "\u{ff0e}" })?;
         }

@@ -1,4 +1,4 @@
-//! Points and lengths of time, as texts and as numbers.
+//! Timestamps and durations: parsing, formatting, arithmetic.
 
 use std::num::IntErrorKind;
 
@@ -8,12 +8,12 @@ use crate::api::field::quoted;
 use crate::api::schema::time;
 use crate::api::time_zone;
 
-/// A point in time.
+/// A timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant {
     /// Seconds since 1970.
     pub seconds: i64,
-    /// Nanoseconds beyond them.
+    /// Nanoseconds within the second.
     pub nanos: u32,
 }
 
@@ -22,10 +22,10 @@ const FIRST_SECOND: i64 = -62_135_596_800;
 const LAST_SECOND: i64 = 253_402_300_799;
 
 impl Instant {
-    /// The beginning of the calendar.
+    /// 0001-01-01T00:00:00Z, Go's zero time.
     pub const ZERO: Instant = Instant { seconds: FIRST_SECOND, nanos: 0 };
 
-    /// The instant of these seconds, if there is a year for it.
+    /// The timestamp at these Unix seconds, if its year is within 1 to 9999.
     pub fn at(seconds: i64, nanos: u32) -> Option<Instant> {
         (FIRST_SECOND..=LAST_SECOND).contains(&seconds).then_some(Instant { seconds, nanos })
     }
@@ -53,20 +53,20 @@ impl Instant {
         text
     }
 
-    /// The instant that is so many nanoseconds later.
+    /// Adds a duration in nanoseconds.
     pub fn plus(self, nanos: i128) -> Option<Instant> {
         let all = i128::from(self.seconds) * SECOND + i128::from(self.nanos) + nanos;
         let seconds = i64::try_from(all.div_euclid(SECOND)).ok()?;
         Instant::at(seconds, u32::try_from(all.rem_euclid(SECOND)).ok()?)
     }
 
-    /// How many nanoseconds lie between an earlier instant and this one.
+    /// The duration since another timestamp, in nanoseconds.
     pub fn since(self, other: Instant) -> Option<i64> {
         let seconds = i128::from(self.seconds) - i128::from(other.seconds);
         i64::try_from(seconds * SECOND + i128::from(self.nanos) - i128::from(other.nanos)).ok()
     }
 
-    /// A part of the date or the time of day, as its function is named, where clocks are so many seconds ahead.
+    /// A component of the date or time, by the name of its CEL function, at this UTC offset in seconds.
     pub fn part(self, function: &str, ahead: i64) -> Option<i64> {
         const DAY: i64 = 86_400;
         let local = self.seconds + ahead;
@@ -88,7 +88,7 @@ impl Instant {
     }
 }
 
-/// How many seconds clocks are ahead at an instant: by an offset such as `-07:30`, or in a zone with this name.
+/// The UTC offset in seconds at a timestamp, from an offset such as `-07:30` or an IANA time zone name.
 pub fn offset(zone: &str, at: Instant) -> Result<i64, String> {
     let Some((hours, minutes)) = zone.split_once(':') else {
         return match zone {
@@ -102,7 +102,7 @@ pub fn offset(zone: &str, at: Instant) -> Result<i64, String> {
     let (hours, minutes) = (whole_number(hours)?, whole_number(minutes)?);
     let hours = hours.wrapping_mul(60);
     let all = if zone.starts_with('-') { hours.wrapping_sub(minutes) } else { hours.wrapping_add(minutes) };
-    // The reference computes in nanoseconds, so an absurd offset becomes another one.
+    // The reference computes in nanoseconds, so an absurd offset wraps around.
     Ok(all.wrapping_mul(60_000_000_000) / 1_000_000_000)
 }
 
@@ -125,7 +125,7 @@ const UNITS: [(&str, i128); 8] = [
     ("h", 3_600 * SECOND),
 ];
 
-/// Reads a length of time such as `1h30m` or `-1.5s`.
+/// Parses a duration such as `1h30m` or `-1.5s`, in nanoseconds.
 pub fn duration(text: &str) -> Result<i64, String> {
     let wrong = || format!("time: invalid duration {}", quoted(text));
     let (sign, mut rest) = match text.strip_prefix('-') {
@@ -164,7 +164,7 @@ pub fn duration(text: &str) -> Result<i64, String> {
     i64::try_from(sign * all).map_err(|_| wrong())
 }
 
-/// The same in the words that schemas take, too: `3 days`, `2 weeks`.
+/// Parses a duration of the schema format `duration`, which also allows `3 days` and `2 weeks`.
 pub fn lenient_duration(text: &str) -> Result<i64, String> {
     duration(text).or_else(|why| {
         let mut all: i128 = 0;
@@ -193,7 +193,7 @@ pub fn lenient_duration(text: &str) -> Result<i64, String> {
     })
 }
 
-/// Writes a length of time in seconds.
+/// Formats a duration in seconds.
 pub fn duration_text(nanos: i64) -> String {
     let (sign, size) = (if nanos < 0 { "-" } else { "" }, i128::from(nanos).abs());
     let (seconds, rest) = (size / SECOND, size % SECOND);
@@ -204,7 +204,7 @@ pub fn duration_text(nanos: i64) -> String {
     format!("{sign}{seconds}.{}s", digits.trim_end_matches('0'))
 }
 
-/// The bytes that a text in base64 stands for.
+/// Decodes base64.
 pub fn base64(text: &str) -> Result<Vec<u8>, String> {
     base64::engine::general_purpose::STANDARD.decode(text).map_err(|why| why.to_string())
 }

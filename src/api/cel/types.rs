@@ -1,4 +1,4 @@
-//! The types of expressions, and what is known of values before there are any.
+//! CEL types, and declared types with their maximum sizes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,49 +9,49 @@ use std::sync::Arc;
 pub enum Type {
     /// `null`.
     Null,
-    /// Truth.
+    /// Boolean.
     Bool,
-    /// Whole numbers.
+    /// 64-bit integer.
     Int,
-    /// Whole numbers without a sign.
+    /// 64-bit unsigned integer.
     Uint,
-    /// Numbers with a fraction.
+    /// Double.
     Double,
-    /// Text.
+    /// String.
     String,
     /// Bytes.
     Bytes,
-    /// A point in time.
+    /// Timestamp.
     Timestamp,
-    /// A length of time.
+    /// Duration.
     Duration,
-    /// Known only when it is there.
+    /// Dynamic: known at run time.
     Dyn,
-    /// What is wrong, and has been told.
+    /// The type of an expression with a reported error.
     Error,
-    /// A type itself, and which.
+    /// The type of a type.
     Type(Option<Arc<Type>>),
     /// A list.
     List(Arc<Type>),
     /// A map.
     Map(Arc<Type>, Arc<Type>),
-    /// A type that is known by its name.
+    /// An abstract type with parameters, such as `optional_type`.
     Opaque(&'static str, Arc<[Type]>),
-    /// An object with fields of their own types.
+    /// An object with declared fields.
     Object(Arc<ObjectType>),
-    /// An object that expressions make, by the name of its type.
+    /// An object that expressions construct, by type name.
     Made(Arc<str>),
-    /// What is yet to be found out.
+    /// A type variable.
     Var(usize),
-    /// What a function leaves open, by its place in the alphabet.
+    /// A type parameter of a signature, by its letter.
     Param(u8),
 }
 
-/// The name of the type of what may not be there.
+/// The name of the optional type.
 pub const OPTIONAL: &str = "optional_type";
 
 impl Type {
-    /// A list of these.
+    /// A list of this type.
     pub fn list(items: Type) -> Type {
         Type::List(Arc::new(items))
     }
@@ -61,7 +61,7 @@ impl Type {
         Type::Map(Arc::new(keys), Arc::new(values))
     }
 
-    /// One of these, or nothing.
+    /// An optional of this type.
     pub fn optional(inner: Type) -> Type {
         Type::Opaque(OPTIONAL, Arc::new([inner]))
     }
@@ -71,12 +71,12 @@ impl Type {
         Type::Type(Some(Arc::new(inner)))
     }
 
-    /// A type without parameters that is known by its name.
+    /// An abstract type without parameters.
     pub fn named(name: &'static str) -> Type {
         Type::Opaque(name, Arc::new([]))
     }
 
-    /// What is inside of an optional.
+    /// The type inside an optional.
     pub fn unwrapped(&self) -> Option<&Type> {
         match self {
             Type::Opaque(OPTIONAL, inner) => inner.first(),
@@ -84,12 +84,12 @@ impl Type {
         }
     }
 
-    /// Whether everything fits it.
+    /// Whether every type is assignable to it.
     pub fn is_dyn_or_error(&self) -> bool {
         matches!(self, Type::Dyn | Type::Error)
     }
 
-    /// Whether its values are one thing each, whose size nobody asks.
+    /// Whether values have a constant size.
     pub fn is_scalar(&self) -> bool {
         match self {
             Type::Bool | Type::Double | Type::Duration | Type::Int | Type::Timestamp | Type::Uint => true,
@@ -97,7 +97,7 @@ impl Type {
         }
     }
 
-    /// The types right inside of this one.
+    /// The type parameters.
     pub fn parameters(&self) -> Vec<&Type> {
         match self {
             Type::Type(inner) => inner.as_deref().into_iter().collect(),
@@ -108,7 +108,7 @@ impl Type {
         }
     }
 
-    /// The name that the type has when an expression asks for it.
+    /// The name of the type as a value (`type(x)`).
     pub fn name(&self) -> String {
         match self {
             Type::Null => "null_type".to_owned(),
@@ -153,17 +153,17 @@ impl fmt::Display for Type {
     }
 }
 
-/// The type of objects that a schema describes. Two of them are the same if they are the same description.
+/// An object type from a schema. Compared by identity.
 #[derive(Debug)]
 pub struct ObjectType {
     /// Its name in messages.
     pub name: String,
-    /// Its fields, by the names that expressions give them.
+    /// Its fields by their escaped names.
     pub fields: BTreeMap<String, Property>,
 }
 
 impl ObjectType {
-    /// The field that an expression calls so. Words of the language may be said plainly where only a field can stand.
+    /// The field of this name. A reserved word needs no escape in a selection.
     pub fn field(&self, name: &str) -> Option<&Property> {
         let escaped =
             || super::reserved_words::is_reserved(name).then(|| self.fields.get(&format!("__{name}__")))?;
@@ -182,70 +182,70 @@ impl PartialEq for ObjectType {
 pub struct Property {
     /// Its name in the object.
     pub name: String,
-    /// What its values are.
+    /// The declared type.
     pub shape: Arc<DeclType>,
 }
 
-/// What is known of a value: its type, how it is read, and how large it can be.
+/// A declared type: how a JSON value is converted to a CEL value, and its size limits. The reference calls this DeclType.
 #[derive(Debug)]
 pub struct DeclType {
-    /// What it is.
+    /// The kind.
     pub form: DeclKind,
-    /// The most items, entries or bytes that it has; 0 for what has none.
+    /// The maximum number of items, entries or bytes; 0 for scalars.
     pub most: u64,
-    /// The fewest bytes that it takes when it is written.
+    /// The minimum serialized size in bytes.
     pub least: u64,
 }
 
-/// How a value is read.
+/// How a JSON value is converted to a CEL value.
 #[derive(Debug)]
 pub enum DeclKind {
-    /// As it is.
+    /// By its JSON type.
     Dyn,
-    /// A truth value.
+    /// A boolean.
     Bool,
-    /// A whole number.
+    /// An integer.
     Int,
-    /// A number.
+    /// A double.
     Double,
-    /// Text.
+    /// String.
     String,
-    /// Bytes that are written in base64.
+    /// Bytes, from base64.
     Bytes,
-    /// A point in time that is written as text.
+    /// A timestamp, from a string.
     Timestamp,
-    /// A day that is written as text.
+    /// A timestamp, from a date string.
     Date,
-    /// A length of time that is written as text.
+    /// A duration, from a string.
     Duration,
-    /// An amount that is written as text.
+    /// A quantity, from a string.
     Quantity,
     /// A list.
     List(Arc<DeclType>, ListKind),
-    /// A map with keys of text.
+    /// A map with string keys.
     Map(Arc<DeclType>),
-    /// An object with fields of its own.
+    /// An object with declared fields.
     Object(Arc<ObjectType>),
 }
 
-/// What makes two lists equal.
+/// How lists are compared and concatenated (`x-kubernetes-list-type`).
 #[derive(Debug, PartialEq, Eq)]
 pub enum ListKind {
-    /// All items in their order.
+    /// Atomic: by order.
     Ordered,
-    /// All items, whatever their order.
+    /// A set.
     Set,
-    /// All items, which are told apart by these fields.
+    /// A map, with these key fields.
     Keyed(Vec<String>),
 }
 
 impl DeclType {
-    /// Of anything.
+    /// A dynamic type.
     pub fn any() -> DeclType {
         DeclType { form: DeclKind::Dyn, most: u64::MAX, least: 1 }
     }
 
-    /// The type of the values.
+    /// The CEL type.
     pub fn kind(&self) -> Type {
         match &self.form {
             DeclKind::Dyn => Type::Dyn,
@@ -263,13 +263,13 @@ impl DeclType {
         }
     }
 
-    /// The most that the value has at the end of a path through the parts of this one; `None` if there is no such part.
+    /// The maximum size of the value at a path below this type; `None` if the path does not exist.
     pub fn most_at<'p>(&self, path: impl IntoIterator<Item = &'p str>) -> Option<u64> {
         let mut place = self;
         for step in path {
             place = match (step, &place.form) {
                 ("@items" | "@values", DeclKind::List(items, _) | DeclKind::Map(items)) => items,
-                // Keys of maps are texts of which nothing is known.
+                // Keys of maps are strings of unknown size.
                 ("@keys", DeclKind::Map(_)) => return Some(0),
                 (name, DeclKind::Object(object)) => &object.field(name)?.shape,
                 _ => return None,

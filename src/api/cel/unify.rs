@@ -1,18 +1,18 @@
-//! Which types fit which others, and what follows for those that are not known yet.
+//! Type unification: assignability, and the substitution of type variables.
 
 use super::types::{OPTIONAL, Type};
 
-/// What has been found out of types that were open.
+/// The substitutions of type variables.
 #[derive(Debug, Default)]
 pub struct Substitutions {
-    /// By the number of the type.
+    /// By the number of the variable.
     found: Vec<Option<Type>>,
-    /// What was known before each change since somebody began to try.
+    /// Previous values since the start of an attempt, to roll back.
     changed: Vec<(usize, Option<Type>)>,
 }
 
 impl Substitutions {
-    /// A type of which nothing is known yet.
+    /// A new type variable.
     pub fn fresh(&mut self) -> Type {
         self.found.push(None);
         Type::Var(self.found.len() - 1)
@@ -28,7 +28,7 @@ impl Substitutions {
         }
     }
 
-    /// Takes back what was learned if it led nowhere.
+    /// Rolls back the substitutions of a failed attempt.
     fn keep_if(&mut self, good: bool) -> bool {
         for (var, before) in self.changed.drain(..).rev().filter(|_| !good) {
             if let Some(place) = self.found.get_mut(var) {
@@ -38,13 +38,13 @@ impl Substitutions {
         good
     }
 
-    /// Whether one type fits another. What follows from that is kept only if it does.
+    /// Whether one type is assignable to another. Substitutions are kept only on success.
     pub fn fits(&mut self, one: &Type, other: &Type) -> bool {
         let fits = self.assign(one, other);
         self.keep_if(fits)
     }
 
-    /// The same of two rows of types.
+    /// The same for two lists of types.
     pub fn all_fit(&mut self, ones: &[Type], others: &[Type]) -> bool {
         if ones.len() != others.len() {
             return false;
@@ -82,7 +82,7 @@ impl Substitutions {
         }
     }
 
-    /// Whether a type can stand for an open one, and whether something was known of that before.
+    /// Whether a type can be substituted for a type variable, and whether the variable had a substitution.
     fn substitutes(&mut self, one: &Type, var: usize) -> (bool, bool) {
         if *one == Type::Var(var) {
             return (true, true);
@@ -107,7 +107,7 @@ impl Substitutions {
         (false, false)
     }
 
-    /// Whether an open type does not appear in what it would stand for.
+    /// The occurs check.
     fn is_not_in(&self, var: usize, within: &Type) -> bool {
         match within {
             Type::Var(other) if *other == var => false,
@@ -116,7 +116,7 @@ impl Substitutions {
         }
     }
 
-    /// A type with all that is known filled in. What stays open is anything, if that is wanted.
+    /// Applies the substitutions to a type. With `close`, remaining type variables become `dyn`.
     pub fn resolved(&self, kind: &Type, close: bool) -> Type {
         match kind {
             Type::Var(var) => match self.of(*var) {
@@ -128,13 +128,13 @@ impl Substitutions {
         }
     }
 
-    /// The type that two others have in common, if they have one.
+    /// The common supertype of two types.
     pub fn joined(&mut self, one: &Type, other: &Type) -> Option<Type> {
         self.fits(one, other).then(|| most_general(one, other).clone())
     }
 }
 
-/// A type whose inner types are made anew.
+/// Maps the parameters of a type.
 pub fn rebuilt(kind: &Type, make: &mut impl FnMut(&Type) -> Type) -> Type {
     match kind {
         Type::List(items) => Type::list(make(items)),
@@ -148,7 +148,7 @@ pub fn rebuilt(kind: &Type, make: &mut impl FnMut(&Type) -> Type) -> Type {
     }
 }
 
-/// What stands for things may be nothing.
+/// Whether `null` is assignable to a type.
 fn may_be_null(kind: &Type) -> bool {
     matches!(
         kind,
@@ -156,7 +156,7 @@ fn may_be_null(kind: &Type) -> bool {
     )
 }
 
-/// The more general of two types that fit each other.
+/// The more general of two compatible types.
 fn most_general<'t>(one: &'t Type, other: &'t Type) -> &'t Type {
     if is_equal_or_wider(one, other) { one } else { other }
 }
@@ -179,7 +179,7 @@ fn is_equal_or_wider(one: &Type, other: &Type) -> bool {
     }
 }
 
-/// Whether two types say the same of their values, which is what the items of one list must do.
+/// Whether two types are equivalent, as required of list items.
 pub fn are_equivalent(one: &Type, other: &Type) -> bool {
     let same = match (one, other) {
         (Type::Opaque(OPTIONAL, _), Type::Opaque(OPTIONAL, _)) => true,

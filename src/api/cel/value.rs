@@ -1,4 +1,4 @@
-//! The values that expressions work with. Objects stay where they are: what is read of them is borrowed.
+//! CEL values. Values of objects are borrowed, not copied.
 
 mod collections;
 mod constructed;
@@ -20,22 +20,22 @@ use super::types::{DeclKind, DeclType, ListKind};
 use crate::api::schema::quantity::Quantity;
 use crate::api::value::Value;
 
-/// Why there is no value.
+/// An evaluation error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Something is wrong with what was asked for. Another part of the expression may make up for it.
+    /// An error, which `&&` and `||` may absorb.
     Error(String),
-    /// It would have cost more than it may. Nothing makes up for that.
+    /// The cost limit is exceeded. Never absorbed.
     Budget,
 }
 
 impl Fault {
-    /// A fault with a message.
+    /// An error with this message.
     pub fn error(message: impl Into<String>) -> Fault {
         Fault::Error(message.into())
     }
 
-    /// No function takes such values.
+    /// No overload for these values.
     pub fn no_overload() -> Fault {
         Fault::error("no such overload")
     }
@@ -50,7 +50,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A value, or why there is none.
+/// The result of an evaluation step.
 pub type Outcome<'v> = Result<Val<'v>, Fault>;
 
 /// A value.
@@ -58,15 +58,15 @@ pub type Outcome<'v> = Result<Val<'v>, Fault>;
 pub enum Val<'v> {
     /// `null`.
     Null,
-    /// Truth.
+    /// Boolean.
     Bool(bool),
-    /// A whole number.
+    /// Integer.
     Int(i64),
-    /// A whole number without a sign.
+    /// Unsigned integer.
     Uint(u64),
-    /// A number with a fraction.
+    /// Double.
     Double(f64),
-    /// Text.
+    /// String.
     String(Text<'v>),
     /// Bytes.
     Bytes(Arc<[u8]>),
@@ -74,46 +74,46 @@ pub enum Val<'v> {
     List(List<'v>),
     /// A map, or an object.
     Map(Map<'v>),
-    /// A point in time.
+    /// Timestamp.
     Timestamp(Instant),
-    /// A length of time in nanoseconds.
+    /// Duration in nanoseconds.
     Duration(i64),
-    /// A type, by its name.
+    /// A type, by name.
     Type(Arc<str>),
-    /// What may not be there.
+    /// An optional value.
     Optional(Option<Arc<Val<'v>>>),
-    /// An amount.
+    /// A quantity.
     Quantity(Arc<Quantity>),
     /// A URL.
     Url(Arc<Url>),
-    /// An address.
+    /// An IP address.
     Ip(IpAddr),
-    /// A range of addresses: one of them, and how many bits they share.
+    /// A CIDR: address and prefix length.
     Cidr(IpAddr, u8),
-    /// A form of texts.
+    /// A named string format.
     Format(&'static NamedFormat),
-    /// A version of software.
+    /// A semantic version.
     Semver(Arc<Semver>),
-    /// An object that the expression has made.
+    /// An object that the expression constructed.
     Made(Arc<ConstructedObject<'v>>),
-    /// Something of the caller's.
+    /// A value of the caller.
     Foreign(Arc<dyn Foreign + 'v>),
 }
 
-/// A value of the caller's, whose functions it answers itself.
+/// A value that the caller provides, with its own functions.
 pub trait Foreign: fmt::Debug + Send + Sync {
     /// The name of its type.
     fn type_name(&self) -> &str;
-    /// What a function answers whose first argument it is.
+    /// Calls a function whose first argument is this value.
     fn call(&self, function: &str, args: &[Val<'_>]) -> Result<Val<'static>, Fault>;
 }
 
-/// Text: of an object, or made.
+/// A string: borrowed or owned.
 #[derive(Clone, Debug)]
 pub enum Text<'v> {
-    /// Of an object or of the program.
+    /// From an object or the program.
     Borrowed(&'v str),
-    /// Made.
+    /// Computed.
     Owned(Arc<str>),
 }
 
@@ -147,7 +147,7 @@ impl<'v> From<Vec<Val<'v>>> for Val<'v> {
 }
 
 impl<'v> Val<'v> {
-    /// A value of an object, read as its shape says.
+    /// Converts a JSON value of a declared type.
     pub fn given(value: &'v Value, shape: &'v DeclType) -> Outcome<'v> {
         let text = || {
             value.as_str().ok_or_else(|| {
@@ -214,7 +214,7 @@ impl<'v> Val<'v> {
         })
     }
 
-    /// A value of which nothing is known but itself.
+    /// Converts a JSON value without a declared type.
     pub fn free(value: &'v Value) -> Val<'v> {
         match value {
             Value::Null => Val::Null,
@@ -227,13 +227,13 @@ impl<'v> Val<'v> {
         }
     }
 
-    /// A map with these keys.
+    /// A map with these string keys.
     pub fn named_fields(fields: impl IntoIterator<Item = (&'v str, Val<'v>)>) -> Val<'v> {
         let entry = |(name, value)| (Key::String(Text::Borrowed(name)), (Val::from(name), value));
         Val::Map(Map::Made(Arc::new(fields.into_iter().map(entry).collect())))
     }
 
-    /// The value in an optional.
+    /// Wraps the value into an optional.
     pub fn some(self) -> Val<'v> {
         Val::Optional(Some(Arc::new(self)))
     }
@@ -265,7 +265,7 @@ impl<'v> Val<'v> {
         }
     }
 
-    /// How many characters, bytes, items or entries it has; 1 for what has none.
+    /// The number of characters, bytes, items or entries; 1 for scalars.
     pub fn size(&self) -> u64 {
         match self {
             Val::String(text) => text.chars().count() as u64,
@@ -291,7 +291,7 @@ impl<'v> Val<'v> {
         }
     }
 
-    /// The key that it is, if it can be one.
+    /// The value as a map key, if its type can be one.
     pub fn key(&self) -> Option<Key<'v>> {
         Some(match self {
             Val::Bool(truth) => Key::Bool(*truth),
@@ -305,7 +305,7 @@ impl<'v> Val<'v> {
         })
     }
 
-    /// Whether it is nothing: empty, zero, false.
+    /// Whether it is the zero value of its type.
     pub fn is_zero(&self) -> bool {
         match self {
             Val::Null => true,

@@ -1,4 +1,5 @@
-//! Webhook configurations. Policies are checked beside, with the same rules for what they match.
+//! MutatingWebhookConfigurations and ValidatingWebhookConfigurations, and the match rules that they share with admission
+//! policies.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +21,7 @@ pub(super) const GROUP_RULES: KindRules = KindRules {
     ..BASE
 };
 
-/// Webhooks are counted as a whole.
+/// The generation counts changes of the whole list of webhooks.
 pub const WEBHOOKS: KindRules = KindRules {
     generation: Generation { moves_with: &[&["webhooks"]], empty_lists_count: true, ..Generation::FIRST },
     default: default_webhooks,
@@ -31,7 +32,7 @@ pub const WEBHOOKS: KindRules = KindRules {
 
 const LONGEST_TIMEOUT: i64 = 30;
 
-/// The defaults of webhooks: they are about everything.
+/// The defaults of webhooks: selectors match everything.
 fn default_webhooks(configuration: &mut Value) {
     for hook in items_mut(configuration, "webhooks") {
         fill(hook, "namespaceSelector", Value::object());
@@ -39,7 +40,7 @@ fn default_webhooks(configuration: &mut Value) {
     }
 }
 
-/// The defaults of what a policy or binding matches.
+/// The defaults of the match constraints of a policy or binding.
 pub fn default_policy(policy: &mut Value) {
     let Some(spec) = present_mut(policy, "spec") else { return };
     for field in ["matchConstraints", "matchResources"] {
@@ -50,7 +51,7 @@ pub fn default_policy(policy: &mut Value) {
     }
 }
 
-/// What a configuration may still say because it said it before.
+/// What the old configuration already had, so that an update may keep it although it is invalid today.
 #[derive(Clone, Copy, Default)]
 struct Allowed {
     side_effects: bool,
@@ -137,7 +138,7 @@ fn review_versions(versions: &FieldValue<'_>, allowed: Allowed, errors: &mut Err
     named_versions(versions, !allowed.unknown_versions, errors);
 }
 
-/// Versions of reviews: names that differ, and of those that this server speaks at least one where that is asked for.
+/// Checks admissionReviewVersions: no duplicates, and where required at least one that this server supports.
 pub(in crate::api::kinds) fn named_versions(
     versions: &FieldValue<'_>,
     needs_known: bool,
@@ -156,7 +157,7 @@ pub(in crate::api::kinds) fn named_versions(
     }
 }
 
-/// Checks what requests are meant: groups, versions, resources, operations.
+/// Checks a match rule: groups, versions, resources, operations.
 pub fn validate_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
     let operations = rule.child("operations");
     operations.need(errors);
@@ -176,7 +177,7 @@ pub fn validate_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
     rule.child("scope").one_of_if_set(errors, &["*", "Cluster", "Namespaced"]);
 }
 
-/// Checks that a list that says "all" says nothing else.
+/// Checks that a list with the wildcard has no other items.
 fn alone(list: &FieldValue<'_>, what: &str, errors: &mut ErrorList) {
     if list.len() > 1 && list.items().any(|item| item.text() == "*") {
         let kind = if what == "operations" { "admissionregistration.OperationType" } else { "string" };
@@ -224,7 +225,8 @@ fn resources(list: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks the conditions of a match. `before` are the expressions that were accepted already.
+/// Checks match conditions. `before` are the expressions of the old object, which compile in the environment of stored
+/// expressions.
 pub fn match_conditions(
     list: &FieldValue<'_>,
     has_params: bool,
@@ -255,7 +257,7 @@ pub fn match_conditions(
     }
 }
 
-/// Checks the webhooks of a changed configuration. What it said before it may still say.
+/// Checks the webhooks of an updated configuration. Errors that the old one had are forgiven.
 fn validate_webhooks_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let (hooks, was) = (FieldValue::of(new, "webhooks"), FieldValue::of(old, "webhooks"));
     let conditions = |list: &FieldValue<'_>| -> Vec<Value> {

@@ -1,4 +1,4 @@
-//! Admission policies and their bindings. Their expressions are compiled for their mistakes.
+//! Admission policies and their bindings. Expressions are compiled to report their errors.
 
 use std::collections::BTreeSet;
 
@@ -55,10 +55,10 @@ fn validate_mutating_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     mutating(new, &Before::of(new, old), errors);
 }
 
-/// What was accepted before and stays so.
+/// What the old policy had, which stays accepted.
 #[derive(Default)]
 struct Before<'a> {
-    /// Whether the conditions are the same: then they are not looked at again.
+    /// Whether the match conditions are unchanged, and thus not checked again.
     same_conditions: bool,
     conditions: BTreeSet<&'a str>,
     validations: BTreeSet<&'a str>,
@@ -84,7 +84,7 @@ impl<'a> Before<'a> {
     }
 }
 
-/// What the mutations of a policy say that merge something into objects.
+/// The ApplyConfiguration expressions of a policy.
 fn configurations(policy: &Value) -> BTreeSet<&str> {
     let mutations = policy.at(&["spec", "mutations"]).map(Value::items).unwrap_or_default();
     let texts = mutations.iter().filter_map(|one| one.at(&["applyConfiguration", "expression"])?.as_str());
@@ -95,14 +95,14 @@ fn age(before: &BTreeSet<&str>, text: &str) -> EnvironmentType {
     if before.contains(text) { EnvironmentType::Stored } else { EnvironmentType::New }
 }
 
-/// Whether the conditions are those that were accepted before.
+/// Whether the match conditions are unchanged.
 fn same_conditions(new: &Value, old: &Value) -> bool {
     ["paramKind", "matchConditions"]
         .iter()
         .all(|field| same(new.at(&["spec", field]), old.at(&["spec", field])))
 }
 
-/// Checks what both kinds of policies have, and makes the variables known to those who come after.
+/// Checks the fields that both kinds have, and declares the variables for later expressions.
 fn common(spec: &FieldValue<'_>, mutates: bool, before: &Before<'_>, errors: &mut ErrorList) -> Compiler {
     let failure = spec.child("failurePolicy");
     if failure.is_set() {
@@ -266,7 +266,7 @@ fn mutating(policy: &Value, before: &Before<'_>, errors: &mut ErrorList) {
         if kinds.iter().all(|(word, ..)| *word != kind.text()) {
             continue;
         }
-        // The field that is wanted is told of first.
+        // The missing field is reported first.
         for (word, field, wanted) in kinds.iter().filter(|(word, ..)| *word == kind.text()) {
             if mutation.child(field).is_set() {
                 let expression = mutation.child(field).child("expression");
@@ -301,7 +301,7 @@ fn mutating(policy: &Value, before: &Before<'_>, errors: &mut ErrorList) {
         .need_one_of(errors, alpha::MutatingAdmissionPolicySpec::REINVOCATION_POLICY);
 }
 
-/// What mutates cannot do so to what is going away.
+/// A mutating policy cannot match DELETE.
 fn mutable_operations(matched: &FieldValue<'_>, errors: &mut ErrorList) {
     let words = ["*", "CONNECT", "CREATE", "UPDATE"];
     let path = matched.child("resourceRules").child("operations").path;

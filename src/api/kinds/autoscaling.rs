@@ -22,7 +22,7 @@ const DEFAULT_UTILIZATION: i64 = 80;
 const LONGEST_WINDOW: i64 = 3_600;
 const LONGEST_PERIOD: i64 = 1_800;
 
-/// The defaults of an autoscaler. The older version names its one metric in a field of its own.
+/// The defaults of an autoscaler. v1 has a separate field for its one metric.
 fn default(object: &mut Value) {
     let is_v1 = object.str("apiVersion").ends_with("/v1");
     let spec = object.entry("spec");
@@ -103,7 +103,7 @@ fn is_v1(object: &Value) -> bool {
     object.str("apiVersion").ends_with("/v1")
 }
 
-/// The one metric of the older version is the first of the newer one, and its mistakes are told as such.
+/// The metric of v1 is the first of v2, and errors have the path of v2.
 fn target_utilization(target: &FieldValue<'_>, errors: &mut ErrorList) {
     let metric = crate::api::field::FieldPath::new("spec").child("metrics").index(0);
     let path = metric.child("resource").child("target").child("averageUtilization");
@@ -116,7 +116,7 @@ fn reference(target: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// The types of metrics and the fields they are told in, in the order in which fields are looked at.
+/// The metric types and their fields, in the order of validation.
 const METRICS: [(&str, &str); 5] = [
     ("Object", "object"),
     ("External", "external"),
@@ -207,7 +207,7 @@ fn resource(of_container: bool, source: &FieldValue<'_>, errors: &mut ErrorList)
     if name.is_empty() {
         name.required(errors, "must specify a resource name");
     } else if of_container {
-        // Only what is wrong with its form is said of a text.
+        // Only syntax errors are reported.
         let wrong = names::qualified_name(name.text());
         if wrong.is_empty() {
             resources::container_resource(name.text(), &name, errors);
@@ -238,7 +238,7 @@ fn validate_target(target: &FieldValue<'_>, errors: &mut ErrorList) {
     for field in ["value", "averageValue"] {
         let amount = target.child(field);
         if amount.amount().is_some_and(|amount| amount.is_negative() || amount.is_zero()) {
-            // A structure in the reference's eyes, whose content helps nobody.
+            // The reference prints the Go struct of the quantity.
             messages::structure(&amount.path, "resource.Quantity", errors, "must be positive");
         }
     }
@@ -291,7 +291,7 @@ fn validate_rules(rules: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks a changed autoscaler. One that could sleep before may still do so.
+/// Checks an updated autoscaler. One that had minReplicas 0 may keep it.
 fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let slept = FieldValue::of(old, "spec").child("minReplicas").int() == Some(0);
     let may_sleep = slept || errors.features().has(Feature::HPAScaleToZero);

@@ -1,4 +1,4 @@
-//! CertificateSigningRequests: who asks, and for what; and ClusterTrustBundles: whom to trust.
+//! CertificateSigningRequests and ClusterTrustBundles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,11 +35,11 @@ pub const CLUSTER_TRUST_BUNDLE: KindRules = KindRules {
     ..GUARDED
 };
 
-/// What a certificate may be for.
+/// The allowed usages of certificates.
 const USAGES: &[&str] = certificates_v1::CertificateSigningRequestSpec::USAGES;
 const SHORTEST_VALIDITY: i64 = 600;
 
-/// A request says who made it, not who its maker says.
+/// The user fields are those of the authenticated user, whatever the client sent.
 fn prepare_create(request: &mut Value, context: &WriteContext<'_>) {
     let user = context.user;
     let spec = request.entry("spec");
@@ -59,12 +59,12 @@ fn prepare_create(request: &mut Value, context: &WriteContext<'_>) {
     }
 }
 
-/// What was asked for stays.
+/// The spec is immutable.
 fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     meta::copy(new, old, "spec");
 }
 
-/// What a status write keeps of approvals, and when conditions began.
+/// A status update keeps the approval conditions, and sets the times of conditions.
 fn prepare_status(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
     for kind in ["Approved", "Denied"] {
         let before: Vec<&Value> = conditions(old).filter(|condition| condition.str("type") == kind).collect();
@@ -79,7 +79,7 @@ fn prepare_status(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
     stamp(new, old, context);
 }
 
-/// Prepares and checks a write of the sub-resource `approval`: it alone says yes or no to a request.
+/// Prepares and validates an update of the subresource `approval`, the only one that sets Approved and Denied.
 pub fn before_approval(
     new: &mut Value,
     old: &Value,
@@ -101,7 +101,7 @@ pub fn before_approval(
     if errors.is_empty() { Ok(WarningList::new()) } else { Err(errors) }
 }
 
-/// What a write of the sub-resource `approval` may change: the conditions alone.
+/// An update of the subresource `approval` changes only conditions.
 fn prepare_approval(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
     stamp(new, old, context);
     let all = new.at(&["status", "conditions"]).cloned().unwrap_or_default();
@@ -114,11 +114,11 @@ fn conditions(request: &Value) -> impl Iterator<Item = &Value> {
     request.at(&["status", "conditions"]).map(Value::items).unwrap_or_default().iter()
 }
 
-/// Conditions without times get those of the old condition that says the same, or now.
+/// Conditions without times get those of the old condition with the same type and status, or now.
 fn stamp(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
     let mut since: BTreeMap<[&str; 2], &Value> = BTreeMap::new();
     for was in conditions(old) {
-        // The first that says the same counts.
+        // The first such condition counts.
         since.entry(["type", "status"].map(|key| was.str(key))).or_insert(was);
     }
     for condition in items_mut(new.entry("status"), "conditions") {
@@ -170,7 +170,7 @@ fn validate_whole(request: &Value, old: Option<&Value>, errors: &mut ErrorList) 
     }
 }
 
-/// Reads the request that an object carries in base64. The signature that proves the key is not checked here.
+/// Parses the PKCS #10 request of an object. Its signature is not verified.
 pub fn parse_request(object: &Value) -> Result<pem::Request, String> {
     const NO_BLOCK: &str = "PEM block type must be CERTIFICATE REQUEST";
     let text = plain(object.at(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default());
@@ -232,7 +232,7 @@ pub(super) fn signer_name(signer: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Tells of the first label of a part that is wrong; the others would only repeat it.
+/// Reports the first invalid label of a part only.
 fn signer_part(signer: &FieldValue<'_>, part: &str, check: names::Check, errors: &mut ErrorList) {
     let Some(label) = part.split('.').find(|label| !check(label).is_empty()) else { return };
     for wrong in check(label) {
@@ -270,7 +270,7 @@ fn validate_conditions(request: &Value, old: Option<&Value>, errors: &mut ErrorL
     }
 }
 
-/// Checks the certificate that a signer gave.
+/// Checks the issued certificate.
 fn check_certificate(encoded: &Value) -> Result<(), String> {
     let encoded = encoded.as_str().unwrap_or_default();
     if encoded.is_empty() {
@@ -312,7 +312,7 @@ fn validate_approval(new: &Value, old: &Value, errors: &mut ErrorList) {
     validate_change(new, old, Part::Approval, errors);
 }
 
-/// Through which of its resources a request changes.
+/// The resource or subresource that is updated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Main,
@@ -358,7 +358,7 @@ fn validate_bundle(bundle: &Value, errors: &mut ErrorList) {
     trust_anchors(&FieldValue::of(bundle, "spec").child("trustBundle"), errors);
 }
 
-/// Checks a changed ClusterTrustBundle: its signer stays, and what was not touched is not read again.
+/// Checks an updated ClusterTrustBundle: signerName is immutable, and an unchanged bundle is not parsed again.
 fn validate_bundle_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let at = |object, field| FieldValue::of(object, "spec").child(field);
     bundle_frame(new, errors);
@@ -370,7 +370,7 @@ fn validate_bundle_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// What is wrong with the name of a ClusterTrustBundle of a signer, which may be none.
+/// The errors of the name of a ClusterTrustBundle, which depends on its signer, if any.
 pub(super) fn bundle_name(name: &str, signer: &str) -> Vec<String> {
     let prefix = format!("{}:", signer.replace('/', ":"));
     match (signer.is_empty(), name.strip_prefix(&prefix)) {

@@ -1,4 +1,4 @@
-//! What the rules of all kinds are written with: a place in an object that knows its path.
+//! The helper type of all validation functions: a value of an object together with its field path.
 
 use super::ErrorList;
 use super::nano_quantity::NanoQuantity;
@@ -7,12 +7,12 @@ use crate::api::meta::{self, IMMUTABLE};
 use crate::api::names;
 use crate::api::value::{Object, Value};
 
-/// A value, or its absence, and where it stands.
+/// A value or its absence, and its field path.
 #[derive(Clone, Debug)]
 pub struct FieldValue<'a> {
     /// The value, null when absent.
     pub value: &'a Value,
-    /// Its path.
+    /// The field path.
     pub path: FieldPath,
 }
 
@@ -29,7 +29,7 @@ impl<'a> FieldValue<'a> {
         FieldValue { value: self.value.get(field).unwrap_or(&ABSENT), path: self.path.child(field) }
     }
 
-    /// A field of this object, if it is there. Most optional fields are absent, and then no path is made.
+    /// A field of this object, if present. Most optional fields are absent, and then no path is built.
     pub fn opt(&self, field: &str) -> Option<FieldValue<'a>> {
         self.value.get(field).map(|value| FieldValue { value, path: self.path.child(field) })
     }
@@ -44,12 +44,12 @@ impl<'a> FieldValue<'a> {
         self.read(field).as_str().unwrap_or_default()
     }
 
-    /// Whether there is such a field.
+    /// Whether the field is present.
     pub fn has(&self, field: &str) -> bool {
         self.value.get(field).is_some()
     }
 
-    /// The same value, said to stand elsewhere: some rules name a list or an older place instead of the field.
+    /// The same value with another path: some errors name the list, or the field of an older version.
     pub fn named(&self, path: FieldPath) -> FieldValue<'a> {
         FieldValue { value: self.value, path }
     }
@@ -73,12 +73,12 @@ impl<'a> FieldValue<'a> {
         self.value.fields().map_or(self.value.items().len(), |fields| fields.len())
     }
 
-    /// Whether there is a value.
+    /// Whether it is present.
     pub fn is_set(&self) -> bool {
         !self.value.is_null()
     }
 
-    /// Whether there is no value, or one without content.
+    /// Whether it is absent or empty.
     pub fn is_empty(&self) -> bool {
         match self.value {
             Value::String(text) => text.is_empty(),
@@ -104,12 +104,12 @@ impl<'a> FieldValue<'a> {
         self.value.as_int().unwrap_or_default()
     }
 
-    /// The truth value, false when absent.
+    /// The boolean, false when absent.
     pub fn is_true(&self) -> bool {
         self.value.as_bool().unwrap_or_default()
     }
 
-    /// The amount, if there is a good one.
+    /// The quantity, if valid.
     pub fn amount(&self) -> Option<NanoQuantity> {
         NanoQuantity::of(self.value)
     }
@@ -119,32 +119,32 @@ impl<'a> FieldValue<'a> {
         shown(self.value)
     }
 
-    /// Says that the value breaks a rule.
+    /// Adds an Invalid error.
     pub fn invalid(&self, errors: &mut ErrorList, why: &str) {
         errors.add(|| FieldError::invalid(&self.path, &self.shown(), why));
     }
 
-    /// Says that a text breaks a rule; an absent one is printed as empty.
+    /// Adds an Invalid error about a string; an absent one is printed as empty.
     pub fn invalid_text(&self, errors: &mut ErrorList, why: &str) {
         errors.add(|| FieldError::invalid(&self.path, &quoted(self.text()), why));
     }
 
-    /// Says that the value is missing.
+    /// Adds a Required error.
     pub fn required(&self, errors: &mut ErrorList, why: &str) {
         errors.add(|| FieldError::required(&self.path, why));
     }
 
-    /// Says that the value may not be there.
+    /// Adds a Forbidden error.
     pub fn forbidden(&self, errors: &mut ErrorList, why: &str) {
         errors.add(|| FieldError::forbidden(&self.path, why));
     }
 
-    /// Says that the value stands twice.
+    /// Adds a Duplicate error.
     pub fn duplicate(&self, errors: &mut ErrorList) {
         errors.add(|| FieldError::duplicate(&self.path, &self.shown()));
     }
 
-    /// Says what must be there and is not. Answers whether it is there.
+    /// Adds a Required error if it is absent or empty. Answers whether it is present.
     pub fn need(&self, errors: &mut ErrorList) -> bool {
         if self.is_empty() {
             self.required(errors, "");
@@ -165,21 +165,21 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// Checks that the text is there and has the syntax.
+    /// Checks that the string is present and has this syntax.
     pub fn need_syntax(&self, errors: &mut ErrorList, check: names::Check) {
         if self.need(errors) {
             self.syntax(errors, check);
         }
     }
 
-    /// Checks that a text field is there. The path is only made for an error, as in the other checks of one field.
+    /// Checks that a string field is present. The path is only built for an error, as in the other checks of one field.
     pub fn need_text(&self, field: &str, errors: &mut ErrorList) {
         if self.str(field).is_empty() {
             errors.add(|| FieldError::required(&self.path.child(field), ""));
         }
     }
 
-    /// Checks that a text field is there and has the syntax.
+    /// Checks that a string field is present and has this syntax.
     pub fn need_text_like(&self, field: &str, errors: &mut ErrorList, check: names::Check) {
         let text = self.str(field);
         if text.is_empty() {
@@ -192,28 +192,28 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// Checks that a text field, if it is set, is one of some.
+    /// Checks that a string field, if set, has one of these values.
     pub fn text_among(&self, field: &str, errors: &mut ErrorList, words: &[&str]) {
         if self.value.get(field).is_some_and(|value| !words.contains(&value.as_str().unwrap_or_default())) {
             self.child(field).one_of(errors, words);
         }
     }
 
-    /// Checks that the text is one of some.
+    /// Checks that the string is one of these values.
     pub fn one_of(&self, errors: &mut ErrorList, words: &[&str]) {
         if !words.contains(&self.text()) {
             errors.add(|| FieldError::not_supported(&self.path, &quoted(self.text()), words));
         }
     }
 
-    /// Checks that the text is there and one of some.
+    /// Checks that the string is present and one of these values.
     pub fn need_one_of(&self, errors: &mut ErrorList, words: &[&str]) {
         if self.need(errors) {
             self.one_of(errors, words);
         }
     }
 
-    /// Checks that the text, if there is one, is one of some.
+    /// Checks that the string, if present, is one of these values.
     pub fn one_of_if_set(&self, errors: &mut ErrorList, words: &[&str]) {
         if self.is_set() {
             self.one_of(errors, words);
@@ -258,7 +258,7 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// Checks that a value is what it was.
+    /// Checks that the value is immutable.
     pub fn unchanged(&self, old: &FieldValue<'_>, errors: &mut ErrorList) {
         if !same(Some(self.value), Some(old.value)) {
             self.invalid(errors, IMMUTABLE);
@@ -266,14 +266,14 @@ impl<'a> FieldValue<'a> {
     }
 }
 
-/// Says of the errors that a check finds that a rule of the table finds them too.
+/// Marks the errors of a check as covered by declarative validation.
 pub fn covered(errors: &mut ErrorList, check: impl FnOnce(&mut ErrorList)) {
     let mut found = ErrorList::new();
     check(&mut found);
     errors.extend(found.into_iter().map(FieldError::covered));
 }
 
-/// A value as messages print it: text in quotes, numbers bare, the rest in a short form of the API's own language.
+/// A value as messages print it: strings in quotes, numbers bare, the rest in Go syntax.
 pub fn shown(value: &Value) -> String {
     match value {
         Value::Null => "\"null\"".to_owned(),
@@ -294,12 +294,12 @@ pub fn shown(value: &Value) -> String {
     }
 }
 
-/// An amount as messages print it where they show all of it.
+/// A quantity as messages print it in full.
 pub fn shown_quantity(value: &Value) -> String {
     format!("resource.Quantity{{s:{}}}", shown(value))
 }
 
-/// A map of texts as messages print it.
+/// A map of strings as messages print it.
 pub fn shown_map(map: Option<&Value>) -> String {
     let Some(fields) = map.and_then(Value::fields).filter(|fields| !fields.is_empty()) else {
         return "map[string]string(nil)".to_owned();
@@ -341,15 +341,15 @@ pub fn fill(object: &mut Value, field: &str, value: impl Into<Value>) {
     }
 }
 
-/// Sets a text that is absent or empty.
+/// Sets a string that is absent or empty.
 pub fn fill_text(object: &mut Value, field: &str, text: &str) {
     if object.str(field).is_empty() {
         object.set(field, text);
     }
 }
 
-/// Keeps a field that names the first of a list true to that list. Older clients know only the one field, so where
-/// both are there and differ the one wins. `item` is the field inside of an item that holds the text.
+/// Keeps a singular field (such as podIP) equal to the first item of its list (podIPs). Older clients only know the singular
+/// field, so it wins if both are set and differ. `item` is the string field of an item.
 pub fn mirror_first(object: &mut Value, one: &str, all: &str, item: Option<&str>) {
     let list = object.get(all).map(Value::items).unwrap_or_default();
     let first = list.first().map(|first| match item {
@@ -378,7 +378,7 @@ pub fn items_mut<'a>(object: &'a mut Value, field: &str) -> &'a mut [Value] {
     }
 }
 
-/// The field for writing, if there is one that is no null.
+/// The field for writing, if present and not null.
 pub fn present_mut<'a>(object: &'a mut Value, field: &str) -> Option<&'a mut Value> {
     object.get_mut(field).filter(|value| !value.is_null())
 }

@@ -10,36 +10,37 @@ pub(super) mod rows;
 use super::{EnabledFeatures, Feature};
 use crate::api::value::Value;
 
-/// The lists of a pod that hold containers, and those of its status that tell of them.
+/// The container lists of a PodSpec, and those of a PodStatus.
 const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 const STATUSES: [&str; 3] = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
 
-/// Fields that go together when their feature is off.
+/// Fields that are dropped together if their feature is disabled.
 ///
-/// Paths are names of fields with dots between them. `[]` after a name means each item of a list; `?` means that the field goes,
-/// too, if dropping leaves nothing in it; `containers*` and `statuses*` are each item of each list of those.
+/// Paths are field names separated by dots. `[]` after a name stands for each item of a list; `?` means that the field is
+/// dropped, too, if it becomes empty; `containers*` and `statuses*` stand for each item of all container lists and container
+/// status lists.
 #[derive(Clone, Copy, Debug)]
 pub struct Gated {
     feature: Feature,
     fields: &'static [&'static str],
-    /// Where an object that has something made use of the feature; the fields themselves if nothing else is said.
+    /// The fields that tell whether the old object used the feature; by default the gated fields themselves.
     used_at: Option<&'static [&'static str]>,
-    /// What the fields become instead of absent, for those that cannot be absent again.
+    /// The value that the fields get instead of being removed.
     instead: Option<&'static str>,
 }
 
 impl Gated {
-    /// Fields that go where neither the feature is on nor one of them was there before.
+    /// Fields that are dropped if the feature is disabled and the old object had none of them.
     pub const fn by(feature: Feature, fields: &'static [&'static str]) -> Gated {
         Gated { feature, fields, used_at: None, instead: None }
     }
 
-    /// The same, but other fields say whether the feature was in use. Without any it never was.
+    /// The same, but other fields tell whether the old object used the feature; an empty list means never.
     pub const fn used_at(self, fields: &'static [&'static str]) -> Gated {
         Gated { used_at: Some(fields), ..self }
     }
 
-    /// The same, but they become this word.
+    /// The same, but the fields get this value instead.
     pub const fn becoming(self, word: &'static str) -> Gated {
         Gated { instead: Some(word), ..self }
     }
@@ -55,7 +56,7 @@ impl Gated {
     }
 
     fn drop_from(&self, new: &mut Value, old: Option<&Value>) {
-        // Looked at first: whatever is written to is copied, and hardly anybody makes use of what is off.
+        // Checked first, because writing copies shared parts, and fields of disabled features are rare.
         if !self.fields.iter().any(|path| any(new, path, &|value| !value.is_null())) {
             return;
         }
@@ -68,14 +69,14 @@ impl Gated {
     }
 }
 
-/// Takes the fields of features that are off out of what an object shall become, unless it made use of them before.
+/// Drops the fields of disabled features from a new or updated object, unless the old object used the feature.
 pub fn drop_disabled(rows: &[Gated], features: EnabledFeatures, new: &mut Value, old: Option<&Value>) {
     for row in rows.iter().filter(|row| !features.has(row.feature)) {
         row.drop_from(new, old);
     }
 }
 
-/// One step of a path: the names of fields that it stands for, whether they are lists, and whether they go when they are empty.
+/// Parses a path element: the field names, whether they are lists, and whether they are dropped when empty.
 fn step<'a>(word: &'a str, one: &'a mut [&'a str; 1]) -> (&'a [&'a str], bool, bool) {
     let (word, emptied) = word.strip_suffix('?').map_or((word, false), |word| (word, true));
     match word {
@@ -89,7 +90,7 @@ fn step<'a>(word: &'a str, one: &'a mut [&'a str; 1]) -> (&'a [&'a str], bool, b
     }
 }
 
-/// Whether something that is looked for stands at one of the places that a path means.
+/// Whether a value at the path satisfies a condition.
 fn any(value: &Value, path: &str, found: &dyn Fn(&Value) -> bool) -> bool {
     let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
     let mut one = [""];
@@ -101,7 +102,7 @@ fn any(value: &Value, path: &str, found: &dyn Fn(&Value) -> bool) -> bool {
     })
 }
 
-/// Drops what stands at the places that a path means.
+/// Drops the values at the path.
 fn drop_at(value: &mut Value, path: &str, instead: Option<&str>) {
     let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
     let mut one = [""];

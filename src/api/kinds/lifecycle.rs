@@ -1,4 +1,4 @@
-//! How the rules of a kind are applied: the same steps in the same order for every kind.
+//! Applies the rules of a kind: the same steps in the same order for every kind.
 
 use super::core::{namespace, pod_default, pod_features};
 use super::field_value::{present_mut, same};
@@ -11,17 +11,17 @@ use crate::api::meta::{self, MetaRules};
 use crate::api::names;
 use crate::api::value::Value;
 
-/// The grace period of a pod that says nothing.
+/// The default grace period of pods.
 const POD_GRACE_SECONDS: i64 = 30;
 
-/// A kind as the catalog knows it, with its rules.
+/// A kind of the catalog with its rules.
 #[derive(Clone, Copy)]
 pub struct Kind {
     /// The rules.
     pub rules: &'static KindRules,
-    /// Whether objects live in namespaces.
+    /// Whether it is namespaced.
     pub namespaced: bool,
-    /// Whether the status is written through a sub-resource of its own.
+    /// Whether it has a status subresource.
     pub has_status: bool,
 }
 
@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// Prepares and checks a new object. Its name, namespace and system fields are set already.
+/// Prepares and validates a new object. Its name, namespace and system fields are already set.
 pub fn before_create(
     kind: Kind,
     object: &mut Value,
@@ -59,7 +59,7 @@ pub fn before_create(
     Ok(warned(kind, object, None, context.features))
 }
 
-/// Fills in what depends on other values and on features, before the table's plain defaults.
+/// Sets defaults that depend on other fields or on feature gates. Runs before the defaults of the schema table.
 pub fn apply_defaults(rules: &KindRules, object: &mut Value, features: EnabledFeatures) {
     (rules.default)(object);
     (rules.default_by)(object, features);
@@ -70,7 +70,7 @@ pub fn apply_defaults(rules: &KindRules, object: &mut Value, features: EnabledFe
     }
 }
 
-/// Fills in what an object has when it is read after it was written. Answers whether that was anything.
+/// Sets defaults that the reference sets when it decodes a stored object. Answers whether there were any.
 pub fn finish(kind: Kind, object: &mut Value) -> bool {
     let Some(finish) = kind.rules.finish else { return false };
     let before = object.clone();
@@ -78,14 +78,14 @@ pub fn finish(kind: Kind, object: &mut Value) -> bool {
     *object != before
 }
 
-/// What the writer of a new object should know, whether it can be stored or not.
+/// Warnings about a new object, accepted or not.
 pub fn warn_given(kind: Kind, object: &Value) -> WarningList {
     let mut warned = WarningList::new();
     (kind.rules.warn_given)(object, &mut warned);
     warned
 }
 
-/// The spec of the pods that an object is or makes.
+/// The PodSpec of a pod or a pod template.
 fn pods_of<'a>(rules: &KindRules, object: &'a mut Value) -> Option<&'a mut Value> {
     let mut pods = Some(object).filter(|_| !rules.pods_at.is_empty());
     for field in rules.pods_at {
@@ -94,7 +94,7 @@ fn pods_of<'a>(rules: &KindRules, object: &'a mut Value) -> Option<&'a mut Value
     pods
 }
 
-/// The terms under which a changed object is checked: what its pods said before they may say again.
+/// The features for validating an update: those that the old pod or template used stay enabled.
 fn relaxed(kind: Kind, features: EnabledFeatures, new: &Value, old: &Value) -> EnabledFeatures {
     match kind.rules.pods_at.split_last().map(|(_, holder)| (new.at(holder), old.at(holder))) {
         Some((Some(new), Some(old))) => pod_features::relaxed(features, new, old),
@@ -102,7 +102,7 @@ fn relaxed(kind: Kind, features: EnabledFeatures, new: &Value, old: &Value) -> E
     }
 }
 
-/// Takes the fields of features that are off out of an object and of the pods that it is or makes.
+/// Drops the fields of disabled features from an object and its PodSpec.
 fn drop_disabled(kind: Kind, features: EnabledFeatures, object: &mut Value, old: Option<&Value>) {
     gated::drop_disabled(kind.rules.gated, features, object, old);
     if let Some(spec) = pods_of(kind.rules, object) {
@@ -113,7 +113,7 @@ fn drop_disabled(kind: Kind, features: EnabledFeatures, object: &mut Value, old:
     }
 }
 
-/// The same for an object that there is already, of which an overhead without amounts says nothing new.
+/// The same for an update, which also drops an empty overhead.
 fn drop_unchanged(kind: Kind, features: EnabledFeatures, object: &mut Value, old: &Value) {
     drop_disabled(kind, features, object, Some(old));
     let pods = pods_of(kind.rules, object);
@@ -126,7 +126,7 @@ fn is_empty_object(value: &Value) -> bool {
     value.fields().is_some_and(|fields| fields.is_empty())
 }
 
-/// Prepares and checks what an object shall become.
+/// Prepares and validates an update.
 pub fn before_update(
     kind: Kind,
     new: &mut Value,
@@ -144,7 +144,7 @@ pub fn before_update(
         new.entry("metadata").set("generation", meta::generation(old) + 1);
     }
     meta::keep_system_fields(new, old);
-    // What stays as it is was checked when it became so: controllers that repeat themselves are most of all writers.
+    // An unchanged object was validated before. Most updates are no-ops of controllers.
     if new == old {
         return Ok(warned(kind, new, Some(old), context.features));
     }
@@ -154,14 +154,14 @@ pub fn before_update(
     if errors.is_empty() { Ok(warned(kind, new, Some(old), context.features)) } else { Err(errors) }
 }
 
-/// What is dubious about an object that may be stored.
+/// The warnings about an accepted object.
 fn warned(kind: Kind, new: &Value, old: Option<&Value>, features: EnabledFeatures) -> WarningList {
     let mut warned = WarningList::under(features);
     (kind.rules.warn)(new, old, &mut warned);
     warned
 }
 
-/// Prepares and checks a write of the status: all but the status and part of the metadata stays as it was.
+/// Prepares and validates a status update: everything but the status and part of the metadata is kept.
 pub fn before_status_update(
     kind: Kind,
     new: &mut Value,
@@ -191,7 +191,7 @@ pub fn before_status_update(
     Ok(warned)
 }
 
-/// Prepares and checks a write of a namespace's sub-resource `finalize`: it alone changes the finalizers of the spec.
+/// Prepares and validates an update of a namespace's subresource `finalize`, the only one that changes `spec.finalizers`.
 pub fn before_finalize(
     kind: Kind,
     new: &mut Value,
@@ -206,16 +206,16 @@ pub fn before_finalize(
     if errors.is_empty() { Ok(WarningList::new()) } else { Err(errors) }
 }
 
-/// The rules of a part that has some of its own.
+/// The rules of a subresource that has its own.
 #[derive(Clone, Copy, Debug)]
 pub struct SubresourceRules {
-    /// Carries over all that a write of the part does not change.
+    /// Copies everything from the old object that the subresource does not change.
     pub prepare: fn(&mut Value, &Value),
-    /// Checks the object that it leaves against the old one.
+    /// Validates the result against the old object.
     pub validate: fn(&Value, &Value, &mut ErrorList),
 }
 
-/// Prepares and checks a write of a part that has rules of its own.
+/// Prepares and validates an update of a subresource with its own rules.
 pub fn before_subresource_update(
     kind: Kind,
     new: &mut Value,
@@ -258,7 +258,7 @@ fn keep_status_meta(rule: StatusMeta, new: &mut Value, old: &Value) {
     }
 }
 
-/// Whether a field that the generation follows has changed.
+/// Whether a field has changed that increases the generation.
 fn moved(generation: Generation, new: &Value, old: &Value) -> bool {
     let moves = |path: &&[&str]| {
         let (value, before) = (whole(new, path), whole(old, path));
@@ -267,12 +267,12 @@ fn moved(generation: Generation, new: &Value, old: &Value) -> bool {
     generation.moves_with.iter().any(moves)
 }
 
-/// A large part of an object. None of these is a pointer: one without fields is none, whoever made it.
+/// A top-level struct of an object. These are no pointers in Go, so an empty one equals an absent one.
 fn whole<'a>(object: &'a Value, path: &[&str]) -> Option<&'a Value> {
     object.at(path).filter(|value| !is_empty_object(value))
 }
 
-/// Whether there is a list without items somewhere.
+/// Whether it contains an empty list.
 fn has_empty_list(value: &Value) -> bool {
     match value {
         Value::Array(items) => items.is_empty() || items.iter().any(has_empty_list),
@@ -281,7 +281,7 @@ fn has_empty_list(value: &Value) -> bool {
     }
 }
 
-/// What every update checks, and what the kind makes it check again.
+/// The errors of the metadata, including the validations that the kind repeats.
 fn common_errors(
     kind: Kind,
     again: MetaRevalidation,
@@ -308,7 +308,7 @@ fn common_errors(
     errors
 }
 
-/// How many seconds an object gets to end; `None` if its kind does not end gracefully.
+/// The grace period in seconds; `None` if deletion of the kind is not graceful.
 pub fn grace_period(rules: &KindRules, object: &Value, asked: Option<i64>) -> Option<i64> {
     if !rules.graceful {
         return None;
@@ -535,7 +535,7 @@ mod tests {
         for (again, wanted) in table {
             assert_eq!(count(again), wanted, "{again:?}");
         }
-        // What reports on a pod says how the metadata changed, and no more.
+        // A status update of a pod only runs the update validation of the metadata.
         let pod = Kind { rules: rules("", "Pod"), namespaced: true, has_status: true };
         let mut reported = new.clone();
         let refused = before_status_update(pod, &mut reported, &stored(), &NOW).unwrap_err();

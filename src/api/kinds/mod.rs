@@ -1,8 +1,8 @@
-//! The rules of each kind, beside their kind: what a write fills in, what it may say, what it may change.
+//! The rules of each kind: defaulting, preparation and validation of writes, and warnings. The reference calls this the strategy
+//! of a resource.
 //!
-//! The rules see objects that were decoded and type-checked, in canonical form: unknown fields are gone, absent fields
-//! are missing, and a field that Go would leave out when it is zero is absent rather than zero. All of it is pure: the
-//! time and the user come with the [`WriteContext`].
+//! The rules see decoded objects in canonical form: unknown fields are dropped, and a field that Go omits when it is zero
+//! (`omitempty`) is absent rather than zero. All functions are pure: time and user are in the [`WriteContext`].
 
 mod admission;
 mod admission_policy;
@@ -62,18 +62,18 @@ use super::meta;
 use super::names::{self, NameRule};
 use super::value::Value;
 
-/// What a rule may know besides the objects.
+/// What rules know of a write besides the objects.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteContext<'a> {
     /// The time of the request, as objects print it.
     pub now: &'a str,
-    /// Who writes.
+    /// The user.
     pub user: &'a UserInfo,
-    /// What the operator of the server has decided.
+    /// The enabled features.
     pub features: EnabledFeatures,
 }
 
-/// Who writes, for the kinds that record it.
+/// The user of a write, for kinds that record it.
 #[derive(Clone, Debug, Default)]
 pub struct UserInfo {
     /// The name of the user.
@@ -82,70 +82,70 @@ pub struct UserInfo {
     pub uid: String,
     /// The groups of the user.
     pub groups: Vec<String>,
-    /// What else is known of the user.
+    /// The extra attributes of the user.
     pub extra: Vec<(String, Vec<String>)>,
 }
 
-/// How `metadata.generation` moves.
+/// When `metadata.generation` is increased.
 #[derive(Clone, Copy, Debug)]
 pub struct Generation {
-    /// Whether a new object has generation 1, whatever it says.
+    /// Whether a new object has generation 1.
     pub starts: bool,
-    /// The fields whose change raises it.
+    /// The fields whose change increases it.
     pub moves_with: &'static [&'static [&'static str]],
-    /// Whether a list that is there without items counts as a change each time, since none is ever stored.
+    /// Whether an empty list in the request counts as a change each time, because it is never stored.
     pub empty_lists_count: bool,
-    /// Whether what features that are off would read counts as a change, though it is dropped.
+    /// Whether fields of disabled features count as a change, although they are dropped.
     pub dropped_count: bool,
 }
 
 impl Generation {
-    /// The server leaves it alone.
+    /// Never set.
     pub const NONE: Generation =
         Generation { starts: false, moves_with: &[], empty_lists_count: false, dropped_count: false };
-    /// It starts at 1 and stays.
+    /// 1, and never increased.
     pub const FIRST: Generation = Generation { starts: true, ..Generation::NONE };
-    /// It starts at 1 and moves with the spec.
+    /// 1, and increased when the spec changes.
     pub const SPEC: Generation = Generation { moves_with: &[&["spec"]], ..Generation::FIRST };
 }
 
-/// What a write of the status may change in the metadata.
+/// The metadata that an update of the status subresource may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusMeta {
-    /// All that a write of the object may change.
+    /// The same as an update of the object.
     Free,
-    /// All of that but these fields.
+    /// The same, except for these fields.
     Without(&'static [&'static str]),
-    /// Nothing of what says what the object is for.
+    /// Only fields that are not in `DESCRIPTIONS`.
     Fixed,
-    /// Nothing at all but the managed fields.
+    /// Only managedFields.
     Kept,
 }
 
-/// The fields that say what an object is for, which a strict status write keeps.
+/// The metadata that a status update keeps for most kinds.
 const DESCRIPTIONS: &[&str] =
     &["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp", "selfLink"];
 
-/// Which checks of the metadata an update repeats on behalf of the kind. Each repeated finding is one more cause in
-/// the answer, so the numbers are visible to clients.
+/// Which metadata validations an update repeats. Some kinds of the reference validate metadata several times, and each error
+/// appears as often among the causes of the Status, so clients see the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaRevalidation {
     /// None.
     No,
-    /// How the metadata changed.
+    /// The update validation of the metadata.
     Change,
-    /// All of the metadata, with the name's own syntax.
+    /// The full validation of the metadata, with the kind's syntax of names.
     Whole,
     /// Both.
     WholeAndChange,
-    /// All of the metadata, and once more because the kind checks an update both as new and as changed.
+    /// The full validation twice: the kind validates an update both as a create and as an update.
     WholeTwice,
-    /// The same and how it changed.
+    /// The full validation twice, and the update validation.
     WholeTwiceAndChange,
 }
 
 impl MetaRevalidation {
-    /// How often all of the metadata is checked again, and how often its change.
+    /// The number of additional full validations and of update validations.
     pub fn times(self) -> (usize, usize) {
         match self {
             MetaRevalidation::No => (0, 0),
@@ -158,108 +158,107 @@ impl MetaRevalidation {
     }
 }
 
-/// How often an update checks all of what the object became, as if it were new, before its change is looked at. What is
-/// found twice is two causes in the answer, so the numbers are visible to clients.
+/// How often an update runs the create validation before the update validation. Errors that are found twice are two causes in the
+/// Status, so clients see the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revalidation {
-    /// Not at all: the check of the change looks at what it must.
+    /// Not at all: the update validation calls what it needs.
     No,
     /// Once.
     Once,
-    /// Twice: the kind checks an update both as new and as changed.
+    /// Twice: both validations of the reference include it.
     Twice,
 }
 
-/// What the first deletion of an object does.
+/// What the first DELETE of an object does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstDeletion {
-    /// What its finalizers and its grace say.
+    /// Depends on finalizers and grace period.
     Plain,
-    /// It marks the object and what shall become of its dependents, even if nothing holds it; the next one decides.
+    /// Sets deletionTimestamp and the finalizer of the propagation policy, even without finalizers; the next DELETE removes the
+    /// object.
     MarksWithDependents,
-    /// It marks the object, whatever shall become of its dependents.
+    /// Sets deletionTimestamp, whatever the propagation policy.
     Marks,
 }
 
-/// Everything that sets one kind apart from the others.
+/// The rules of one kind. The reference calls this its strategy.
 pub struct KindRules {
     /// The syntax of names.
     pub name: NameRule,
-    /// Whether `generateName` is the name of an object that has none, because no suffix would make a good name.
+    /// Whether an object without a name gets its `generateName` as name, because a suffix would make it invalid.
     pub prefix_is_name: bool,
-    /// Whether a finalizer without a domain must be one of the known ones.
+    /// Whether a finalizer without a domain must be a standard one.
     pub known_finalizers: bool,
     /// Whether a PUT may create.
     pub create_on_update: bool,
-    /// Whether a PUT without a resourceVersion overwrites what is there.
+    /// Whether a PUT without a resourceVersion overwrites the object.
     pub unconditional_update: bool,
-    /// How the generation moves.
+    /// When the generation is increased.
     pub generation: Generation,
     /// Whether a new object keeps the status that the client sent.
     pub status_on_create: bool,
-    /// Whether a write of the whole object may change the status.
+    /// Whether an update of the object may change the status.
     pub status_on_update: bool,
-    /// What a status write may change besides the status.
+    /// The metadata that a status update may change.
     pub status_meta: StatusMeta,
-    /// Which metadata checks an update repeats.
+    /// The metadata validations that an update repeats.
     pub meta_revalidation: MetaRevalidation,
-    /// The same for a write of the status.
+    /// The same for a status update.
     pub status_meta_revalidation: MetaRevalidation,
-    /// Where the spec of the pods stands that the kind is or makes.
+    /// The path of the PodSpec, for pods and kinds with a pod template.
     pub pods_at: &'static [&'static str],
-    /// The fields that belong to features. Where those are off they are dropped, as in pods, but only after it was noted who
-    /// wrote them.
+    /// The fields of feature gates. Those of disabled features are dropped, after managedFields were updated.
     pub gated: &'static [Gated],
-    /// Whether a deletion may say what becomes of dependents: nothing depends on some kinds.
+    /// Whether the kind is garbage collected, so that DeleteOptions may have a propagation policy.
     pub garbage_collected: bool,
-    /// What else is wrong with a name, or the beginning of one, that depends on the object.
+    /// Validates the name, or generateName, against the object.
     pub own_name: fn(&Value, &str) -> Option<String>,
-    /// Whether a deletion that does not say otherwise leaves the dependents.
+    /// Whether the default propagation policy is Orphan.
     pub orphans: bool,
-    /// What the one who deletes should know who does not say what becomes of the dependents.
+    /// The warning for a DELETE without a propagation policy.
     pub warn_on_delete: Option<&'static str>,
-    /// Why the object of this name cannot be deleted, if it cannot.
+    /// The reason why the object of this name must not be deleted, if it must not.
     pub keep: fn(&str) -> Option<&'static str>,
-    /// Whether a deletion gives the object time to end.
+    /// Whether deletion is graceful.
     pub graceful: bool,
-    /// What the first deletion of an object does.
+    /// What the first DELETE of an object does.
     pub first_deletion: FirstDeletion,
-    /// Whether the object itself says that its deletion is not over, besides its finalizers.
+    /// Whether the object blocks its removal, besides metadata.finalizers.
     pub holds: fn(&Value) -> bool,
-    /// What a deletion that has to wait changes in the object, besides its metadata.
+    /// Changes the object when its deletion becomes pending, besides the metadata.
     pub terminate: fn(&mut Value),
-    /// Fills in what depends on other values. May run before or after the table's plain defaults, and twice.
+    /// Sets defaults that depend on other fields. May run before or after the defaults of the schema table, and twice.
     pub default: fn(&mut Value),
-    /// The same for what depends on which features are on.
+    /// Sets defaults that depend on feature gates.
     pub default_by: fn(&mut Value, EnabledFeatures),
-    /// Sets what a new object must have, after the system fields were set.
+    /// PrepareForCreate: runs after the system fields were set.
     pub prepare_create: fn(&mut Value, &WriteContext<'_>),
-    /// Carries over what an update may not change silently.
+    /// PrepareForUpdate: copies fields from the old object that an update must not change.
     pub prepare_update: fn(&mut Value, &Value, &WriteContext<'_>),
-    /// The same for a write of the status.
+    /// The same for a status update.
     pub prepare_status: fn(&mut Value, &Value, &WriteContext<'_>),
-    /// Sets what the reference fills in when what was written is read back: its checks do not look at it, and the next update
-    /// stores it.
+    /// Sets defaults that the reference only sets when it decodes a stored object. They are not validated, and the next update
+    /// stores them.
     pub finish: Option<fn(&mut Value)>,
-    /// Checks a new object, its metadata apart.
+    /// Validates a new object, except for its metadata.
     pub validate: fn(&Value, &mut ErrorList),
-    /// How often an update runs that check again.
+    /// How often an update runs `validate`.
     pub revalidation: Revalidation,
-    /// Checks a changed object against the old one, its metadata apart. What the check of a new object finds is not its
-    /// business where [`Self::revalidation`] repeats that one.
+    /// Validates an update, except for its metadata. Need not repeat `validate` where [`Self::revalidation`] does.
     pub validate_update: fn(&Value, &Value, &mut ErrorList),
-    /// Checks a changed status against the old one.
+    /// Validates a status update.
     pub validate_status: fn(&Value, &Value, &mut ErrorList),
-    /// What the writer of a valid object should know: deprecated or dubious fields. The old object comes with an update.
+    /// Warnings about an accepted object: deprecated or dubious fields. Updates also get the old object.
     pub warn: fn(&Value, Option<&Value>, &mut WarningList),
-    /// The same for the writer of a status.
+    /// Warnings about a status update.
     pub warn_status: fn(&Value, &mut WarningList),
-    /// What the writer of a new object should know even if it is refused.
+    /// Warnings about a new object even if it is refused.
     pub warn_given: fn(&Value, &mut WarningList),
 }
 
 impl KindRules {
-    /// Checks a changed object, its metadata apart.
+    /// Validates an update, except for its metadata.
     fn check_update(&self, new: &Value, old: &Value, errors: &mut ErrorList) {
         let times = match self.revalidation {
             Revalidation::No => 0,
@@ -273,10 +272,10 @@ impl KindRules {
     }
 }
 
-/// The rules of a kind that says nothing special; custom resources have these too.
+/// The rules of kinds without an entry in the table.
 pub static GENERIC: KindRules = KindRules { unconditional_update: false, ..BASE };
 
-/// What a kind starts from.
+/// The defaults of all rules.
 const BASE: KindRules = KindRules {
     name: names::subdomain_name,
     prefix_is_name: false,
@@ -315,17 +314,17 @@ const BASE: KindRules = KindRules {
     warn_given: |_, _| {},
 };
 
-/// A kind whose spec moves the generation.
+/// A kind whose generation counts changes of the spec.
 const COUNTED: KindRules =
     KindRules { generation: Generation::SPEC, meta_revalidation: MetaRevalidation::WholeAndChange, ..BASE };
 /// A kind without a generation.
 const PLAIN: KindRules = KindRules { meta_revalidation: MetaRevalidation::WholeAndChange, ..BASE };
-/// A kind that must be read before it is written.
+/// A kind without unconditional updates: a PUT needs a resourceVersion.
 const GUARDED: KindRules = KindRules { unconditional_update: false, ..PLAIN };
-/// Where a controller says what its pods are like.
+/// The path of the PodSpec in a pod template.
 const POD_TEMPLATE: &[&str] = &["spec", "template", "spec"];
 
-/// The rules of custom kinds. What their schemas say is checked besides.
+/// The rules of custom resources, in addition to their schemas.
 pub static CUSTOM: KindRules = KindRules {
     known_finalizers: false,
     generation: Generation::FIRST,
@@ -340,7 +339,7 @@ pub static CUSTOM: KindRules = KindRules {
     ..BASE
 };
 
-/// Whether two objects say the same, their metadata apart.
+/// Whether two objects are equal except for their metadata.
 fn same_but_metadata(one: &Value, other: &Value) -> bool {
     fn rest(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
         object.fields().into_iter().flatten().filter(|(name, _)| *name != "metadata")
@@ -353,7 +352,7 @@ pub fn rules(group: &str, kind: &str) -> &'static KindRules {
     table::TABLE.iter().find(|row| row.0 == group && row.1 == kind).map_or(&GENERIC, |row| &row.2)
 }
 
-/// Whether a finished deletion answers with the object as it last was.
+/// Whether DELETE returns the deleted object instead of a Status.
 pub fn shows_deleted(group: &str, kind: &str) -> bool {
     table::SHOWN_WHEN_DELETED.contains(&(group, kind))
 }

@@ -4,30 +4,30 @@
 use super::ErrorList;
 use crate::api::field::{ErrorType, FieldError};
 
-/// Whose errors count where both engines check.
+/// Which engine decides where both validate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Authority {
-    /// Those of the functions. The rules are not looked at.
+    /// Handwritten validation. Declarative validation does not run.
     Alone,
-    /// Those of the functions; the rules are compared with them.
+    /// Handwritten validation; declarative validation runs and is compared.
     #[default]
     Compared,
-    /// Those of the rules, in the place of what the functions say of the same things.
+    /// Declarative validation, instead of the handwritten errors that it covers.
     Rules,
 }
 
-/// What comes of the two.
+/// The combined result.
 #[derive(Debug, Default)]
 pub struct EngineResult {
-    /// What is wrong.
+    /// The errors.
     pub errors: ErrorList,
-    /// Where the two disagree, for the log.
+    /// The disagreements, for the log.
     pub mismatches: Vec<String>,
 }
 
-/// Compares what both engines found.
+/// Compares the errors of both engines.
 pub fn judge(by_function: ErrorList, by_rule: ErrorList, authority: Authority) -> EngineResult {
-    // What one of them did not keep may be what the other found.
+    // A truncated list may lack errors that the other has.
     let cut = by_function.is_full() || by_rule.is_full();
     let mismatches =
         if cut || authority == Authority::Alone { Vec::new() } else { compare(&by_function, &by_rule) };
@@ -43,7 +43,7 @@ fn compare(by_function: &[FieldError], by_rule: &[FieldError]) -> Vec<String> {
     let mut mismatches = Vec::new();
     let mut unmatched: Vec<&FieldError> = by_rule.iter().collect();
     for (at, error) in by_function.iter().enumerate().filter(|(_, error)| error.covered) {
-        // A function that is called twice says the same twice.
+        // A function that runs twice reports an error twice.
         if by_function[..at].contains(error) {
             continue;
         }
@@ -58,7 +58,7 @@ fn compare(by_function: &[FieldError], by_rule: &[FieldError]) -> Vec<String> {
     mismatches
 }
 
-/// Whether two errors say the same of the same field; their words may differ.
+/// Whether two errors have the same field and type; their messages may differ.
 fn alike(one: &FieldError, other: &FieldError) -> bool {
     let same_rule = one.rule == other.rule && (one.problem != ErrorType::Invalid || !one.rule.is_empty());
     one.problem == other.problem && one.path == other.path && same_rule
@@ -114,7 +114,7 @@ mod tests {
         assert!(
             judge(all(&[low("a", "x").covered()]), ErrorList::new(), Authority::Alone).mismatches.is_empty()
         );
-        // An invalid value without a rule to name can be told apart from nothing.
+        // Invalid errors without an origin match any.
         let nameless = FieldError::invalid(&FieldPath::new("a"), "-1", "x");
         assert_eq!(
             judge(all(&[nameless.clone().covered()]), all(&[nameless]), Authority::Compared).mismatches.len(),

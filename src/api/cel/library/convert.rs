@@ -73,7 +73,7 @@ fn to_int<'v>(value: &Val<'v>) -> Outcome<'v> {
     Ok(Val::Int(match value {
         Val::Int(number) => *number,
         Val::Uint(number) => i64::try_from(*number).map_err(|_| overflow())?,
-        // The ends of the range are not doubles themselves.
+        // The bounds of the range are no doubles themselves.
         Val::Double(number)
             if *number > -9_223_372_036_854_775_808.0 && *number < 9_223_372_036_854_775_807.0 =>
         {
@@ -106,7 +106,7 @@ fn to_string<'v>(value: &Val<'v>) -> Outcome<'v> {
     text(value).map(Val::from)
 }
 
-/// A value as text.
+/// `string(x)`.
 pub fn text(value: &Val<'_>) -> Result<String, Fault> {
     Ok(match value {
         Val::String(text) => text.to_string(),
@@ -126,7 +126,7 @@ pub fn text(value: &Val<'_>) -> Result<String, Fault> {
     })
 }
 
-/// A number with a fraction in the shortest form that reads back: an exponent for the very small and the very large.
+/// Formats a double in the shortest form that round-trips, with an exponent if it is very small or large.
 fn double(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();

@@ -1,4 +1,4 @@
-//! The tables of functions: name, overload, signature.
+//! The function tables: name, overload ID, signature.
 
 use super::super::functions::Library;
 use super::named_format;
@@ -26,7 +26,7 @@ pub fn declared(library: Library) -> &'static [Row] {
     }
 }
 
-/// Functions of a library whose rows differ in types alone.
+/// Overloads that are generated for each element type.
 pub fn generated(library: Library) -> Vec<(String, String, String)> {
     let row = |name: &str, id: String, signature: String| (name.to_owned(), id, signature);
     let mut rows = Vec::new();

@@ -1,4 +1,4 @@
-//! `text.format([...])`: texts with places for values.
+//! `string.format([...])`.
 
 use super::super::ast::{Expr, Kind};
 use super::super::eval::CallContext;
@@ -8,20 +8,20 @@ use super::convert;
 use crate::api::field::quoted;
 use crate::api::limits::CEL_TEXT_BYTES;
 
-/// The digits behind the point if nobody says.
+/// The default precision.
 const PRECISION: usize = 6;
-/// The most that somebody may ask for.
+/// The maximum precision.
 const MOST_PRECISION: usize = 1_000;
 
-/// A piece of a format.
+/// A segment of a format string.
 enum Piece<'f> {
-    /// Text that stays as it is.
+    /// Literal text.
     Plain(&'f str),
-    /// A place for a value: how it is written, and the digits behind the point.
+    /// A formatting clause: its verb and precision.
     Clause(char, Option<usize>),
 }
 
-/// Takes a format apart, as far as it makes sense. `value` is told of each place, by its number.
+/// Parses a format string up to the first error. `value` is called for each clause with its index.
 fn pieces<'f>(
     format: &'f str,
     count: usize,
@@ -75,7 +75,7 @@ fn clause(text: &str) -> Result<(char, Option<usize>, &str), String> {
     Ok((letter, precision, rest.get(1..).unwrap_or_default()))
 }
 
-/// Why a value of some type cannot be written like this.
+/// The message for a clause that does not support a type.
 fn refused(letter: char, kind: &str) -> String {
     let why = match letter {
         'd' => "decimal clause can only be used on integers",
@@ -91,7 +91,7 @@ fn refused(letter: char, kind: &str) -> String {
     format!("{why}, was given {kind}")
 }
 
-/// Writes values into a format.
+/// `format`.
 pub fn run<'v>(_: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
     let [Val::String(format), Val::List(list)] = args else { return Err(Fault::no_overload()) };
     let mut out = String::new();
@@ -161,7 +161,7 @@ fn hex(letter: char, bytes: &[u8]) -> String {
     if letter == 'X' { text.to_uppercase() } else { text }
 }
 
-/// A number as people of the language of the server read it: groups of three digits, and powers of ten in signs of their own.
+/// Formats a number with English conventions: digit groups of three, and exponents in superscript.
 fn number_text(letter: char, number: f64, digits: usize) -> String {
     if number.is_nan() {
         return "NaN".to_owned();
@@ -207,7 +207,7 @@ fn raised(c: char) -> char {
     }
 }
 
-/// A value as text. Lists and maps are written out.
+/// A value as `%s` prints it.
 fn plain(value: &Val<'_>, work: &mut CallContext) -> Result<String, String> {
     match value {
         Val::Null => Ok("null".to_owned()),
@@ -247,7 +247,7 @@ fn map_text(map: &Map<'_>, work: &mut CallContext) -> Result<String, String> {
     Ok(format!("{{{}}}", parts.join(", ")))
 }
 
-/// A value within a list or a map.
+/// A value inside a list or map.
 fn inner(value: &Val<'_>, work: &mut CallContext) -> Result<String, String> {
     work.effort(1).map_err(|fault| fault.to_string())?;
     Ok(match value {
@@ -262,7 +262,7 @@ fn inner(value: &Val<'_>, work: &mut CallContext) -> Result<String, String> {
     })
 }
 
-/// What is wrong with a format that is known, and the values that it gets: where, and why.
+/// Checks a constant format string against its arguments. Errors have a position and a message.
 pub fn check(call: &Expr, format: &str, items: &[(Expr, bool)], types: &[Type]) -> Option<(usize, String)> {
     let kind = |expr: &Expr| types.get(expr.id).cloned().unwrap_or(Type::Dyn);
     let mut wrong_at = call.id;

@@ -1,4 +1,4 @@
-//! Amounts of resources and versions of software.
+//! Functions of quantities and semantic versions.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::super::value::{Fault, Outcome, Val};
 use super::semver::Semver;
 use crate::api::schema::quantity::Quantity;
 
-/// `quantity('1Gi')`, `semver('1.2.3')` and what can be asked of them.
+/// `quantity('1Gi')`, `semver('1.2.3')` and their member functions.
 pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     match (name, args) {
         ("quantity", [Val::String(text)]) => {

@@ -1,4 +1,4 @@
-//! Forms of texts that have names.
+//! Named string formats (`format.named`).
 
 use super::super::eval::CallContext;
 use super::super::value::{Fault, Outcome, Val};
@@ -6,14 +6,14 @@ use super::url::Url;
 use crate::api::custom::formats::Format;
 use crate::api::names;
 
-/// A form of texts.
+/// A named format.
 #[derive(Debug)]
 pub struct NamedFormat {
-    /// What expressions call it.
+    /// The function that returns it.
     pub function: &'static str,
-    /// Its own name.
+    /// The name of the format.
     pub name: &'static str,
-    /// How long its pattern is taken to be.
+    /// The assumed length of its pattern, for cost estimates.
     pub pattern_size: u64,
     check: fn(&str) -> Vec<String>,
 }
@@ -26,7 +26,7 @@ fn by_schema(name: &str, text: &str, why: &str) -> Vec<String> {
     }
 }
 
-/// All of them.
+/// All formats.
 pub const ALL: &[NamedFormat] = &[
     NamedFormat {
         function: "dns1123Label",

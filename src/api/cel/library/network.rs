@@ -1,4 +1,4 @@
-//! Addresses and ranges of them.
+//! Functions of IP addresses and CIDRs.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use super::super::eval::CallContext;
 use super::super::value::{Fault, Outcome, Val};
 use crate::api::field::quoted;
 
-/// `ip('10.0.0.1')`, `cidr('10.0.0.0/8')` and what can be asked of them.
+/// `ip('10.0.0.1')`, `cidr('10.0.0.0/8')` and their member functions.
 pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     match (name, args) {
         ("ip", [Val::String(text)]) => address(text).map(Val::Ip),

@@ -103,7 +103,7 @@ fn subtracted<'v>(left: &Val<'v>, right: &Val<'v>) -> Outcome<'v> {
     })
 }
 
-/// Two lists as one. Sets keep each item once, and lists with keys the last of each key.
+/// Concatenates lists. Sets keep each item once, lists of type map the last item of each key.
 fn joined<'v>(left: &List<'v>, right: &List<'v>, work: &mut CallContext) -> Result<List<'v>, Fault> {
     let List::Given(items, _, kind) = left else { return Ok(behind(left, right)) };
     if **kind == ListKind::Ordered {
@@ -144,7 +144,7 @@ fn behind<'v>(left: &List<'v>, right: &List<'v>) -> List<'v> {
     List::Joined(Arc::new((left.clone(), right.clone())), length)
 }
 
-/// What tells an item of a list apart from others.
+/// The identity of a list item.
 fn identity(item: &Value, kind: &ListKind) -> Vec<u8> {
     match kind {
         ListKind::Keyed(keys) => {
@@ -155,7 +155,7 @@ fn identity(item: &Value, kind: &ListKind) -> Vec<u8> {
     }
 }
 
-/// The same of an item that was made.
+/// The identity of a computed list item.
 fn identity_of(value: &Val<'_>, kind: &ListKind) -> Option<Vec<u8>> {
     let plain = |value: &Val<'_>| {
         Some(match value {
@@ -190,7 +190,7 @@ pub fn comparison<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outc
     }))
 }
 
-/// Which of two values comes first; nothing if one of them is no number.
+/// Compares two values; `None` if one is NaN.
 pub fn compared(left: &Val<'_>, right: &Val<'_>) -> Result<Option<Ordering>, Fault> {
     let whole = |value: &Val<'_>| match value {
         Val::Int(number) => Some(i128::from(*number)),
@@ -217,12 +217,12 @@ pub fn compared(left: &Val<'_>, right: &Val<'_>) -> Result<Option<Ordering>, Fau
     })
 }
 
-/// A number with a fraction against one without, where neither loses digits.
+/// Compares a double with an integer, without loss.
 fn to_whole(left: f64, right: i128) -> Option<Ordering> {
     if left.is_nan() {
         return None;
     }
-    // Beyond this all doubles are whole and larger than any integer of the language.
+    // Beyond this, doubles exceed every CEL integer.
     if left.abs() >= 1e30 {
         return Some(if left > 0.0 { Ordering::Greater } else { Ordering::Less });
     }
@@ -299,10 +299,10 @@ pub fn size<'v>(_: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     }
 }
 
-/// The entries of a map that is made.
+/// The entries of a computed map.
 pub type Entries<'v> = BTreeMap<Key<'v>, (Val<'v>, Val<'v>)>;
 
-/// Puts a key and its value, or all of another map, into a map.
+/// Inserts an entry, or all entries of another map.
 pub fn insert<'v>(entries: &mut Entries<'v>, args: &[Val<'v>]) -> Result<(), Fault> {
     let mut put = |key: &Val<'v>, value: Val<'v>| {
         let found =

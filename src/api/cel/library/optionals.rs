@@ -1,4 +1,4 @@
-//! What may not be there.
+//! Functions of optional values.
 
 use super::super::eval::CallContext;
 use super::super::value::{Fault, Outcome, Val};

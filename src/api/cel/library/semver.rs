@@ -1,4 +1,4 @@
-//! Versions of software.
+//! Semantic versions.
 
 use std::cmp::Ordering;
 
@@ -17,7 +17,7 @@ enum Part {
 }
 
 impl Semver {
-    /// Reads a version, strictly.
+    /// Parses a version strictly.
     pub fn parse(text: &str) -> Result<Semver, String> {
         if text.is_empty() {
             return Err("Version string empty".to_owned());
@@ -64,7 +64,7 @@ impl Semver {
         Ok(Semver { numbers, before: parts })
     }
 
-    /// Reads a version that need not be complete: `v1`, `01.2`.
+    /// Parses a version with normalization: `v1`, `01.2`.
     pub fn lenient(text: &str) -> Result<Semver, String> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let mut parts: Vec<String> = text.splitn(3, '.').map(trimmed).collect();
@@ -77,12 +77,12 @@ impl Semver {
         Semver::parse(&parts.join("."))
     }
 
-    /// Which of two versions comes first.
+    /// Compares by precedence.
     pub fn compare(&self, other: &Semver) -> Ordering {
         self.numbers.cmp(&other.numbers).then_with(|| {
             match (self.before.is_empty(), other.before.is_empty()) {
                 (true, true) => Ordering::Equal,
-                // What comes before a version is less than the version.
+                // A pre-release precedes the release.
                 (true, false) => Ordering::Greater,
                 (false, true) => Ordering::Less,
                 (false, false) => {
@@ -100,7 +100,7 @@ impl Semver {
     }
 }
 
-/// A part without zeros before it.
+/// Strips leading zeros.
 fn trimmed(part: &str) -> String {
     if part.len() < 2 {
         return part.to_owned();

@@ -1,4 +1,4 @@
-//! Functions of texts. Places in them are counted by characters.
+//! String functions. Indexes count characters.
 
 use super::super::eval::CallContext;
 use super::super::value::{Fault, List, Outcome, Val};
@@ -30,7 +30,7 @@ pub fn run<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<
     }
 }
 
-/// A name as it stands in a path of a JSON Patch.
+/// Escapes a key for a JSON Pointer.
 pub fn pointer_key<'v>(_: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     match args {
         [Val::String(text)] => Ok(Val::from(text.replace('~', "~0").replace('/', "~1"))),
@@ -67,7 +67,7 @@ fn substring<'v>(text: &str, from: i64, to: Option<i64>) -> Outcome<'v> {
 
 fn replace<'v>(text: &str, old: &str, new: &str, most: i64) -> Outcome<'v> {
     let count = usize::try_from(most).unwrap_or(usize::MAX);
-    // A long replacement of every letter could become larger than memory: its size is known before it is made.
+    // The size of the result is checked first: replacing every character by a long string could exceed memory.
     let places =
         if old.is_empty() { text.chars().count() + 1 } else { text.matches(old).take(count).count() };
     let size = text.len().saturating_add(places.min(count).saturating_mul(new.len()));
@@ -86,7 +86,7 @@ fn split<'v>(text: &str, by: &str, most: i64, work: &mut CallContext) -> Outcome
     }
     work.effort(text.len())?;
     if by.is_empty() {
-        // Every letter alone, and what is left in the last part.
+        // Splits into characters, with the rest in the last item.
         let mut rest = text;
         let mut made = 1;
         while let Some(letter) = rest.chars().next().filter(|_| made < count) {
@@ -142,7 +142,7 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// Where a part begins, in a text or a list.
+/// `indexOf` and `lastIndexOf` of strings and lists.
 pub fn position<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
     let is_last = name == "lastIndexOf";
     match args {
@@ -188,7 +188,7 @@ fn place<'v>(
     work.effort(text.len())?;
     let byte = |index: usize| text.char_indices().nth(index).map_or(text.len(), |(at, _)| at);
     let found = if is_last {
-        // The part may begin no later than at the place.
+        // The match may start at this index at the latest.
         let end = byte(start).saturating_add(part.len()).min(text.len());
         let end = (0..=end).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         text.get(..end).and_then(|head| head.rfind(part))

@@ -1,4 +1,4 @@
-//! Parts of times.
+//! Accessors of timestamps and durations.
 
 use super::super::eval::CallContext;
 use super::super::timestamps;

@@ -1,4 +1,4 @@
-//! URLs.
+//! URL functions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use super::super::eval::CallContext;
 use super::super::value::{Fault, Key, Map, Outcome, Text, Val};
 use crate::api::field::quoted;
 
-/// A URL that was read: an absolute one, or an absolute path.
+/// A parsed URL: absolute, or an absolute path.
 #[derive(Clone, Debug)]
 pub struct Url {
-    /// As it came.
+    /// The original text.
     pub text: String,
     scheme: String,
     host: String,
@@ -19,7 +19,7 @@ pub struct Url {
 }
 
 impl Url {
-    /// Reads a URL as requests name it.
+    /// Parses a request URI, as Go's `url.ParseRequestURI`.
     pub fn parse(text: &str) -> Result<Url, String> {
         let wrong = |why: &str| format!("parse {}: {why}", quoted(text));
         if text.is_empty() {
@@ -32,7 +32,7 @@ impl Url {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         if !rest.starts_with('/') {
             if !scheme.is_empty() {
-                // A scheme and something opaque behind it.
+                // A URL with an opaque part.
                 return Ok(Url {
                     text: text.to_owned(),
                     scheme,
@@ -62,7 +62,7 @@ impl Url {
         })
     }
 
-    /// The host without its port and the brackets of an address.
+    /// The host without port and brackets.
     fn hostname(&self) -> &str {
         if let Some(inner) = self.host.strip_prefix('[') {
             return inner.split_once(']').map_or(inner, |(inner, _)| inner);
@@ -75,7 +75,7 @@ impl Url {
         behind.rsplit_once(':').map_or("", |(_, port)| port)
     }
 
-    /// The pairs of the query, unescaped. Those that cannot be are left out.
+    /// The decoded query parameters. Invalid ones are dropped.
     fn pairs(&self) -> BTreeMap<String, Vec<String>> {
         let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for pair in self.query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')) {
@@ -137,7 +137,7 @@ fn check_escapes(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A path in which what may not stand in one is escaped.
+/// Escapes a path.
 fn escaped_path(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     for byte in path.bytes() {
@@ -194,7 +194,7 @@ fn unescaped(text: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// `url('https://a/b')` and what can be asked of it.
+/// `url('https://a/b')` and its member functions.
 pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     match (name, args) {
         ("url", [Val::String(text)]) => Url::parse(text)

@@ -1,11 +1,11 @@
-//! Lists, maps and objects.
+//! Parses list, map and object constructions.
 
 use super::super::ast::{Entry, Expr, Init, Kind};
 use super::super::lexer::TokenKind;
 use super::{Parser, Read};
 
 impl Parser<'_> {
-    /// Whether names and dots lead to a brace, and where it is.
+    /// The position of the brace, if a qualified name and a brace come next.
     pub(super) fn object_ahead(&self) -> Option<usize> {
         let mut at = self.at;
         loop {
@@ -55,7 +55,7 @@ impl Parser<'_> {
         self.made(place, Kind::Object { name, fields })
     }
 
-    /// The sign that closes a list or a map behind an item that no comma follows.
+    /// Expects the closing bracket after an item without a comma.
     fn closing(&mut self, sign: &str) -> Read<()> {
         if self.sign(sign).is_some() {
             return Ok(());
@@ -67,7 +67,7 @@ impl Parser<'_> {
         self.wrong(&format!("mismatched input '{shown}' expecting {{'{sign}', ','}}"))
     }
 
-    /// Takes the sign that closes a list or a map if it comes next. A comma may stand before it, even where there is no item.
+    /// Consumes the closing bracket if it is next. A comma may precede it, even without items.
     fn closed(&mut self, sign: &str, is_empty: bool) -> Read<bool> {
         if self.sign(sign).is_some() {
             return Ok(true);

@@ -1,11 +1,11 @@
-//! Copies of parts of an expression.
+//! Copies subtrees, for macros that use an argument twice.
 
 use super::super::ast::{Entry, Expr, Fold, Init, Kind};
 use super::{ParseAborted, Parser, Read};
 use crate::api::limits::CEL_CHARS;
 
 impl Parser<'_> {
-    /// The same expression with numbers of its own. A copy of a copy is twice as large, so the parts are counted.
+    /// A copy with new IDs. Nested copies double in size, so nodes are counted.
     pub fn copied(&mut self, expr: &Expr) -> Read<Expr> {
         if self.places.len() > CEL_CHARS {
             self.issues.add(None, "max recursion depth exceeded".to_owned());

@@ -1,4 +1,4 @@
-//! Lists and maps: made, or of an object.
+//! Lists and maps: computed, or borrowed from an object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,35 +10,35 @@ use crate::api::value::{Object, Value};
 /// A list.
 #[derive(Clone, Debug)]
 pub enum List<'v> {
-    /// That was made.
+    /// Computed.
     Made(Arc<Vec<Val<'v>>>),
-    /// Of an object.
+    /// Borrowed from an object.
     Given(&'v [Value], &'v DeclType, &'v ListKind),
-    /// One behind the other, and their length.
+    /// A concatenation, and its length.
     Joined(Arc<(List<'v>, List<'v>)>, usize),
 }
 
 /// A map.
 #[derive(Clone, Debug)]
 pub enum Map<'v> {
-    /// That was made: the keys as they were given stand beside the values.
+    /// Computed: each entry has the original key and the value.
     Made(Arc<BTreeMap<Key<'v>, (Val<'v>, Val<'v>)>>),
-    /// Of an object, with values of one kind.
+    /// A map of an object, with values of one declared type.
     Given(&'v Object, &'v DeclType),
-    /// An object with fields of its own.
+    /// An object with declared fields.
     Object(&'v Object, &'v ObjectType),
-    /// An object of which nothing is known.
+    /// An object without a declared type.
     Free(&'v Object),
 }
 
-/// What entries of a map are found by. Equal numbers are the same key, whatever their types.
+/// A map key. Equal numbers are the same key, whatever their types.
 #[derive(Clone, Debug)]
 pub enum Key<'v> {
-    /// Truth.
+    /// Boolean.
     Bool(bool),
-    /// A whole number.
+    /// Integer.
     Number(i128),
-    /// Text.
+    /// String.
     String(Text<'v>),
 }
 
@@ -73,7 +73,7 @@ impl Ord for Key<'_> {
 }
 
 impl<'v> List<'v> {
-    /// How many items it has.
+    /// The number of items.
     pub fn len(&self) -> usize {
         match self {
             List::Made(items) => items.len(),
@@ -82,7 +82,7 @@ impl<'v> List<'v> {
         }
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -106,7 +106,7 @@ impl<'v> List<'v> {
 }
 
 impl<'v> Map<'v> {
-    /// How many entries it has.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         match self {
             Map::Made(entries) => entries.len(),
@@ -114,7 +114,7 @@ impl<'v> Map<'v> {
         }
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -131,7 +131,7 @@ impl<'v> Map<'v> {
         }
     }
 
-    /// The value of a key of text. Fields of objects have the names that expressions give them.
+    /// The value of a string key. For objects with declared fields it is the escaped name.
     pub fn field(&self, name: &str) -> Option<Outcome<'v>> {
         match self {
             Map::Made(entries) => {

@@ -1,4 +1,4 @@
-//! Objects that an expression has made.
+//! Objects that an expression constructed.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::api::cel::constructed_types::{JSON_PATCH, field};
 use crate::api::cel::types::Type;
 use crate::api::limits::FIELD_ERRORS;
 
-/// An object of a named type, with the fields that it was given.
+/// A constructed object: type name and fields.
 #[derive(Clone, Debug)]
 pub struct ConstructedObject<'v> {
     name: &'v str,
@@ -15,7 +15,7 @@ pub struct ConstructedObject<'v> {
 }
 
 impl<'v> ConstructedObject<'v> {
-    /// Puts an object together, if its type can have such fields.
+    /// Constructs an object, if its type has these fields.
     pub fn new(name: &'v str, fields: BTreeMap<&'v str, Val<'v>>) -> Result<ConstructedObject<'v>, Fault> {
         for (own, value) in &fields {
             match (field(name, own), value) {
@@ -36,7 +36,7 @@ impl<'v> ConstructedObject<'v> {
         self.name
     }
 
-    /// The fields that it was given.
+    /// Its fields.
     pub fn fields(&self) -> &BTreeMap<&'v str, Val<'v>> {
         &self.fields
     }
@@ -45,19 +45,19 @@ impl<'v> ConstructedObject<'v> {
         self.name == JSON_PATCH
     }
 
-    /// Whether it says nothing. An operation always says something.
+    /// Whether it has no fields. A JSONPatch is never empty.
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty() && !self.is_operation()
     }
 
-    /// A field that is there. The words of an operation are not there if they are empty.
+    /// A field that is set. Empty strings of a JSONPatch count as unset.
     pub fn field(&self, name: &str) -> Option<Val<'v>> {
         let is_word = |value: &Val<'v>| matches!(value, Val::String(text) if text.is_empty());
         let value = self.fields.get(name).cloned()?;
         (name == "value" || !self.is_operation() || !is_word(&value)).then_some(value)
     }
 
-    /// A field, whatever stands there.
+    /// The value of a field, set or not.
     pub fn selected(&self, name: &str) -> Val<'v> {
         let absent = || match field(self.name, name) {
             Some(Type::String) => Val::from(""),
@@ -66,8 +66,8 @@ impl<'v> ConstructedObject<'v> {
         self.field(name).unwrap_or_else(absent)
     }
 
-    /// Which objects within it are of another type than the way to them says, all in one text; `None` if none is. What stands
-    /// in lists and maps has the way of these.
+    /// A message about nested objects whose type does not match their path; `None` if all do. Items of lists and maps have the
+    /// path of their container.
     pub fn misplaced(&self) -> Result<Option<String>, NativeError> {
         let (mut wrong, mut room) = (Vec::new(), SizeBudget::default());
         self.find_misplaced(self.name, &mut wrong, &mut room)?;
@@ -95,7 +95,7 @@ impl<'v> ConstructedObject<'v> {
     }
 }
 
-/// Whether there may be something made in it. What was given to the expression has nothing of the kind.
+/// Whether it may contain constructed objects. Input values never do.
 fn holds_made(value: &Val<'_>) -> bool {
     matches!(value, Val::Made(_) | Val::List(List::Made(_)) | Val::Map(Map::Made(_)))
 }

@@ -1,4 +1,4 @@
-//! What an expression has made, as a value of an object.
+//! Converts the result of an expression to a JSON value.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,10 +8,10 @@ use crate::api::cel::library::text_of;
 use crate::api::limits::{BODY_BYTES, OBJECT_PARTS, PATCH_DEPTH};
 use crate::api::value::{Object, Value};
 
-/// Whole numbers that every reader of JSON takes for what they are.
+/// The integers that a double represents exactly.
 const SAFE: std::ops::RangeInclusive<i64> = -((1 << 53) - 1)..=(1 << 53) - 1;
 
-/// How large what is made may still become. Expressions pay little for saying the same thing a thousand times.
+/// The remaining size of converted values: the cost model hardly charges for repeating a large value.
 #[derive(Debug)]
 pub struct SizeBudget {
     parts: usize,
@@ -24,23 +24,23 @@ impl Default for SizeBudget {
     }
 }
 
-/// Why there is no such value.
+/// Why a value cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NativeError {
     /// It would be too large.
     TooLarge,
-    /// There is nothing for it there.
+    /// Its type has no JSON equivalent.
     Because(String),
 }
 
-/// What a value is made into.
+/// The target of a conversion.
 #[derive(Clone, Copy, PartialEq)]
 enum Target {
-    /// A part of an object, as it is.
+    /// A part of an object, exactly.
     Exact,
     /// JSON.
     Json,
-    /// JSON within an object that was made.
+    /// JSON inside a constructed object.
     Within,
 }
 
@@ -52,12 +52,12 @@ impl SizeBudget {
         Ok(())
     }
 
-    /// The value as JSON knows it: times and bytes become texts, and so do numbers that are larger than all readers take.
+    /// Converts to JSON: timestamps, durations, bytes and large integers become strings.
     pub fn json(&mut self, value: &Val<'_>) -> Result<Value, NativeError> {
         self.value(value, Target::Json, PATCH_DEPTH)
     }
 
-    /// The value as it is. What JSON does not know cannot stand in an object. The reason begins with the way to it.
+    /// Converts to a part of an object. Types without a JSON equivalent are errors, whose message begins with the path.
     pub fn exact(&mut self, value: &Val<'_>) -> Result<Value, NativeError> {
         self.value(value, Target::Exact, PATCH_DEPTH)
     }
@@ -143,7 +143,7 @@ impl SizeBudget {
     }
 }
 
-/// The reason with the field before it.
+/// Prefixes an error with a field.
 fn within(form: Target, name: &str, why: NativeError) -> NativeError {
     match (form, why) {
         (Target::Exact, NativeError::Because(why)) => NativeError::Because(format!(".{name}{why}")),
@@ -151,7 +151,7 @@ fn within(form: Target, name: &str, why: NativeError) -> NativeError {
     }
 }
 
-/// There is nothing for this value.
+/// The error for an unsupported type.
 fn unplain(value: &Val<'_>, form: Target) -> NativeError {
     let kind = value.type_name();
     NativeError::Because(match (form, value) {
@@ -169,7 +169,7 @@ fn unplain(value: &Val<'_>, form: Target) -> NativeError {
 }
 
 impl Val<'_> {
-    /// The name of the type that it has in the language of the reference, which some messages repeat.
+    /// The Go type name, for messages.
     pub(super) fn go_type(&self) -> &'static str {
         match self {
             Val::Null => "structpb.NullValue",

@@ -1,4 +1,4 @@
-//! What the kinds have in common: shares of pods, selectors, counters.
+//! Checks that the kinds of apps share: IntOrString counts, selectors, status counters.
 
 use super::super::field_value::FieldValue;
 use super::super::{ErrorList, WarningList, messages, selector};
@@ -9,7 +9,7 @@ use crate::api::value::Value;
 pub(super) const ROLLING: &str = "RollingUpdate";
 const SELECTOR: &str = "v1.LabelSelector{}";
 
-/// Checks a number, or a share of all in percent.
+/// Checks an IntOrString: a number or a percentage.
 pub fn count_or_percent(node: &FieldValue<'_>, errors: &mut ErrorList) {
     if node.value.as_str().is_some() {
         for wrong in names::percent(node.text()) {
@@ -20,7 +20,7 @@ pub fn count_or_percent(node: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks that a share is not more than all.
+/// Checks that a percentage is at most 100%.
 pub fn at_most_all(node: &FieldValue<'_>, errors: &mut ErrorList) {
     if percent(node).is_some_and(|percent| percent > 100) {
         errors.push(FieldError::invalid(&node.path, &shown_share(node), "must not be greater than 100%"));
@@ -32,21 +32,20 @@ fn percent(node: &FieldValue<'_>) -> Option<i64> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 
-/// How many there are: of a text that is no share, the number that it spells, if any.
+/// The integer of an IntOrString: of a string that is no percentage, the number that it spells, if any.
 pub(super) fn count(node: &FieldValue<'_>) -> i64 {
     percent(node)
         .or_else(|| node.value.as_str().map(|text| text.parse().unwrap_or_default()))
         .unwrap_or_else(|| node.number())
 }
 
-/// A number-or-text as messages print it: the whole structure.
+/// An IntOrString as messages print it: the whole Go struct.
 pub(super) fn shown_share(node: &FieldValue<'_>) -> String {
     let (kind, number) = (i64::from(node.value.as_str().is_some()), node.number());
     format!("intstr.IntOrString{{Type:{kind}, IntVal:{number}, StrVal:{}}}", quoted(node.text()))
 }
 
-/// Checks that pods are chosen, and not all of them. Answers whether labels can be compared with the selector; if not,
-/// `unusable` is said of it as a whole.
+/// Checks that the selector is present and not empty. Answers whether it is usable; if not, `unusable` is reported about it.
 pub(super) fn need_selector(
     spec: &FieldValue<'_>,
     kind: &str,
@@ -69,18 +68,18 @@ pub(super) fn need_selector(
     usable
 }
 
-/// A strategy as messages print it: the whole structure, where all that it says is its type.
+/// A strategy as messages print it: the Go struct, with only the type set.
 pub(super) fn shown_strategy(strategy: &FieldValue<'_>, kind: &str, rolling: &str) -> String {
     format!("{kind}{{Type:{}, RollingUpdate:(*{rolling})(nil)}}", quoted(strategy.str("type")))
 }
 
-/// Checks that a changed controller still selects the same pods.
+/// Checks that the selector is immutable.
 pub fn same_selector(new: &Value, old: &Value, errors: &mut ErrorList) {
     let at = |object| FieldValue::of(object, "spec").child("selector");
     messages::same_structure(&at(new), &at(old), "v1.LabelSelector", errors);
 }
 
-/// Checks the counters of a status: none below zero, and none above the number that there are.
+/// Checks the counters of a status: none negative, and none above the total.
 pub(super) fn counters(status: &FieldValue<'_>, all: &[&str], of_all: &[&str], errors: &mut ErrorList) {
     for field in all {
         status.child(field).not_negative(errors);
@@ -94,13 +93,13 @@ pub(super) fn counters(status: &FieldValue<'_>, all: &[&str], of_all: &[&str], e
 pub(super) fn no_fewer_collisions(new: &Value, old: &Value, errors: &mut ErrorList) {
     let at = |object| FieldValue::of(object, "status").child("collisionCount");
     let (new, old) = (at(new), at(old));
-    // One that is gone counts as fewer than none.
+    // Removing it counts as decreasing it.
     if old.is_set() && (!new.is_set() || new.number() < old.number()) {
         errors.push(FieldError::invalid(&new.path, &new.number().to_string(), "cannot be decremented"));
     }
 }
 
-/// Warns of what is dubious in a kind whose name becomes part of the names of pods.
+/// Warns about a kind whose name becomes part of pod names.
 pub fn warn_named(object: &Value, old: Option<&Value>, warned: &mut WarningList) {
     if old.is_none() {
         messages::pod_names(object, warned);

@@ -35,8 +35,8 @@ pub const CONTROLLER_REVISION: KindRules =
 
 /// The defaults of a DaemonSet.
 fn default_daemon_set(object: &mut Value) {
-    // The count of templates is a field that only old clients see. All others see it here, whether they know it or not,
-    // so whoever writes a DaemonSet also writes this.
+    // The template generation is a field only in old versions. In v1 it is this annotation, so every writer of a DaemonSet also
+    // writes it.
     fill(object.entry("metadata").entry("annotations"), TEMPLATE_GENERATION, "0");
     let spec = object.entry("spec");
     pod_default::template(spec, "template");
@@ -45,7 +45,7 @@ fn default_daemon_set(object: &mut Value) {
     if strategy.str("type") == ROLLING {
         strategy.entry("rollingUpdate").fields_mut();
     } else if let Some(rolling) = present_mut(strategy, "rollingUpdate") {
-        // What is not used gets no defaults, and what is not said is zero.
+        // An unused field gets no default, and an absent one is zero.
         fill(rolling, "maxUnavailable", 0);
     }
 }
@@ -67,7 +67,7 @@ pub(super) fn validate_daemon_set_status(new: &Value, old: &Value, errors: &mut 
     no_fewer_collisions(new, old, errors);
 }
 
-/// Warns of what is dubious in a DaemonSet: only a new template is looked at.
+/// Warns about a DaemonSet: only if the template changed.
 pub(super) fn warn_daemon_set(object: &Value, old: Option<&Value>, warned: &mut WarningList) {
     let count = |object| meta::of(object).at(&["annotations", TEMPLATE_GENERATION]).cloned();
     if old.is_none_or(|old| count(old) != count(object)) {
@@ -76,29 +76,29 @@ pub(super) fn warn_daemon_set(object: &Value, old: Option<&Value>, warned: &mut 
     }
 }
 
-/// A new template is the first of its line.
+/// A new DaemonSet has template generation 1.
 pub(super) fn prepare_daemon_set(object: &mut Value, _: &WriteContext<'_>) {
     if templates(object) < 1 {
         object.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, "1");
     }
 }
 
-/// How many templates a DaemonSet has had.
+/// The template generation of a DaemonSet.
 fn templates(object: &Value) -> i64 {
     let count = meta::of(object).get("annotations").map_or("", |all| all.str(TEMPLATE_GENERATION));
     count.parse().unwrap_or_default()
 }
 
-/// Who reports on a DaemonSet does not count its templates.
+/// A status update keeps the template generation.
 pub(super) fn prepare_daemon_set_status(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     let count = templates(old).to_string();
     new.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, count);
 }
 
-/// The annotation in which a DaemonSet counts its templates.
+/// The annotation with the template generation of a DaemonSet.
 pub const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
-/// A changed template counts.
+/// A changed template increases the template generation.
 pub(super) fn prepare_daemon_set_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     let count = templates(old);
     let template = ["spec", "template"];
@@ -167,7 +167,7 @@ pub(super) fn validate_revision(object: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// Checks a changed ControllerRevision: what it keeps stays.
+/// Checks an updated ControllerRevision: its data is immutable.
 pub(super) fn validate_revision_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     FieldValue::of(new, "revision").not_negative(errors);
     if new.get("data") != old.get("data") {

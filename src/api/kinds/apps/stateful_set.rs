@@ -45,7 +45,7 @@ fn default_stateful_set(object: &mut Value) {
     }
 }
 
-/// How many pods may be missing during an update, where that can be said.
+/// The default of maxUnavailable, if its feature is enabled.
 fn default_unavailable(object: &mut Value, features: EnabledFeatures) {
     if features.has(Feature::MaxUnavailableStatefulSet)
         && object.at(&["spec", "updateStrategy", "type"]).and_then(Value::as_str) == Some(ROLLING)
@@ -147,7 +147,7 @@ fn stateful_set_pods(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     template::always_restarts(&pods, "StatefulSet", errors);
 }
 
-/// Checks a StatefulSet. The specs of its pods are looked at when the pods are made.
+/// Checks a StatefulSet. Its PodSpec is checked when pods are created.
 pub(super) fn validate_stateful_set(object: &Value, errors: &mut ErrorList) {
     let spec = FieldValue::of(object, "spec");
     stateful_set_spec(&spec, errors);

@@ -1,4 +1,4 @@
-//! The syntax of schedules: five fields, or a word for a common one.
+//! The syntax of cron schedules: five fields, or a macro such as `@daily`.
 
 use crate::api::time_zone;
 
@@ -19,7 +19,7 @@ const FIELDS: [Field; 5] = [
     Field { lowest: 0, highest: 6, names: &DAYS },
 ];
 
-/// Checks a schedule. The error is in the words clients know.
+/// Checks a schedule. The error is the reference's.
 pub fn parse(schedule: &str) -> Result<(), String> {
     let mut rest = schedule;
     if rest.starts_with("TZ=") || rest.starts_with("CRON_TZ=") {
@@ -60,7 +60,7 @@ fn word(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a text is a length of time such as `1h30m`.
+/// Whether a string is a duration such as `1h30m`.
 fn is_duration(text: &str) -> bool {
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
     if rest == "0" {

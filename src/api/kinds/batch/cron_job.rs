@@ -23,10 +23,10 @@ pub const RULES: KindRules = KindRules {
     ..COUNTED
 };
 
-/// A Job made of it has a name that is eleven characters longer.
+/// The names of its Jobs are eleven characters longer.
 const LONGEST_NAME: usize = 52;
 
-/// The defaults of a CronJob: those of the pods that it will make.
+/// The defaults of a CronJob, including those of its pod template.
 fn default(object: &mut Value) {
     if object.at(&["spec", "jobTemplate", "spec", "template"]).is_some() {
         pod_default::template(object.entry("spec").entry("jobTemplate").entry("spec"), "template");

@@ -31,7 +31,7 @@ fn out_of_order(previous: i64, current: i64) -> String {
     format!("non-increasing order, previous: {previous}, current: {current}")
 }
 
-/// How many indexes there are. The error says what is wrong with the text.
+/// The number of indexes, or the syntax error.
 pub fn count(text: &str, completions: i64) -> Result<i64, String> {
     if text.is_empty() {
         return Ok(0);
@@ -48,7 +48,7 @@ pub fn count(text: &str, completions: i64) -> Result<i64, String> {
     Ok(total)
 }
 
-/// The first index that stands in both sets. Intervals that cannot be read are left out: [`count`] tells of them.
+/// The first index that is in both sets. Invalid intervals are skipped: [`count`] reports them.
 pub fn overlap(one: &str, other: &str, completions: i64) -> Option<i64> {
     let read = |text: &str| -> Vec<(i64, i64)> {
         text.split(',').filter_map(|part| interval(part, completions).ok()).collect()

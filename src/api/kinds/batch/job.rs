@@ -34,17 +34,17 @@ const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller
 const INDEXED: &str = "Indexed";
 const NEEDS_INDEX: &str = "requires indexed completion mode";
 const MOST_INDEXED_PODS: i64 = 100_000;
-/// Above this many completions, a Job that counts failures per index must be bounded otherwise.
+/// Above this number of completions, backoffLimitPerIndex has additional limits.
 const MANY_COMPLETIONS: i64 = 100_000;
 const MOST_OF_MANY: i64 = 10_000;
 const LONGEST_MANAGER: usize = 63;
 const REPLACEMENT: &str = "podReplacementPolicy";
 
-/// What the one who deletes a Job should know who does not say what becomes of its pods.
+/// The warning for a DELETE without a propagation policy.
 const WARN_ON_DELETE: &str = "child pods are preserved by default when jobs are deleted; set \
     propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
 
-/// What may not be below zero.
+/// Fields that must not be negative.
 const COUNTS: [&str; 7] = [
     "parallelism",
     "completions",
@@ -78,7 +78,7 @@ fn default(job: &mut Value) {
     take_labels(job);
 }
 
-/// When the pods of a Job are replaced that does not say it.
+/// The default of podReplacementPolicy.
 fn default_replacement(job: &mut Value, features: EnabledFeatures) {
     if features.has(Feature::JobPodReplacementPolicy) {
         let spec = job.entry("spec");
@@ -88,7 +88,7 @@ fn default_replacement(job: &mut Value, features: EnabledFeatures) {
     }
 }
 
-/// A Job without labels has those of its pods.
+/// A Job without labels gets those of its pod template.
 fn take_labels(job: &mut Value) {
     let labels = job.at(&["spec", "template", "metadata", "labels"]).cloned();
     let bare = meta::of(job).get("labels").and_then(Value::fields).is_none_or(|fields| fields.is_empty());
@@ -97,8 +97,8 @@ fn take_labels(job: &mut Value) {
     }
 }
 
-/// A Job that does not choose its pods itself gets labels that no other has. What belongs to features that are off is dropped here
-/// and not by the table: nobody drops who runs a Job from a change, which its rules refuse.
+/// A Job without manualSelector gets a generated selector with unique labels. Fields of disabled features are dropped here and
+/// not by the table, because managedBy is not dropped from updates, where validation refuses a change.
 fn prepare_create(job: &mut Value, context: &WriteContext<'_>) {
     for (feature, field) in
         [(Feature::JobManagedBy, "managedBy"), (Feature::JobPodReplacementPolicy, REPLACEMENT)]
@@ -127,15 +127,15 @@ fn prepare_create(job: &mut Value, context: &WriteContext<'_>) {
     }
 }
 
-/// A Job begins to say when pods are replaced only where that is on.
+/// podReplacementPolicy can be added only if its feature is enabled.
 fn prepare_update(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
     if !context.features.has(Feature::JobPodReplacementPolicy) && old.at(&["spec", REPLACEMENT]).is_none() {
         new.entry("spec").remove(REPLACEMENT);
     }
 }
 
-/// Whether a Job has the labels of its pods because it had none: then they are one and the same until something is written to
-/// either, and what its pods get it gets, too. Labels that a client wrote to both are two.
+/// Whether a Job has its labels by default from the pod template. In the reference both then share one map, so labels that are
+/// generated for the template appear on the Job, too. Labels that a client set on both are separate.
 fn took_labels(job: &Value) -> bool {
     let own = meta::of(job).get("labels").and_then(Value::fields);
     let pods = job.at(&["spec", "template", "metadata", "labels"]).and_then(Value::fields);
@@ -162,7 +162,7 @@ fn validate_whole(job: &Value, prefixed_labels: bool, errors: &mut ErrorList) {
     }
 }
 
-/// Checks that the labels are those that the server gave. Jobs of old releases lack the prefixed ones.
+/// Checks the generated labels. Jobs of old releases lack the prefixed ones.
 fn generated_selector(job: &Value, spec: &FieldValue<'_>, prefixed: bool, errors: &mut ErrorList) {
     let chosen = spec.child("selector");
     if spec.child("manualSelector").is_true() || !chosen.is_set() {
@@ -314,8 +314,8 @@ fn restart_policy(spec: &FieldValue<'_>, policy: &FieldValue<'_>, errors: &mut E
     }
 }
 
-/// Checks a changed Job: hardly anything but its pace may change, and where its pods run while it is suspended. The
-/// spec is looked at twice, once for itself and once for the change, and so is said twice what is wrong with it.
+/// Checks an updated Job: most of the spec is immutable, except for parallelism, and scheduling directives while it is suspended.
+/// The spec is validated twice, as in the reference, so its errors appear twice.
 fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
     let old_labels = was.child("template").child("metadata").child("labels");
@@ -335,7 +335,7 @@ fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     messages::same_structure(&policies[1].0, &policies[1].1, "batch.SuccessPolicy", errors);
 }
 
-/// The completions of an indexed Job follow its parallelism; those of others stay.
+/// The completions of an indexed Job may change together with parallelism; those of others are immutable.
 fn completions_change(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     let (completions, before) = (spec.child("completions"), was.child("completions"));
     if spec.child("completionMode").text() != INDEXED {
@@ -361,7 +361,7 @@ fn template_change(spec: &FieldValue<'_>, was: &FieldValue<'_>, old: &Value, err
         for field in ["annotations", "labels"] {
             meta::copy(before.entry("metadata"), template.child("metadata").value, field);
         }
-        // Where neither is left there are no metadata.
+        // Without both there are no metadata.
         if before.get("metadata").and_then(Value::fields).is_none_or(|fields| fields.is_empty()) {
             before.remove("metadata");
         }
@@ -371,16 +371,16 @@ fn template_change(spec: &FieldValue<'_>, was: &FieldValue<'_>, old: &Value, err
     }
 }
 
-/// Lets a spec of pods want the same of nodes as `affinity` does, and the rest as before.
+/// Sets the node affinity of a PodSpec to that of `affinity`.
 fn placed_like(spec: &mut Value, affinity: &Value) {
     if !affinity.is_null() {
         let before = spec.entry("affinity");
-        // What only came to want something of nodes may come as a whole.
+        // An affinity with nothing but node affinity may be added as a whole.
         before.fields_mut();
         meta::copy(before, affinity, "nodeAffinity");
     } else if let Some(before) = present_mut(spec, "affinity") {
         before.remove("nodeAffinity");
-        // What wanted something of nodes alone may go as a whole.
+        // An affinity with nothing but node affinity may be removed as a whole.
         if before.fields().is_some_and(|rest| rest.is_empty()) {
             spec.remove("affinity");
         }

@@ -1,5 +1,5 @@
-//! What the status of a Job may say. A rule is only applied to what changes: a status that broke one before may still
-//! be written otherwise.
+//! Validation of the status of Jobs. Each rule applies only to changed fields, so that a status with old errors can still be
+//! updated.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::api::value::Value;
 
 const SUCCESS: &str = "SuccessCriteriaMet";
 
-/// One of the two statuses that are compared, with the questions that are asked of it.
+/// The old or new status, with the properties that rules compare.
 struct Seen<'a> {
     status: FieldValue<'a>,
 }
@@ -39,7 +39,7 @@ pub fn validate(new: &Value, old: &Value, errors: &mut ErrorList) {
     let spec = FieldValue::of(new, "spec");
     counts(&now.status, errors);
     let features = errors.features();
-    // Only where others may run Jobs are they looked at so closely.
+    // The strict rules depend on the feature gate for external Job controllers.
     if !features.has(Feature::JobManagedBy) {
         let anywhere = features.has(Feature::JobPodReplacementPolicy) || was.has(SUCCESS);
         success_criteria(&spec, &now, anywhere, errors);
@@ -105,7 +105,7 @@ fn condition_pairs(now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
             end.required(errors, "completionTime is required for Complete jobs");
         }
     }
-    // Both are in the same form, in which the order of texts is the order of times.
+    // Both are canonical RFC 3339, whose string order is the order of times.
     let times_changed = end_changed || changed("startTime", now, was);
     if times_changed && start.is_set() && end.is_set() && end.text() < start.text() {
         bad_end(errors, "completionTime cannot be set before startTime");
@@ -186,7 +186,7 @@ fn ready(now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks whether a Job may have met its criteria. `anywhere`: also one without a policy of its own.
+/// Checks the condition SuccessCriteriaMet. `anywhere`: also without a success policy.
 fn success_criteria(spec: &FieldValue<'_>, now: &Seen<'_>, anywhere: bool, errors: &mut ErrorList) {
     let met = now.has(SUCCESS);
     if met && !anywhere && spec.str("completionMode") != "Indexed" {
@@ -237,7 +237,7 @@ fn transitions(spec: &FieldValue<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &m
     }
 }
 
-/// Criteria that were met stay so, and are met before the Job is complete.
+/// SuccessCriteriaMet must not be removed, and must precede Complete.
 fn criteria_change(now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
     if was.has(SUCCESS) && !now.has(SUCCESS) {
         about_conditions(now, errors, "cannot disable the SuccessCriteriaMet=True condition");
@@ -253,7 +253,7 @@ mod tests {
     use super::super::super::testing::{object, said};
     use super::*;
 
-    /// The findings of a change from one status to another, of a Job with this spec.
+    /// The errors of a status update of a Job with this spec.
     fn found(spec: &str, old: &str, new: &str) -> Vec<String> {
         let whole = |status: &str| object(&format!("{{\"spec\":{spec},\"status\":{status}}}"));
         let mut errors = ErrorList::new();

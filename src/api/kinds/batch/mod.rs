@@ -1,4 +1,4 @@
-//! The kinds that run pods to their end.
+//! Jobs and CronJobs.
 
 pub mod cron;
 pub mod cron_job;

@@ -1,4 +1,4 @@
-//! What the failures of a Job's pods mean, and when the Job has succeeded early.
+//! The pod failure policy and the success policy of Jobs.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ const MOST_PATTERNS: usize = 20;
 const MOST_EXIT_CODES: usize = 255;
 const LONGEST_INDEXES: usize = 64 * 1_024;
 
-/// Says that a word is missing, and which there are.
+/// Adds a Required error that lists the allowed values.
 fn need_word(node: &FieldValue<'_>, words: &[&str], errors: &mut ErrorList) {
     if node.is_empty() {
         let all: Vec<String> = words.iter().map(|word| quoted(word)).collect();

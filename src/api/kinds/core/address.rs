@@ -1,4 +1,4 @@
-//! Addresses and ranges inside of objects: which spellings are accepted today and frowned upon already.
+//! IP addresses and CIDRs in objects, and warnings about notations that are accepted but not canonical.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use crate::api::kinds::{ErrorList, WarningList};
 use crate::api::names;
 use crate::api::value::Value;
 
-/// An address as the API prints it: one of version 4 that wears a prefix of version 6 is printed without it.
+/// An address as the API prints it: an IPv4-mapped IPv6 address as IPv4.
 pub fn plain(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V6(six) => six.to_ipv4_mapped().map_or(ip, IpAddr::V4),
@@ -20,7 +20,7 @@ fn is_mapped(ip: IpAddr) -> bool {
     plain(ip) != ip
 }
 
-/// Says how an address should be spelled.
+/// Warns about a non-canonical IP address.
 pub fn warn_ip(path: &FieldPath, text: &str, warned: &mut WarningList) {
     let Some(ip) = names::parse_ip(text) else { return };
     let strict = text.parse::<IpAddr>().ok().filter(|ip| !is_mapped(*ip));
@@ -37,7 +37,7 @@ pub fn warn_ip(path: &FieldPath, text: &str, warned: &mut WarningList) {
     }
 }
 
-/// Says how the addresses of a load balancer should be spelled.
+/// Warns about non-canonical IP addresses of a load balancer.
 pub fn warn_balanced(object: &Value, warned: &mut WarningList) {
     let path = FieldPath::new("status").child("loadBalancer").child("ingress");
     let ingress = object.at(&["status", "loadBalancer", "ingress"]).map(Value::items).unwrap_or_default();
@@ -46,7 +46,7 @@ pub fn warn_balanced(object: &Value, warned: &mut WarningList) {
     }
 }
 
-/// Says how a range of addresses should be spelled.
+/// Warns about a non-canonical CIDR.
 pub fn warn_cidr(path: &FieldPath, text: &str, warned: &mut WarningList) {
     let Some((ip, length)) = names::parse_cidr(text) else { return };
     let before = warned.len();
@@ -74,7 +74,7 @@ pub fn warn_cidr(path: &FieldPath, text: &str, warned: &mut WarningList) {
     }
 }
 
-/// The address of a network: all bits behind the prefix are off.
+/// The network address: all bits after the prefix are zero.
 fn masked(ip: IpAddr, length: u8) -> IpAddr {
     match ip {
         IpAddr::V4(four) => {
@@ -88,7 +88,7 @@ fn masked(ip: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// Whether good addresses or ranges are of both families.
+/// Whether valid addresses or CIDRs are of both IP families.
 pub fn dual_stack<'a>(texts: impl Iterator<Item = &'a str>) -> bool {
     let (mut four, mut six) = (false, false);
     for text in texts {
@@ -108,7 +108,7 @@ pub fn listed<'a>(list: &'a Value, field: &str) -> BTreeSet<&'a str> {
     list.items().iter().filter_map(text).collect()
 }
 
-/// Checks an address that was not there before; what was accepted once is not complained about.
+/// Checks an address strictly unless the old object had it.
 pub fn unless_known(path: &FieldPath, text: &str, known: &BTreeSet<&str>, errors: &mut ErrorList) {
     if !known.contains(text) {
         crate::api::meta::texts(errors, path, text, names::ip_address(text));

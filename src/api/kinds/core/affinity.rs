@@ -1,4 +1,4 @@
-//! Where pods want to run: affinities and how they spread.
+//! Affinity, anti-affinity and topology spread constraints.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::api::kinds::selector;
 use crate::api::names;
 use crate::api::value::Value;
 
-/// What must hold when a pod is placed, and may cease to hold later.
+/// The field of required terms.
 pub(super) const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
@@ -55,7 +55,7 @@ pub fn node_selector(selector: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// What a term only prefers may be compared with values that no label can have.
+/// The values of preferred terms need not be valid label values.
 fn node_term(term: &FieldValue<'_>, is_required: bool, errors: &mut ErrorList) {
     for requirement in term.child("matchExpressions").items() {
         let values = requirement.child("values");
@@ -108,7 +108,7 @@ fn pod_term(term: &FieldValue<'_>, errors: &mut ErrorList) {
     key.syntax(errors, names::qualified_name);
 }
 
-/// Checks the keys whose values in the pod's own labels join the selector.
+/// Checks matchLabelKeys and mismatchLabelKeys.
 fn label_keys(term: &FieldValue<'_>, errors: &mut ErrorList) {
     for keys in ["matchLabelKeys", "mismatchLabelKeys"].iter().filter_map(|field| term.opt(field)) {
         if keys.is_empty() {
@@ -147,7 +147,7 @@ fn label_keys(term: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks how pods are spread.
+/// Checks topology spread constraints.
 pub fn spread(list: &FieldValue<'_>, errors: &mut ErrorList) {
     let pair = |one: &Value| (one.str("topologyKey").to_owned(), one.str("whenUnsatisfiable").to_owned());
     let last: BTreeMap<_, usize> =

@@ -27,11 +27,11 @@ pub const SECRET: KindRules = KindRules {
     ..PLAIN
 };
 
-/// What the values of one object may weigh together.
+/// The maximum total size of the values of an object.
 const MOST_BYTES: usize = 1 << 20;
 const SEALED: &str = "field is immutable when `immutable` is set";
 
-/// The bytes that a text in base64 stands for, without decoding it.
+/// The decoded length of base64.
 fn decoded_length(text: &str) -> usize {
     let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
     (text.len() / 4 * 3).saturating_sub(padding)
@@ -63,7 +63,7 @@ fn validate_config_map_update(new: &Value, old: &Value, errors: &mut ErrorList) 
     validate_config_map(new, errors);
 }
 
-/// What was sealed once stays as it is.
+/// Checks that an object with `immutable: true` does not change.
 fn sealed(new: &Value, old: &Value, fields: &[&str], errors: &mut ErrorList) {
     let is_sealed = |object| FieldValue::of(object, "immutable").is_true();
     if !is_sealed(old) {
@@ -79,7 +79,7 @@ fn sealed(new: &Value, old: &Value, fields: &[&str], errors: &mut ErrorList) {
     }
 }
 
-/// Text that a client wrote plainly becomes data.
+/// stringData is merged into data.
 fn default_secret(secret: &mut Value) {
     let Some(plain) = secret.remove("stringData") else { return };
     for (key, text) in plain.fields().into_iter().flatten() {
@@ -88,7 +88,7 @@ fn default_secret(secret: &mut Value) {
     }
 }
 
-/// A secret that does not say its type keeps it.
+/// An update without a type keeps it.
 fn prepare_secret_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     if new.str("type").is_empty() {
         meta::copy(new, old, "type");
@@ -144,7 +144,7 @@ fn docker_config(data: &FieldValue<'_>, key: &str, errors: &mut ErrorList) {
     }
 }
 
-/// Why bytes are no JSON object, in the words that clients know.
+/// The reference's error for bytes that are no JSON object.
 fn no_object(bytes: &[u8]) -> Option<String> {
     if let Err(wrong) = syntax::check(bytes) {
         return Some(wrong);
@@ -159,7 +159,7 @@ fn no_object(bytes: &[u8]) -> Option<String> {
     Some(format!("json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"))
 }
 
-/// Warns about a pair of certificate and key that nothing can serve with.
+/// Warns about an unusable TLS certificate and key.
 fn warn_secret(secret: &Value, _old: Option<&Value>, warned: &mut WarningList) {
     if secret.str("type") != "kubernetes.io/tls" {
         return;

@@ -12,7 +12,7 @@ use crate::api::names;
 
 const NOT_FOR_INIT: &str = "may not be set for init containers without restartPolicy=Always";
 const NOT_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
-/// What a container that was added for debugging cannot have, in the order of the API.
+/// The fields that ephemeral containers must not have, in the order of validation.
 const NOT_FOR_EPHEMERAL: [&str; 8] = [
     "ports",
     "resources",
@@ -24,19 +24,19 @@ const NOT_FOR_EPHEMERAL: [&str; 8] = [
     "lifecycle",
 ];
 
-/// What the containers of one pod share.
+/// What the validation of a container needs to know of its pod.
 pub struct PodContext<'a> {
     /// The volumes that may be mounted.
     pub volumes: &'a Volumes<'a>,
-    /// How long the pod may take to end.
+    /// terminationGracePeriodSeconds of the pod.
     pub grace: Option<i64>,
-    /// When containers start again.
+    /// restartPolicy of the pod.
     pub restart_policy: &'a str,
-    /// Whether the users of the containers are those of the host.
+    /// Whether the pod uses the user namespace of the host.
     pub host_users: bool,
-    /// The names of the claims of the pod.
+    /// The names of the resource claims of the pod.
     pub claims: &'a BTreeSet<&'a str>,
-    /// The operating system that the pod says it is for.
+    /// `spec.os.name`.
     pub os: Option<&'a str>,
 }
 
@@ -66,7 +66,7 @@ pub fn main(list: &FieldValue<'_>, around: &PodContext<'_>, errors: &mut ErrorLi
     }
 }
 
-/// Checks the containers that run first, whose names the main ones may not have.
+/// Checks init containers, whose names must differ from those of the containers.
 pub fn init(list: &FieldValue<'_>, main: &FieldValue<'_>, around: &PodContext<'_>, errors: &mut ErrorList) {
     let mut names: BTreeSet<&str> =
         main.value.items().iter().map(|container| container.str("name")).collect();
@@ -96,7 +96,7 @@ pub fn init(list: &FieldValue<'_>, main: &FieldValue<'_>, around: &PodContext<'_
     }
 }
 
-/// Checks what was added for debugging.
+/// Checks ephemeral containers.
 pub fn ephemeral(
     list: &FieldValue<'_>,
     main: &FieldValue<'_>,
@@ -122,7 +122,7 @@ pub fn ephemeral(
         }
         for name in NOT_FOR_EPHEMERAL {
             let Some(field) = container.opt(name) else { continue };
-            // What says nothing is there all the same; amounts are part of every container.
+            // Empty fields count as present, except for `resources`, which every container has.
             if name != "resources" || !field.is_empty() {
                 field.forbidden(errors, NOT_EPHEMERAL);
             }
@@ -137,7 +137,7 @@ pub fn ephemeral(
     }
 }
 
-/// An image with a space before or after its name is a slip that only pods refuse.
+/// Checks that an image has no leading or trailing space. Only pods are checked, not templates.
 pub fn trimmed_image(container: &FieldValue<'_>, errors: &mut ErrorList) {
     let image = container.str("image");
     if image.trim() != image {

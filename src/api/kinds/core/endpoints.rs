@@ -1,4 +1,4 @@
-//! Endpoints, and the addresses that may be one.
+//! Endpoints.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use crate::api::{meta, names};
 /// The rules of Endpoints.
 pub const RULES: KindRules = KindRules { create_on_update: true, validate, validate_update, warn, ..PLAIN };
 
-/// Checks that an address can be reached from elsewhere.
+/// Checks that an address is no loopback, link-local, multicast or unspecified address.
 pub fn endpoint_ip(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(ip) = names::parse_ip(node.text()).map(address::plain) else {
         node.invalid_text(errors, "must be a valid IP address");
@@ -70,14 +70,14 @@ fn validate(endpoints: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// Checks changed endpoints. What was there already is not complained about.
+/// Checks updated Endpoints. Addresses that the old object had are accepted.
 fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     if !same(new.get("subsets"), old.get("subsets")) {
         validate(new, errors);
     }
 }
 
-/// Warns about odd spellings of addresses, but not the controller that copies them from pods.
+/// Warns about non-canonical addresses, except for Endpoints of the endpoints controller, which copies them from pods.
 fn warn(endpoints: &Value, _old: Option<&Value>, warned: &mut WarningList) {
     let managed = meta::of(endpoints).at(&["labels", "endpoints.kubernetes.io/managed-by"]);
     if managed.and_then(Value::as_str) == Some("endpoint-controller") {

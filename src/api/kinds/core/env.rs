@@ -1,11 +1,11 @@
-//! The variables of containers, and what they and files may show of a pod.
+//! Environment variables, and the field references of the downward API.
 
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::field_value::FieldValue;
 use crate::api::kinds::{EnabledFeatures, ErrorList, Feature};
 use crate::api::{meta, names};
 
-/// The fields of a pod that a variable may show.
+/// The pod fields that environment variables may refer to.
 const ENV_FIELDS: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",
@@ -17,7 +17,7 @@ const ENV_FIELDS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
-/// The resources of a container that a variable or a file may show.
+/// The container resources that the downward API may refer to.
 const RESOURCE_FIELDS: [&str; 6] = [
     "limits.cpu",
     "limits.ephemeral-storage",
@@ -26,7 +26,7 @@ const RESOURCE_FIELDS: [&str; 6] = [
     "requests.ephemeral-storage",
     "requests.memory",
 ];
-/// The fields of a pod that can be named at all.
+/// The pod fields that have a field label.
 const POD_FIELDS: [&str; 14] = [
     "metadata.annotations",
     "metadata.labels",
@@ -43,11 +43,11 @@ const POD_FIELDS: [&str; 14] = [
     "status.podIP",
     "status.podIPs",
 ];
-/// By what an amount of bytes may be divided.
+/// The allowed divisors of bytes.
 const BYTE_UNITS: [&str; 13] =
     ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
-/// How variables may be called.
+/// The syntax of variable names.
 fn name_rule(features: EnabledFeatures) -> names::Check {
     match features.has(Feature::RelaxedEnvironmentVariableValidation) {
         true => names::env_name,
@@ -55,7 +55,7 @@ fn name_rule(features: EnabledFeatures) -> names::Check {
     }
 }
 
-/// Whether a name is good by the relaxed rules alone.
+/// Whether a name is valid only by the relaxed rules.
 pub fn is_relaxed_name(name: &str) -> bool {
     names::env_name(name).is_empty() && !names::strict_env_name(name).is_empty()
 }
@@ -89,7 +89,7 @@ pub fn variables(list: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks which field of the pod is shown.
+/// Checks a fieldRef.
 pub fn field_ref(source: &FieldValue<'_>, allowed: &[&str], errors: &mut ErrorList) {
     let field = source.child("fieldPath");
     if !source.child("apiVersion").need(errors) || !field.need(errors) {
@@ -117,7 +117,7 @@ pub fn field_ref(source: &FieldValue<'_>, allowed: &[&str], errors: &mut ErrorLi
     }
 }
 
-/// Checks which resource of a container is shown.
+/// Checks a resourceFieldRef.
 pub fn resource_field_ref(source: &FieldValue<'_>, in_volume: bool, errors: &mut ErrorList) {
     let resource = source.child("resource");
     let is_huge =
@@ -147,7 +147,7 @@ pub fn resource_field_ref(source: &FieldValue<'_>, in_volume: bool, errors: &mut
     }
 }
 
-/// Checks the maps and secrets whose every key becomes a variable.
+/// Checks envFrom.
 pub fn variable_sources(list: &FieldValue<'_>, errors: &mut ErrorList) {
     for source in list.items() {
         source.child("prefix").syntax_if_set(errors, name_rule(errors.features()));

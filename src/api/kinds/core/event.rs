@@ -1,4 +1,4 @@
-//! Events. Both groups keep them in the form of the core; a request by way of the newer group has to say more.
+//! Events. Both groups are stored in the form of the core group; events.k8s.io has stricter validation.
 
 use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::field_value::FieldValue;
@@ -8,7 +8,7 @@ use crate::api::names;
 use crate::api::value::Value;
 use crate::api::well_known::SYSTEM_NAMESPACE;
 
-/// Events of the core have any name, and hardly anything is said about their metadata.
+/// Events of the core group: any name, and hardly any metadata validation.
 pub const RULES: KindRules = KindRules {
     name: names::path_segment,
     known_finalizers: false,
@@ -20,7 +20,7 @@ pub const RULES: KindRules = KindRules {
     ..BASE
 };
 
-/// Events of their own group are looked at more closely.
+/// Events of events.k8s.io.
 pub const NEW_RULES: KindRules = KindRules {
     create_on_update: true,
     garbage_collected: false,
@@ -33,12 +33,12 @@ const LONGEST_WORD: usize = 128;
 const LONGEST_NOTE: usize = 1024;
 const ELSEWHERE: &str = "does not match event.namespace";
 
-/// Checks an event of the core.
+/// Checks an event of the core group.
 fn validate(event: &Value, errors: &mut ErrorList) {
     common(event, "reportingComponent", errors);
 }
 
-/// Checks an event of the newer group.
+/// Checks an event of events.k8s.io.
 fn validate_new(event: &Value, errors: &mut ErrorList) {
     common(event, "reportingController", errors);
     series(event, errors);
@@ -62,7 +62,7 @@ fn validate_new(event: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// Checks a changed event of the newer group: only its series goes on.
+/// Checks an updated event of events.k8s.io: only its series may change.
 fn validate_new_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     common(new, "reportingController", errors);
     if new.get("series") != old.get("series") {
@@ -86,7 +86,7 @@ fn validate_new_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     ];
     for (field, shown) in fixed {
         let (now, before) = (FieldValue::of(new, field), FieldValue::of(old, field));
-        // A text that is not there says as much as an empty one.
+        // An absent string equals an empty one.
         let is_same = match (now.value, before.value) {
             (Value::String(_) | Value::Null, Value::String(_) | Value::Null) => now.text() == before.text(),
             (now, before) => crate::api::kinds::same(Some(now), Some(before)),
@@ -97,7 +97,7 @@ fn validate_new_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// A value as the messages about events print it: times in long form, what is missing as empty.
+/// A value as messages about events print it: times in long form, absent values as empty.
 fn printed(field: &str, node: &FieldValue<'_>) -> String {
     match field {
         "firstTimestamp" | "lastTimestamp" | "eventTime" => {
@@ -125,7 +125,7 @@ fn series(event: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// Checks what holds for events of both groups. One with a time of its own must say who reports it and why.
+/// Checks the common rules of both groups. An event with eventTime needs a reporting controller, an action and a reason.
 fn common(event: &Value, reporter: &str, errors: &mut ErrorList) {
     let own = meta::of(event).str("namespace");
     let about = FieldValue::of(event, "involvedObject").child("namespace");

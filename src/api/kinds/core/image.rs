@@ -1,13 +1,13 @@
-//! The names of images: a registry, a path within it, and a tag or a digest. What cannot be read names nothing.
+//! Image references: registry, path, and tag or digest. Invalid ones have no tag.
 
 const LONGEST_PATH: usize = 255;
 const LONGEST_TAG: usize = 128;
 /// The lengths of the digests that are known, in hexadecimal digits.
 const DIGESTS: [(&str, usize); 3] = [("sha256", 64), ("sha384", 96), ("sha512", 128)];
 
-/// Whether the image is the latest of its repository, because its name says so or says nothing.
+/// Whether the image has the tag `latest`, explicitly or by default.
 pub fn is_latest(image: &str) -> bool {
-    // A path of its own that looks like an identifier would be taken for one.
+    // A bare name of 64 hexadecimal digits is invalid, because it looks like an image ID.
     if image.len() == 64 && is_hex(image) {
         return false;
     }
@@ -32,7 +32,7 @@ pub fn is_latest(image: &str) -> bool {
     readable && (tag == Some("latest") || (tag.is_none() && digest.is_none()))
 }
 
-/// Whether what stands before the first slash is a registry and no part of the path.
+/// Whether the part before the first slash is a registry and not part of the path.
 fn names_registry(host: &str) -> bool {
     host.contains(['.', ':']) || host == "localhost" || host.bytes().any(|byte| byte.is_ascii_uppercase())
 }
@@ -61,7 +61,7 @@ fn is_hex(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Words of small letters and digits, with a dot, one or two underscores or any number of dashes between them.
+/// Lower-case alphanumeric components, separated by a dot, one or two underscores, or dashes.
 fn is_path(path: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     path.split('/').all(|part| {

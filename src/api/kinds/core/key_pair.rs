@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// The next armoured block of a text: its type, and the text behind it. What is no whole block is skipped.
+/// The next PEM block: its type, and the rest of the text. Incomplete blocks are skipped.
 fn next_block(mut text: &str) -> Option<(&str, &str)> {
     loop {
         let start = match text.strip_prefix("-----BEGIN ") {
@@ -17,15 +17,14 @@ fn next_block(mut text: &str) -> Option<(&str, &str)> {
         let (body, behind) = if let Some(behind) = rest.strip_prefix(&end) {
             ("", behind)
         } else {
-            // No body has the beginning of another block. To look behind it would be to look through all of the rest
-            // again for each beginning.
+            // A body never contains the beginning of another block. Searching beyond it would be quadratic.
             let until = rest.find("\n-----BEGIN ").unwrap_or(rest.len());
             let Some(at) = rest.get(..until).and_then(|near| near.find(&format!("\n{end}"))) else {
                 continue;
             };
             (rest.get(..at).unwrap_or_default(), rest.get(at + 1 + end.len()..).unwrap_or_default())
         };
-        // Headers stand before an empty line.
+        // Headers end with an empty line.
         let body = body
             .split_once("\n\n")
             .filter(|(headers, _)| headers.contains(':'))
@@ -48,7 +47,7 @@ fn kinds(text: &str) -> Vec<&str> {
     kinds
 }
 
-/// What is wrong with a pair, in the words that clients know.
+/// The reference's error about a certificate and key.
 pub fn complaint(certificate: &str, key: &str) -> Option<String> {
     let found = kinds(certificate);
     if !found.contains(&"CERTIFICATE") {

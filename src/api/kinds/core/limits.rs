@@ -31,7 +31,7 @@ pub const RESOURCE_QUOTA: KindRules = KindRules {
     ..BASE
 };
 
-/// What containers get by default follows from what they may have at most and at least.
+/// Missing defaults of a LimitRange are derived from its maxima and minima.
 fn default_range(range: &mut Value) {
     let Some(spec) = present_mut(range, "spec") else { return };
     for item in items_mut(spec, "limits").iter_mut().filter(|item| item.str("type") == "Container") {
@@ -44,7 +44,7 @@ fn default_range(range: &mut Value) {
     }
 }
 
-/// A range that nobody named is named at random, and its uid is that already.
+/// A LimitRange without a name gets a random one, which equals its UID.
 fn prepare_range(range: &mut Value, _: &WriteContext<'_>) {
     if meta::name(range).is_empty() {
         let uid = meta::of(range).str("uid").to_owned();
@@ -105,7 +105,8 @@ fn one_range(item: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Two amounts that must be in order: the smaller and the larger with their words, and which of them is blamed and shown.
+/// Pairs of quantities that must be ordered: the smaller and the larger with their names in messages, and the field and value
+/// that the error names.
 const ORDERED: [(&str, &str, &str, &str, &str, &str); 6] = [
     ("min", "min", "max", "max", "min", "min"),
     ("min", "min", "defaultRequest", "default request", "defaultRequest", "defaultRequest"),
@@ -179,7 +180,7 @@ fn quota_amounts(amounts: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Whether a scope means something for a resource.
+/// Whether a scope applies to a resource.
 fn scope_fits(scope: &str, resource: &str) -> bool {
     let compute = ["cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
     match scope {
@@ -200,7 +201,7 @@ fn is_scope(scope: &str) -> bool {
     SCOPES.contains(&scope)
 }
 
-/// How many resources of a quota each scope means nothing for: scopes and resources are as many as the client likes.
+/// The number of resources that each scope does not apply to. Counted, because clients choose the number of scopes and resources.
 struct Unfit(BTreeMap<&'static str, usize>);
 
 impl Unfit {
@@ -209,7 +210,7 @@ impl Unfit {
         Unfit(SCOPES.iter().map(|scope| (*scope, count(scope))).collect())
     }
 
-    /// Says it of a scope, once for each resource.
+    /// Reports a scope once for each such resource.
     fn say(&self, scope: &str, errors: &mut ErrorList, error: impl Fn() -> FieldError) {
         for _ in 0..self.0.get(scope).copied().unwrap_or_default() {
             if errors.is_full() {
@@ -308,7 +309,7 @@ fn scope_selector(spec: &FieldValue<'_>, selector: &FieldValue<'_>, unfit: &Unfi
     }
 }
 
-/// Checks a changed quota: what it counts stays.
+/// Checks an updated quota: its scopes are immutable.
 fn validate_quota_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     quota_spec(new, errors);
     let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
@@ -322,7 +323,7 @@ fn validate_quota_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// Checks what was counted.
+/// Checks the status of a quota.
 fn validate_quota_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
     let status = FieldValue::of(new, "status");
     for part in ["hard", "used"] {

@@ -1,4 +1,4 @@
-//! Where containers mount volumes and see block devices.
+//! Volume mounts and volume devices of containers.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::field_value::FieldValue;
 use crate::api::value::Value;
 
-/// The texts that the items of a list have in a field. Each item of another list is held against them.
+/// The values of a string field of all items, to compare with another list.
 fn all<'a>(list: &'a Value, field: &str) -> BTreeSet<&'a str> {
     list.items().iter().map(|item| item.str(field)).collect()
 }

@@ -22,7 +22,7 @@ pub const RULES: KindRules = KindRules {
     ..PLAIN
 };
 
-/// A namespace bears its name as a label, so that selectors can name it.
+/// Sets the label `kubernetes.io/metadata.name`.
 fn default(namespace: &mut Value) {
     let name = meta::name(namespace).to_owned();
     if !name.is_empty() {
@@ -30,7 +30,7 @@ fn default(namespace: &mut Value) {
     }
 }
 
-/// A new namespace is active, and is not gone before its contents are.
+/// A new namespace is Active and has the finalizer `kubernetes`.
 fn prepare_create(namespace: &mut Value, _: &WriteContext<'_>) {
     default(namespace);
     let mut status = Value::object();
@@ -44,17 +44,17 @@ fn prepare_create(namespace: &mut Value, _: &WriteContext<'_>) {
     *finalizers = Value::Array(all);
 }
 
-/// The finalizers of the spec change through their own sub-resource alone.
+/// `spec.finalizers` changes only through the subresource `finalize`.
 fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     meta::copy(new.entry("spec"), old.get("spec").unwrap_or(&Value::Null), "finalizers");
 }
 
-/// A namespace stays until whoever clears it out has taken its mark off.
+/// `spec.finalizers` blocks the removal of a namespace.
 fn holds(namespace: &Value) -> bool {
     namespace.at(&["spec", "finalizers"]).is_some_and(|finalizers| !finalizers.items().is_empty())
 }
 
-/// A namespace shows in its phase that it is going.
+/// The phase becomes Terminating.
 fn terminate(namespace: &mut Value) {
     namespace.entry("status").set("phase", "Terminating");
 }
@@ -83,7 +83,7 @@ pub fn validate_finalize(new: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// The phase says whether the deletion has begun.
+/// The phase must match the deletionTimestamp.
 fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
     let phase = FieldValue::of(new, "status").child("phase").text();
     let (wanted, when) =

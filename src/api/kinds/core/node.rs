@@ -25,7 +25,7 @@ pub const RULES: KindRules = KindRules {
     ..PLAIN
 };
 
-/// What a node has it can give away, unless it says otherwise.
+/// allocatable defaults to capacity.
 fn default(node: &mut Value) {
     if let Some(spec) = present_mut(node, "spec") {
         mirror_first(spec, "podCIDR", "podCIDRs", None);
@@ -36,21 +36,21 @@ fn default(node: &mut Value) {
     }
 }
 
-/// A configuration that the server once handed to nodes is no longer taken.
+/// The removed dynamic kubelet configuration is dropped.
 fn prepare_create(node: &mut Value, context: &WriteContext<'_>) {
     if let Some(spec) = present_mut(node, "spec") {
         spec.remove("configSource");
     }
     if let Some(status) = present_mut(node, "status") {
         status.remove("config");
-        // Not by the table: whoever reports on a node may still say it.
+        // Not by the table, because status updates may still set it.
         if !context.features.has(Feature::SupplementalGroupsPolicy) {
             status.remove("features");
         }
     }
 }
 
-/// The same in an update, unless it was there before.
+/// The same in an update, unless the old node had it.
 fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     if old.at(&["spec", "configSource"]).is_none()
         && let Some(spec) = present_mut(new, "spec")
@@ -122,7 +122,7 @@ fn taints(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks what a node has and can give away.
+/// Checks capacity and allocatable.
 fn amounts(node: &Value, errors: &mut ErrorList) {
     let status = FieldValue::of(node, "status");
     for part in ["capacity", "allocatable"] {
@@ -133,7 +133,7 @@ fn amounts(node: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// Checks how a node changed, its status too: addresses of its pods and its machine are given once.
+/// Checks an updated node, also its status: podCIDRs and providerID are immutable once set.
 pub fn validate_change(new: &Value, old: &Value, errors: &mut ErrorList) {
     amounts(new, errors);
     let (spec, was, status) =
@@ -173,7 +173,7 @@ pub fn validate_change(new: &Value, old: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// Checks where a node takes its configuration from, or took it from.
+/// Checks a config source of the spec or the status.
 fn config_source(source: &FieldValue<'_>, in_status: bool, errors: &mut ErrorList) {
     let Some(map) = source.opt("configMap") else {
         source.invalid(errors, "exactly one reference subfield must be non-nil");

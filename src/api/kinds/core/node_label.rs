@@ -1,11 +1,11 @@
-//! Labels of nodes that have newer names: still accepted wherever nodes are selected, with a warning.
+//! Deprecated node labels: accepted in selectors, with a warning.
 
 use crate::api::field::FieldPath;
 use crate::api::kinds::WarningList;
 use crate::api::names;
 use crate::api::value::Value;
 
-/// Old labels and what is said about them.
+/// Deprecated labels and their warnings.
 const DEPRECATED: [(&str, &str); 8] = [
     ("beta.kubernetes.io/arch", "deprecated since v1.14; use \"kubernetes.io/arch\" instead"),
     ("beta.kubernetes.io/os", "deprecated since v1.14; use \"kubernetes.io/os\" instead"),
@@ -41,13 +41,12 @@ pub fn stable_name(label: &str) -> Option<&'static str> {
     })
 }
 
-/// What is said about a label, if it is an old one.
+/// The warning about a deprecated label.
 pub fn deprecated(label: &str) -> Option<&'static str> {
     DEPRECATED.iter().find(|(old, _)| *old == label).map(|(_, words)| *words)
 }
 
-/// Warns about the labels of one term of a node selector. Where a term is only preferred, its values are not
-/// validated, so what could never match is warned about.
+/// Warns about the labels of a node selector term. Values of preferred terms are not validated, so invalid ones give a warning.
 pub fn warn_term(path: &FieldPath, term: &Value, only_preferred: bool, warned: &mut WarningList) {
     let expressions = term.get("matchExpressions").map(Value::items).unwrap_or_default();
     for (index, expression) in expressions.iter().enumerate() {
@@ -66,7 +65,7 @@ pub fn warn_term(path: &FieldPath, term: &Value, only_preferred: bool, warned: &
     }
 }
 
-/// Warns about the labels of a selector of nodes that is written as a selector of labels.
+/// Warns about the labels of a label selector for nodes.
 pub fn warn_selector(path: &FieldPath, selector: Option<&Value>, warned: &mut WarningList) {
     let Some(selector) = selector else { return };
     warn_term(path, selector, false, warned);

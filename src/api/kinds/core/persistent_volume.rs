@@ -29,7 +29,7 @@ pub const RULES: KindRules = KindRules {
 
 const ATTRIBUTES: &str = "volumeAttributesClassName";
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
-/// The kinds of volumes in the order in which they are looked at.
+/// The volume sources in the order of validation.
 const SOURCES: [&str; 22] = [
     "hostPath",
     "gcePersistentDisk",
@@ -54,7 +54,7 @@ const SOURCES: [&str; 22] = [
     "storageos",
     "csi",
 ];
-/// The kinds whose mounts take options.
+/// The volume sources that support mount options.
 const WITH_MOUNT_OPTIONS: [&str; 13] = [
     "gcePersistentDisk",
     "awsElasticBlockStore",
@@ -70,7 +70,7 @@ const WITH_MOUNT_OPTIONS: [&str; 13] = [
     "azureDisk",
     "photonPersistentDisk",
 ];
-/// Kinds that go away: the field, its name in the message, and since when.
+/// Deprecated volume sources: the field, its name in the message, and the release.
 const DEAD: [(&str, &str, &str); 6] = [
     ("cephfs", "cephfs", "deprecated in v1.28, non-functional in v1.31+"),
     ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
@@ -90,14 +90,14 @@ fn default(volume: &mut Value) {
     }
 }
 
-/// A new volume waits for its claim.
+/// A new volume is Pending.
 fn prepare(volume: &mut Value, context: &WriteContext<'_>) {
     let status = volume.entry("status");
     status.set("phase", "Pending");
     status.set("lastPhaseTransitionTime", context.now);
 }
 
-/// Checks the class of attributes of a volume, which only drivers know.
+/// Checks volumeAttributesClassName, which only CSI volumes support.
 fn attributes(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let on = errors.features().has(Feature::VolumeAttributesClass);
     let Some(class) = spec.opt(ATTRIBUTES).filter(|_| on) else { return };
@@ -111,7 +111,7 @@ fn attributes(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Which attributes a volume has can change, but not to none.
+/// volumeAttributesClassName can change, but not be removed.
 fn attributes_update(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     let class = spec.child(ATTRIBUTES);
     if same(Some(class.value), Some(was.read(ATTRIBUTES))) {
@@ -125,7 +125,7 @@ fn attributes_update(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut E
     }
 }
 
-/// A change of the phase is dated.
+/// A change of the phase sets lastPhaseTransitionTime.
 fn prepare_status(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
     let was = old.get("status").cloned().unwrap_or_default();
     let status = new.entry("status");
@@ -178,8 +178,7 @@ fn validate_spec(spec: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
     attributes(spec, errors);
 }
 
-/// Checks a volume that stands inside of another object, where no claim can find it: it is one of a driver, and nothing is
-/// said of it that only a claim would ask for.
+/// Checks the inline volume of a VolumeAttachment: a CSI volume without the fields that only matter to claims.
 pub fn validate_inline(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     const NOT_INLINE: &str = "may not be specified in the context of inline volumes";
     let forbidden = |field: &str, errors: &mut ErrorList| {
@@ -211,7 +210,7 @@ pub fn validate_inline(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Whether a path, once its dots are resolved, is that of all files.
+/// Whether a path is `/` after normalization.
 fn cleans_to_root(path: &str) -> bool {
     let mut depth = 0usize;
     for part in path.split('/') {
@@ -247,7 +246,7 @@ fn source(spec: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
     let mut found = false;
     for kind in SOURCES {
         let Some(source) = spec.opt(kind) else { continue };
-        // One of them counts as a source but is never one too many.
+        // The reference does not count flexVolume for the check of several sources.
         if found && kind != "flexVolume" {
             let shown = if kind == "cephfs" { "cephFS" } else { kind };
             source.named(spec.path.child(shown)).forbidden(errors, "may not specify more than 1 volume type");
@@ -270,7 +269,7 @@ fn source(spec: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
     }
 }
 
-/// Checks a changed volume: what it is made of stays.
+/// Checks an updated volume: its source is immutable.
 fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     validate_spec(&FieldValue::of(new, "spec"), meta::name(new), errors);
     let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
@@ -295,7 +294,7 @@ fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     attributes_update(&spec, &was, errors);
 }
 
-/// The secret for growing a volume may be added later.
+/// Whether CSI sources are equal, except that controllerExpandSecretRef may be added.
 fn same_csi(new: Option<&Value>, old: Option<&Value>) -> bool {
     let (Some(new), Some(old)) = (new, old) else { return new.is_some() == old.is_some() };
     if old.get("controllerExpandSecretRef").is_some() || new.get("controllerExpandSecretRef").is_none() {
@@ -306,7 +305,7 @@ fn same_csi(new: Option<&Value>, old: Option<&Value>) -> bool {
     same(Some(&rest), Some(old))
 }
 
-/// The old constraints with labels renamed where the new ones only have the newer name.
+/// The old node affinity with deprecated labels replaced where the new one has the stable name.
 fn with_stable_labels(old: &Value, new: &Value) -> Value {
     let mut renamed = old.clone();
     let terms = |nodes: &Value| nodes.at(&["required", "nodeSelectorTerms"]).cloned().unwrap_or_default();
@@ -322,7 +321,7 @@ fn with_stable_labels(old: &Value, new: &Value) -> Value {
                 crate::api::kinds::field_value::items_mut(term, part).iter_mut().zip(wanted)
             {
                 let key = wanted.str("key");
-                // One without a name is refused for that alone.
+                // One without a key has an error already.
                 if key.is_empty() || node_label::stable_name(expression.str("key")) == Some(key) {
                     expression.set("key", key);
                 }

@@ -1,4 +1,4 @@
-//! Pods: what a new one is given, and what it must be like.
+//! Pods: preparation and validation.
 
 use super::{container, pod_change, pod_default, pod_meta, pod_resources, pod_spec, pod_status, pod_warn};
 use crate::api::field::{FieldError, FieldPath};
@@ -32,7 +32,7 @@ pub const RULES: KindRules = KindRules {
 
 const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// A new pod is pending, and what it asks for decides who is thrown out first.
+/// A new pod is Pending and gets its QoS class.
 fn prepare_create(pod: &mut Value, context: &WriteContext<'_>) {
     let mut status = Value::object();
     status.set("phase", "Pending");
@@ -54,7 +54,7 @@ fn prepare_create(pod: &mut Value, context: &WriteContext<'_>) {
     name_profiles(pod);
 }
 
-/// Keys whose values in the pod's own labels join the selector are turned into requirements once, here.
+/// Merges matchLabelKeys and mismatchLabelKeys into the label selectors of the pod.
 fn join_label_keys(pod: &mut Value) {
     let labels = meta::of(pod).get("labels").cloned().unwrap_or_default();
     let Some(affinity) = pod.get_mut("spec").and_then(|spec| present_mut(spec, "affinity")) else { return };
@@ -93,7 +93,7 @@ fn join_term(term: &mut Value, labels: &Value) {
     }
 }
 
-/// The profile that confines a container was an annotation before it was a field: nodes of either age must find it.
+/// Keeps AppArmor annotations and fields in sync, because kubelets of older releases read the annotations.
 fn name_profiles(pod: &mut Value) {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let annotations = meta::of(pod).get("annotations").unwrap_or(&Value::Null);
@@ -131,7 +131,7 @@ fn name_profiles(pod: &mut Value) {
     }
 }
 
-/// An annotation that no field repeats still counts, but its writer should know the field.
+/// Warns about deprecated annotations without their field.
 pub fn warn_given(pod: &Value, warned: &mut WarningList) {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let Some(annotations) = annotations(pod).fields() else { return };
@@ -155,8 +155,8 @@ pub fn warn_given(pod: &Value, warned: &mut WarningList) {
     }
 }
 
-/// The quality of service: guaranteed when every container asks for exactly its limits, best effort when nobody asks
-/// for anything. `as_whole`: a pod that asks for itself asks for its containers.
+/// The QoS class: Guaranteed if requests equal limits in every container, BestEffort if there are none. `as_whole`: pod-level
+/// resources count instead, if set.
 pub fn quality(pod: &Value, as_whole: bool) -> &'static str {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let whole = spec.get("resources").filter(|_| as_whole);
@@ -189,7 +189,7 @@ pub fn annotations(object: &Value) -> &Value {
     meta::of(object).get("annotations").unwrap_or(&Value::Null)
 }
 
-/// Where the annotations of an object stand.
+/// The path of the annotations.
 pub fn annotations_path() -> FieldPath {
     FieldPath::new("metadata").child("annotations")
 }
@@ -357,7 +357,7 @@ mod tests {
             containers[0].at(&["securityContext", "appArmorProfile", "type"]),
             Some(&Value::from("Unconfined"))
         );
-        // Once the field says the same, there is nothing to tell.
+        // With the field set there is no warning.
         let mut warned = WarningList::new();
         warn_given(&by_note, &mut warned);
         assert!(warned.is_empty());

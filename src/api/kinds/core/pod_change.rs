@@ -1,5 +1,5 @@
-//! What may change in a pod: images, deadlines and tolerations through the pod itself, added containers and amounts
-//! through their own sub-resources, hardly anything else.
+//! Updates of pods. The spec is immutable except for images, activeDeadlineSeconds, tolerations and few others; ephemeral
+//! containers and resources change through their subresources.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +58,7 @@ pub fn annotation_changes(new: &Value, old: &Value, errors: &mut ErrorList) {
     pod_meta::validate(annotations(new), &FieldValue::of(new, "spec"), &annotations_path(), errors);
 }
 
-/// The new spec with all that may change put back.
+/// The new spec with the mutable fields of the old one, to compare the rest.
 fn with_changeable_of(new: &Value, old: &Value) -> Value {
     let mut spec = new.clone();
     for list in ["containers", "initContainers"] {
@@ -78,7 +78,7 @@ fn with_changeable_of(new: &Value, old: &Value) -> Value {
     spec
 }
 
-/// Deadlines may only come nearer. Answers whether the rest is worth looking at.
+/// activeDeadlineSeconds may only decrease. Answers whether to go on with the validation.
 fn deadline(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) -> bool {
     let deadline = spec.child("activeDeadlineSeconds");
     match (deadline.int(), was.read("activeDeadlineSeconds").as_int()) {
@@ -111,7 +111,7 @@ fn tolerations(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorLi
     }
 }
 
-/// What holds a pod back may only be taken away.
+/// Scheduling gates may only be removed.
 fn gates(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     let known: BTreeSet<&str> =
         was.read("schedulingGates").items().iter().map(|gate| gate.str("name")).collect();
@@ -124,7 +124,7 @@ fn gates(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// While a pod is held back, where it may run can be narrowed.
+/// While a pod is gated, its node selector and node affinity may become stricter.
 fn gated_placement(rest: &mut Value, spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     let (new, old) = (spec.child("nodeSelector"), was.read("nodeSelector"));
     if !same(Some(new.value), Some(old)) {
@@ -144,14 +144,14 @@ fn gated_placement(rest: &mut Value, spec: &FieldValue<'_>, was: &FieldValue<'_>
         rest.entry("affinity").set("nodeAffinity", before.clone());
     } else if let Some(affinity) = present_mut(rest, "affinity") {
         affinity.remove("nodeAffinity");
-        // An affinity that only came to want something of nodes may come as a whole.
+        // An affinity with nothing but node affinity may be added as a whole.
         if affinity.fields().is_some_and(|others| others.is_empty()) && was.opt("affinity").is_none() {
             rest.remove("affinity");
         }
     }
 }
 
-/// Checks that required terms about nodes only got more requirements.
+/// Checks that required node selector terms only got additional requirements.
 fn narrowed(nodes: &FieldValue<'_>, before: Option<&Value>, errors: &mut ErrorList) {
     let Some(old) = before.and_then(|before| before.at(&[REQUIRED, "nodeSelectorTerms"])) else { return };
     let features = nodes.child(REQUIRED).child("nodeSelectorTerms");
@@ -177,7 +177,7 @@ fn narrowed(nodes: &FieldValue<'_>, before: Option<&Value>, errors: &mut ErrorLi
     }
 }
 
-/// Carries over all that a write of the sub-resource `ephemeralcontainers` does not change.
+/// Copies everything that the subresource `ephemeralcontainers` does not change.
 pub fn prepare_ephemeral(new: &mut Value, old: &Value) {
     let added = new.at(&["spec", "ephemeralContainers"]).cloned();
     keep_all_but_metadata(new, old);
@@ -197,7 +197,7 @@ fn keep_all_but_metadata(new: &mut Value, old: &Value) {
     }
 }
 
-/// Checks containers that are added for debugging: they stay for ever.
+/// Checks ephemeral containers: existing ones are immutable.
 pub fn validate_ephemeral(new: &Value, old: &Value, errors: &mut ErrorList) {
     if annotations(old).get(MIRROR).is_some() {
         errors.clear();
@@ -225,7 +225,7 @@ pub fn validate_ephemeral(new: &Value, old: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// Carries over all that a write of the sub-resource `resize` does not change: it is about amounts alone.
+/// Copies everything that the subresource `resize` does not change: all but container resources.
 pub fn prepare_resize(new: &mut Value, old: &Value) {
     let mut lists = Vec::new();
     for field in ["containers", "initContainers"] {
@@ -258,7 +258,7 @@ pub fn prepare_resize(new: &mut Value, old: &Value) {
     }
 }
 
-/// Checks new amounts for the containers of a pod.
+/// Checks an update of the subresource `resize`.
 pub fn validate_resize(new: &Value, old: &Value, errors: &mut ErrorList) {
     let as_whole = |pod: &Value| {
         ["requests", "limits"].iter().any(|field| pod.at(&["spec", "resources", field]).is_some())
@@ -322,7 +322,7 @@ fn is_sidecar(container: &Value) -> bool {
     container.str("restartPolicy") == "Always"
 }
 
-/// A container without what a resize may change: where nothing was said before, anything may be said.
+/// A container without the resources that a resize may change, to compare the rest.
 fn without_amounts(container: &Value, was: &Value) -> Value {
     let mut rest = container.clone();
     for part in ["limits", "requests"] {
@@ -340,7 +340,7 @@ fn without_amounts(container: &Value, was: &Value) -> Value {
     rest
 }
 
-/// Takes out a map or struct that is no pointer and has nothing in it.
+/// Removes an empty map or struct that is no pointer in Go.
 fn remove_if_empty(object: &mut Value, field: &str) {
     if object.get(field).and_then(Value::fields).is_some_and(|fields| fields.is_empty()) {
         object.remove(field);

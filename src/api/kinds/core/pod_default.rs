@@ -9,7 +9,7 @@ use crate::api::value::Value;
 
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// Where pods named their init containers before there was a field for them. Nodes of old would still believe it.
+/// The former annotations with init containers, which old kubelets would still read.
 const OLD_INIT_CONTAINERS: [&str; 4] = [
     "pod.alpha.kubernetes.io/init-container-statuses",
     "pod.alpha.kubernetes.io/init-containers",
@@ -17,7 +17,7 @@ const OLD_INIT_CONTAINERS: [&str; 4] = [
     "pod.beta.kubernetes.io/init-containers",
 ];
 
-/// Takes out annotations that nobody shall find any more.
+/// Removes these annotations.
 fn drop_old_annotations(object: &mut Value) {
     let Some(metadata) = present_mut(object, "metadata") else { return };
     let Some(annotations) = present_mut(metadata, "annotations") else { return };
@@ -39,7 +39,7 @@ pub fn pod(object: &mut Value) {
     let spec = object.entry("spec");
     pod_spec(spec);
     fill(spec, "enableServiceLinks", true);
-    // Pods that were stored before this was checked still end; templates may say what they like.
+    // A negative value, stored before it was validated, becomes 1. Templates keep it.
     if spec.get("terminationGracePeriodSeconds").and_then(Value::as_int).is_some_and(|seconds| seconds < 0) {
         spec.set("terminationGracePeriodSeconds", 1);
     }
@@ -54,7 +54,7 @@ pub fn pod(object: &mut Value) {
     }
 }
 
-/// The defaults of what a pod and a template share.
+/// The defaults of a PodSpec.
 pub fn pod_spec(spec: &mut Value) {
     fill(spec, "securityContext", Value::object());
     mirror_service_account(spec);
@@ -71,7 +71,7 @@ pub fn pod_spec(spec: &mut Value) {
     }
 }
 
-/// The defaults of a template that stands in `object`.
+/// The defaults of the pod template in a field of `object`.
 pub fn template(object: &mut Value, field: &str) {
     if let Some(template) = present_mut(object, field) {
         drop_old_annotations(template);
@@ -79,7 +79,7 @@ pub fn template(object: &mut Value, field: &str) {
     }
 }
 
-/// Lists without items matter in the metadata of claims that are made for a pod, but labels that are none do not.
+/// Drops empty label maps from the metadata of ephemeral claim templates.
 pub fn drop_empty_labels(spec: &mut Value) {
     for volume in items_mut(spec, "volumes").iter_mut().filter(|volume| volume.get("ephemeral").is_some()) {
         let template =
@@ -95,7 +95,7 @@ pub fn drop_empty_labels(spec: &mut Value) {
     }
 }
 
-/// Where volumes cannot be images, those that are go with all that mounts them, unless there were such volumes before.
+/// If the feature is disabled, drops image volumes and their mounts, unless the old pod had image volumes.
 pub fn drop_image_volumes(spec: &mut Value, was: Option<&Value>, features: EnabledFeatures) {
     fn images(spec: &Value) -> impl Iterator<Item = &Value> {
         let volumes = spec.get("volumes").map(Value::items).unwrap_or_default();
@@ -124,7 +124,7 @@ pub fn drop_image_volumes(spec: &mut Value, was: Option<&Value>, features: Enabl
     }
 }
 
-/// The account has two names for historical reasons; both are always printed.
+/// serviceAccount and serviceAccountName are the same for historical reasons; both are always printed.
 fn mirror_service_account(spec: &mut Value) {
     let account = match (spec.str("serviceAccountName"), spec.str("serviceAccount")) {
         ("", "") => return,
@@ -148,7 +148,7 @@ fn volume_source(volume: &mut Value) {
     }
 }
 
-/// Volumes that are images are pulled as containers are, where there can be some.
+/// Sets the default pull policy of image volumes.
 pub fn pull_image_volumes(spec: &mut Value) {
     for image in items_mut(spec, "volumes").iter_mut().filter_map(|volume| present_mut(volume, "image")) {
         let policy = pull_policy(image.str("reference"));
@@ -156,7 +156,7 @@ pub fn pull_image_volumes(spec: &mut Value) {
     }
 }
 
-/// What has a limit requests as much, unless it says otherwise.
+/// Requests default to limits.
 fn request_limits(container: &mut Value) {
     let Some(resources) = present_mut(container, "resources") else { return };
     let Some(limits) = resources.get("limits").cloned() else { return };
@@ -166,7 +166,7 @@ fn request_limits(container: &mut Value) {
     }
 }
 
-/// On the host's network a port of the container is a port of the host.
+/// With hostNetwork, hostPort defaults to containerPort.
 fn open_host_ports(container: &mut Value) {
     for port in items_mut(container, "ports") {
         let number = port.get("containerPort").and_then(Value::as_int).unwrap_or_default();
@@ -176,7 +176,7 @@ fn open_host_ports(container: &mut Value) {
     }
 }
 
-/// An image that may change under its name is always pulled.
+/// The default pull policy: Always for the tag `latest`.
 fn pull_policy(image: &str) -> &'static str {
     if image::is_latest(image) { "Always" } else { "IfNotPresent" }
 }

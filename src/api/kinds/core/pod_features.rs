@@ -1,4 +1,4 @@
-//! Fields that an update of a pod may keep although their feature gate is off, because it had them before.
+//! The features for validating an updated pod: those that the old pod used stay enabled.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::api::value::Value;
 
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// The terms under which a changed pod is checked, or a changed template: `new` and `old` have a spec and metadata.
+/// The features for validating an updated pod or template: `new` and `old` have a spec and metadata.
 pub fn relaxed(features: EnabledFeatures, new: &Value, old: &Value) -> EnabledFeatures {
     let Some((spec, was)) = new.get("spec").zip(old.get("spec")) else { return features };
     let mut relaxed = features;
@@ -21,7 +21,7 @@ pub fn relaxed(features: EnabledFeatures, new: &Value, old: &Value) -> EnabledFe
     open(Feature::PodLifecycleSleepActionAllowZero, &|| containers(was).any(sleeps_no_time));
     open(Feature::RelaxedDNSSearchValidation, &|| has_relaxed_search(was));
     open(Feature::RelaxedEnvironmentVariableValidation, &|| keeps_relaxed_names(spec, was));
-    // What was not checked then is not checked now.
+    // An invalid annotation that was accepted before stays accepted.
     if old.at(&["metadata", "annotations"]).is_some_and(pod_meta::has_bad_cost) {
         relaxed = relaxed.without(Feature::PodDeletionCost);
     }
@@ -44,7 +44,7 @@ fn has_relaxed_search(spec: &Value) -> bool {
     searches.iter().filter_map(Value::as_str).any(|search| search == "." || search.contains('_'))
 }
 
-/// Whether a name that is good by the relaxed rules alone was there before.
+/// Whether the old spec had a name that only the relaxed rules allow.
 fn keeps_relaxed_names(spec: &Value, was: &Value) -> bool {
     let known: BTreeSet<&str> = variables(was).collect();
     variables(spec).any(|name| known.contains(name) && env::is_relaxed_name(name))

@@ -1,4 +1,4 @@
-//! Annotations that mean something to pods: marks of the node, and what fields were before they were fields.
+//! Pod annotations with a meaning: mirror pods, and former alpha fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 const LOCALHOST: &str = "localhost/";
 const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// Whether the annotation that says what it costs to delete a pod says no number.
+/// Whether the pod deletion cost annotation is no valid number.
 pub fn has_bad_cost(annotations: &Value) -> bool {
     annotations.get(DELETION_COST).and_then(Value::as_str).is_some_and(|cost| {
         let leading =
@@ -24,7 +24,7 @@ pub fn has_bad_cost(annotations: &Value) -> bool {
     })
 }
 
-/// Checks the annotations that mean something to pods.
+/// Checks the pod annotations with a meaning.
 pub fn validate(annotations: &Value, spec: &FieldValue<'_>, path: &FieldPath, errors: &mut ErrorList) {
     if annotations.fields().is_none_or(|fields| fields.is_empty()) {
         return;
@@ -58,7 +58,7 @@ pub fn validate(annotations: &Value, spec: &FieldValue<'_>, path: &FieldPath, er
     }
 }
 
-/// Checks the tolerations of a time when they were an annotation.
+/// Checks the annotation with tolerations.
 fn tolerations(text: &str, path: &FieldPath, errors: &mut ErrorList) {
     if text.is_empty() {
         return;
@@ -108,7 +108,7 @@ fn apparmor_name(container: &str, node: &FieldValue<'_>, known: &BTreeSet<&str>,
     }
 }
 
-/// What a profile of a field was called as an annotation; nothing if the field is no good one.
+/// The annotation value of a profile field; `None` if the field is invalid.
 pub fn profile_name(profile: &Value) -> Option<String> {
     match profile.str("type") {
         "Unconfined" => Some("unconfined".to_owned()),
@@ -120,7 +120,7 @@ pub fn profile_name(profile: &Value) -> Option<String> {
     }
 }
 
-/// The profile of a field that an annotation means; nothing if it means none.
+/// The profile field of an annotation value; `None` if it is invalid.
 pub fn profile_of(name: &str) -> Option<Value> {
     let mut profile = Value::object();
     match name {
@@ -136,7 +136,7 @@ pub fn profile_of(name: &str) -> Option<Value> {
     Some(profile)
 }
 
-/// Checks that annotations and fields that mean the same say the same.
+/// Checks that annotations and their fields are equal.
 pub fn agree(annotations: &Value, spec: &FieldValue<'_>, errors: &mut ErrorList) {
     if annotations.fields().is_none_or(|fields| fields.is_empty()) {
         return;
@@ -191,7 +191,7 @@ fn same_profile(what: &str, place: &FieldValue<'_>, profile: &Value, name: &str,
     }
 }
 
-/// Checks that an update leaves the annotations alone that were read when the pod was made.
+/// Checks that an update does not change annotations that are only read at creation.
 pub fn validate_change(new: &Value, old: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let kept = [(APPARMOR, "AppArmor annotations"), (MIRROR, "mirror pod annotation")];
     let marked = |key: &str| {

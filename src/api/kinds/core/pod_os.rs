@@ -1,4 +1,4 @@
-//! What a pod may not have on the operating system that it names, and containers that are processes of a Windows host.
+//! Rules that depend on `spec.os.name`, and Windows HostProcess containers.
 
 use crate::api::field::FieldError;
 use crate::api::kinds::ErrorList;
@@ -6,7 +6,7 @@ use crate::api::kinds::field_value::FieldValue;
 
 const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 const NOT_ON_WINDOWS: &str = "cannot be set for a windows pod";
-/// Fields of the spec and of its security context that Windows does not know, in the order in which they are named.
+/// Fields of the spec and its security context that Windows pods must not have, in the order of validation.
 const LINUX_POD: [(&str, bool); 15] = [
     ("appArmorProfile", true),
     ("seLinuxOptions", true),
@@ -43,7 +43,7 @@ fn containers<'a>(spec: &FieldValue<'a>) -> impl Iterator<Item = FieldValue<'a>>
     lists.into_iter().flat_map(|list| list.items().collect::<Vec<_>>())
 }
 
-/// Checks that a pod fits the operating system that it names.
+/// Checks the fields that must not be set for the pod's OS.
 pub fn validate(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(os) = spec.opt("os") else { return };
     match os.str("name") {
@@ -88,7 +88,7 @@ fn windows(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks pods whose containers are processes of the host: all of them or none, and on the network of the host.
+/// Checks HostProcess pods: all containers or none, with hostNetwork.
 pub fn host_process(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let own = |holder: &FieldValue<'_>| {
         holder

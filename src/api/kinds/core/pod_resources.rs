@@ -1,4 +1,4 @@
-//! What pods ask for as a whole, and the devices that they claim.
+//! Pod-level resources, and resource claims of pods.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::api::resource_list::{self, ResourceList};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
-/// What a pod asks for as a whole where it says only a part of it: what its containers ask for together, or else its limits.
+/// The defaults of pod-level requests: the sum of container requests, or else the limits.
 pub fn default(pod: &mut Value, features: EnabledFeatures) {
     if !features.has(Feature::PodLevelResources) {
         return;
@@ -23,7 +23,7 @@ pub fn default(pod: &mut Value, features: EnabledFeatures) {
     let of_containers = |field: &str| {
         resource_list::together(pod, |container, _| resource_list::read(container.at(&["resources", field])))
     };
-    // Large pages cannot be overcommitted: what containers have of them the pod has, and asks for.
+    // Huge pages cannot be overcommitted: pod-level limits and requests default to the sum of container limits.
     let mut more = of_containers("limits");
     more.retain(|name, _| resources::is_huge_page(name));
     let mut asked = ResourceList::new();
@@ -44,7 +44,7 @@ pub fn default(pod: &mut Value, features: EnabledFeatures) {
     }
 }
 
-/// Checks what a pod asks for as a whole.
+/// Checks pod-level resources.
 pub fn validate(spec: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut ErrorList) {
     let on = errors.features().has(Feature::PodLevelResources);
     let Some(whole) = spec.opt("resources").filter(|_| on) else { return };
@@ -84,7 +84,7 @@ pub fn claim_names<'a>(spec: &FieldValue<'a>) -> BTreeSet<&'a str> {
     claims.map(|claim| claim.str("name")).filter(|name| !name.is_empty()).collect()
 }
 
-/// Checks the claims of a pod.
+/// Checks the resource claims of a pod.
 pub fn claims(list: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut seen = BTreeSet::new();
     for claim in list.items() {
@@ -111,7 +111,7 @@ pub fn claims(list: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks which claims of its pod a container uses, or which requests of them.
+/// Checks the resource claims that a container uses.
 pub fn used_claims(list: &FieldValue<'_>, known: &BTreeSet<&str>, errors: &mut ErrorList) {
     let (mut whole, mut parts) = (BTreeSet::new(), BTreeSet::new());
     for claim in list.items() {
@@ -124,7 +124,7 @@ pub fn used_claims(list: &FieldValue<'_>, known: &BTreeSet<&str>, errors: &mut E
         if whole.contains(name) {
             errors.push(twice(name));
         } else if request.is_empty() {
-            // One for each part of it that was named before.
+            // One error for each earlier request of the same claim.
             parts.iter().filter(|(of, _)| *of == name).for_each(|_| errors.push(twice(name)));
             whole.insert(name);
         } else {
@@ -144,7 +144,7 @@ pub fn used_claims(list: &FieldValue<'_>, known: &BTreeSet<&str>, errors: &mut E
     }
 }
 
-/// Checks what the status of a pod says of its claims.
+/// Checks resourceClaimStatuses.
 pub fn claim_statuses(list: &FieldValue<'_>, spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let (known, mut seen) = (claim_names(spec), BTreeSet::new());
     for status in list.items() {

@@ -1,4 +1,4 @@
-//! What pods and pod templates share: the spec as a whole.
+//! Validation of PodSpecs.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,7 @@ const MOST_NAMESERVERS: usize = 3;
 const MOST_SEARCHES: usize = 32;
 const LONGEST_SEARCH_LIST: usize = 2048;
 
-/// Checks the spec of a pod of that name, or of a template. Pods on the host's network must publish each port under its
-/// own number.
+/// Checks the spec of a pod of this name, or of a template. With hostNetwork, hostPort must equal containerPort.
 pub fn validate(spec: &FieldValue<'_>, pod: Option<&str>, errors: &mut ErrorList) {
     let volumes = Volumes::validate(&spec.child("volumes"), pod.unwrap_or_default(), errors);
     let host_users = spec.read("hostUsers").as_bool() != Some(false);
@@ -86,7 +85,7 @@ fn only_names(secrets: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Users that are not those of the host cannot see what is.
+/// Checks the host namespaces that hostUsers=false forbids.
 fn own_users(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     for (field, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
         if spec.read(field).as_bool() == Some(true) {

@@ -1,4 +1,4 @@
-//! The status of pods: what its writers may say about containers, addresses and conditions.
+//! Preparation and validation of the status of pods.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,9 +13,9 @@ use crate::api::value::Value;
 const STATUSES: [&str; 3] = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
 const LARGEST_ID: i64 = i32::MAX as i64;
 
-/// The quality of service is decided once, and which generation was seen is not taken back.
+/// A status update keeps the QoS class and the observed generations.
 pub fn prepare(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
-    // Whoever reports on a pod does not delete it.
+    // A status update does not change the deletion fields.
     if let Some(metadata) = present_mut(new, "metadata") {
         metadata.remove("deletionTimestamp");
     }
@@ -27,8 +27,8 @@ pub fn prepare(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     }
 }
 
-/// Keeps the generations that a status and its conditions were about, where the new ones do not say it. There may be several
-/// conditions of one type: the first stands for the first.
+/// Keeps observedGeneration of the status and its conditions where the update lacks it. With several conditions of one type, the
+/// first is used.
 fn keep_generations(status: &mut Value, was: &Value) {
     const FIELD: &str = "observedGeneration";
     let mut seen: BTreeMap<&str, VecDeque<Option<&Value>>> = BTreeMap::new();
@@ -85,8 +85,7 @@ pub fn validate(new: &Value, old: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// What has ended for good does not run again.
-/// Checks which generation something is about.
+/// Checks observedGeneration.
 fn observed(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let generation = node.child("observedGeneration");
     if generation.number() < 0 {
@@ -107,7 +106,7 @@ fn ended_stay_ended(
     let mut restarts = BTreeSet::new();
     let mut inits = BTreeSet::new();
     for one in spec.read("initContainers").items() {
-        // Only the first of a name is looked at.
+        // Only the first of each name counts.
         if inits.insert(one.str("name")) && one.str("restartPolicy") == "Always" {
             restarts.insert(one.str("name"));
         }

@@ -29,7 +29,7 @@ const DEAD_ANNOTATIONS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Kinds of volumes that go away: the field, its name in the message, and since when.
+/// Deprecated volume sources: the field, its name in the message, and the release.
 const DEAD_VOLUMES: [(&str, &str, &str); 9] = [
     ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("gitRepo", "gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
@@ -46,7 +46,7 @@ fn list<'a>(object: &'a Value, field: &str) -> &'a [Value] {
     object.get(field).map(Value::items).unwrap_or_default()
 }
 
-/// What is dubious about the status of a pod.
+/// Warns about the status of a pod.
 pub fn status(object: &Value, warned: &mut WarningList) {
     for list in ["podIPs", "hostIPs"] {
         let path = FieldPath::new("status").child(list);
@@ -73,7 +73,7 @@ pub fn pod(pod: &Value, old: Option<&Value>, warned: &mut WarningList) {
     spec_and_meta(&FieldPath::root(), pod, false, warned);
 }
 
-/// Warns about what a pod and a template share. `holder` has the metadata and the spec, and stands at `path`.
+/// Warns about a pod or pod template. `holder` has metadata and spec, and is at `path`.
 pub fn spec_and_meta(path: &FieldPath, holder: &Value, is_template: bool, warned: &mut WarningList) {
     let Some(spec) = holder.get("spec") else { return };
     let annotations = meta::of(holder).get("annotations");
@@ -169,7 +169,7 @@ fn volumes(at: &FieldPath, spec: &Value, warned: &mut WarningList) {
     }
 }
 
-/// A path of a volume and what puts a file there, if the message says so.
+/// A path in a projected volume, and its source if the message names it.
 struct Placed<'a> {
     path: &'a str,
     by: Rc<str>,
@@ -184,7 +184,7 @@ impl<'a> Placed<'a> {
         if self.by.is_empty() { quoted(self.path) } else { format!("{} ({})", quoted(self.path), self.by) }
     }
 
-    /// Whether one path is the other or lies below it.
+    /// Whether the paths are equal or one contains the other.
     fn meets(&self, other: &Placed<'_>) -> bool {
         let below = |inner: &str, outer: &str| {
             inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -195,7 +195,7 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// Warns where new paths of a volume meet those before them, and adds them.
+/// Warns about new paths that overlap with earlier ones, and adds them.
 fn meet<'a>(
     volume: &str,
     what: &str,
@@ -245,7 +245,7 @@ fn overlaps(volume: &Value, warned: &mut WarningList) {
     }
 }
 
-/// Where one source of a projected volume puts its files; nothing if it is no source.
+/// The paths of one source of a projected volume; `None` if it is no source.
 fn projected_paths(source: &Value) -> Option<Vec<Placed<'_>>> {
     if let Some(map) = source.get("configMap") {
         return Some(files(map, &format!("ConfigMap {}", quoted(map.str("name")))));
@@ -283,7 +283,7 @@ fn names_that_repeat(at: &FieldPath, spec: &Value, warned: &mut WarningList) {
     }
 }
 
-/// Warns about parts of a byte.
+/// Warns about fractional bytes.
 pub fn fractions(at: &FieldPath, amounts: &Value, names: &[&str], warned: &mut WarningList) {
     for name in names {
         let Some(text) = amounts.get(name).and_then(Value::as_str) else { continue };
@@ -342,7 +342,7 @@ fn containers(
     }
 }
 
-/// A variable that stands twice loses its first value, unless the second one builds upon it.
+/// Warns about a variable that is set twice, unless the second value refers to the first.
 fn hidden_variables(at: &dyn Fn() -> FieldPath, variables: &[Value], warned: &mut WarningList) {
     let mut seen = BTreeSet::new();
     for (index, variable) in variables.iter().enumerate() {
@@ -361,7 +361,7 @@ fn hidden_variables(at: &dyn Fn() -> FieldPath, variables: &[Value], warned: &mu
     }
 }
 
-/// A port and where it stands.
+/// A port and its position.
 struct Placement<'a> {
     kind: &'static str,
     container: usize,

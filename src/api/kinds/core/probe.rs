@@ -1,4 +1,4 @@
-//! Probes and life cycle hooks: what runs, and how often.
+//! Probes and lifecycle hooks.
 
 use crate::api::field::FieldError;
 use crate::api::field::quoted;
@@ -7,7 +7,7 @@ use crate::api::kinds::field_value::FieldValue;
 use crate::api::kinds::{ErrorList, Feature};
 use crate::api::names;
 
-/// Checks a probe that says whether a container lives or has started: one success must be enough.
+/// Checks a liveness or startup probe: successThreshold must be 1.
 pub fn liveness(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
     if !probe.is_set() {
         return;
@@ -18,7 +18,7 @@ pub fn liveness(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorLi
     }
 }
 
-/// Checks a probe that says whether a container is ready.
+/// Checks a readiness probe.
 pub fn readiness(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
     if !probe.is_set() {
         return;
@@ -42,14 +42,14 @@ fn validate(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) 
     }
 }
 
-/// Checks the hooks of a container.
+/// Checks the lifecycle hooks of a container.
 pub fn lifecycle(hooks: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
     for hook in ["postStart", "preStop"].iter().filter_map(|hook| hooks.opt(hook)) {
         handler(&hook, grace, errors);
     }
 }
 
-/// Checks that exactly one thing runs, and that it is well described.
+/// Checks a handler: exactly one action, and its fields.
 fn handler(node: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
     let mut found = false;
     for kind in ["exec", "httpGet", "tcpSocket", "grpc", "sleep"] {

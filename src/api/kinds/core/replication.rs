@@ -21,7 +21,7 @@ pub const RULES: KindRules = KindRules {
     ..COUNTED
 };
 
-/// The labels of the template are the selector and the labels of the controller, unless it says otherwise.
+/// The selector and the labels default to the labels of the template.
 fn default(controller: &mut Value) {
     pod_default::template(controller.entry("spec"), "template");
     let Some(labels) = controller.at(&["spec", "template", "metadata", "labels"]).cloned() else { return };
@@ -60,7 +60,7 @@ fn validate(controller: &Value, errors: &mut ErrorList) {
     template::always_restarts(&pods, "ReplicationController", errors);
 }
 
-/// Checks what a controller counted.
+/// Checks the status of a controller.
 fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
     let status = FieldValue::of(new, "status");
     let counts =
@@ -81,8 +81,7 @@ fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
     );
 }
 
-/// Warns about the pods of a controller. The writer of a change is told about the pods that there were before, which is
-/// what clients of this API are used to.
+/// Warns about the pod template. An update warns about the old template, as in the reference.
 fn warn(new: &Value, old: Option<&Value>, warned: &mut WarningList) {
     if old.is_some_and(|old| meta::generation(old) == meta::generation(new)) {
         return;

@@ -1,4 +1,4 @@
-//! Requests and limits: which resources there are, and how much of them may be asked for.
+//! Resource requirements: names of resources, requests and limits.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::api::kinds::nano_quantity::NanoQuantity;
 use crate::api::names;
 use crate::api::resource_list::is_for_whole_pods;
 
-/// What containers ask for and are held to.
+/// The names that quotas and limit ranges have for compute resources.
 pub const COMPUTE: [&str; 9] = [
     "cpu",
     "memory",
@@ -22,7 +22,7 @@ pub const COMPUTE: [&str; 9] = [
     "limits.memory",
     "limits.ephemeral-storage",
 ];
-/// What is counted.
+/// Resources whose quantity must be an integer.
 const WHOLE: [&str; 9] = [
     "pods",
     "resourcequotas",
@@ -39,39 +39,39 @@ fn is_standard(name: &str) -> bool {
     COMPUTE.contains(&name) || WHOLE.contains(&name) || matches!(name, "storage" | "requests.storage")
 }
 
-/// Whether the resource is memory in large pages.
+/// Whether the resource is huge pages.
 pub fn is_huge_page(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// The same as quotas may name it.
+/// The same for names in quotas.
 pub fn is_quota_huge_page(name: &str) -> bool {
     is_huge_page(name) || name.starts_with("requests.hugepages-")
 }
 
-/// Whether the resource is one of the API's own.
+/// Whether the resource is native: unqualified, or of kubernetes.io.
 pub fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// Whether more of the resource may be promised than there is.
+/// Whether the resource may be overcommitted.
 pub fn may_overcommit(name: &str) -> bool {
     is_native(name) && !is_huge_page(name)
 }
 
-/// Whether quotas know the resource by its plain name.
+/// Whether the resource is a standard one of quotas.
 pub fn is_standard_for_quota(name: &str) -> bool {
     (is_standard(name) && name != "storage") || is_quota_huge_page(name)
 }
 
-/// Whether the resource is one that vendors define.
+/// Whether the resource is an extended resource.
 pub fn is_extended(name: &str) -> bool {
     !is_native(name)
         && !name.starts_with("requests.")
         && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-/// Checks the name of a resource, anywhere.
+/// Checks a resource name.
 pub fn name(name: &str, node: &FieldValue<'_>, errors: &mut ErrorList) -> bool {
     let wrong = names::qualified_name(name);
     if !wrong.is_empty() {
@@ -108,7 +108,7 @@ pub fn of_containers(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorLi
     }
 }
 
-/// Checks an amount of a resource.
+/// Checks the quantity of a resource.
 pub fn amount(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(amount) = node.amount() else { return };
     if amount.is_negative() {
@@ -119,7 +119,7 @@ pub fn amount(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks that an amount of large pages is a whole number of pages.
+/// Checks that huge pages are a multiple of the page size.
 fn whole_pages(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
     let size = resource.strip_prefix("hugepages-").and_then(NanoQuantity::parse);
     let size = size.filter(|size| size.is_whole() && !size.is_negative() && !size.is_zero());
@@ -133,12 +133,12 @@ fn whole_pages(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks what is requested and where the limits are.
+/// Checks requests and limits.
 pub fn requirements(node: &FieldValue<'_>, errors: &mut ErrorList) {
     both(node, &node.child("limits"), &node.child("requests"), container_resource, errors);
 }
 
-/// Checks what a container requests, where its limits are, and which claims of its pod it uses.
+/// Checks the requests, limits and resource claims of a container.
 pub fn of_container(node: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut ErrorList) {
     requirements(node, errors);
     if let Some(used) = node.opt("claims") {
@@ -146,7 +146,7 @@ pub fn of_container(node: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut
     }
 }
 
-/// The same for a pod as a whole.
+/// The same at the pod level.
 pub fn of_pod(node: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut ErrorList) {
     both(node, &node.child("limits"), &node.child("requests"), pod_resource, errors);
     if let Some(used) = node.opt("claims") {
@@ -154,7 +154,7 @@ pub fn of_pod(node: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut Error
     }
 }
 
-/// Checks the name of a resource that a pod can have as a whole.
+/// Checks the name of a pod-level resource.
 fn pod_resource(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
     if name(resource, node, errors) && !is_for_whole_pods(resource) {
         let known = ["cpu", "hugepages-", "memory"];
@@ -162,7 +162,7 @@ fn pod_resource(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks what a pod costs besides its containers: limits without requests.
+/// Checks the overhead of a pod.
 pub fn overhead(node: &FieldValue<'_>, errors: &mut ErrorList) {
     both(node, &node.named(node.path.child("limits")), &node.child(""), container_resource, errors);
 }
@@ -199,7 +199,7 @@ fn both(
     }
 }
 
-/// Checks that a request keeps to its limit.
+/// Checks a request against its limit.
 fn against_limit(
     resource: &str,
     request: &FieldValue<'_>,

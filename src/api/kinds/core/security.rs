@@ -1,4 +1,4 @@
-//! What pods and containers may do on their node: users, privileges, system calls, profiles.
+//! Security contexts of pods and containers.
 
 use std::collections::BTreeSet;
 
@@ -16,14 +16,14 @@ const LARGEST_ID: i64 = i32::MAX as i64;
 const SYSCTL_LENGTH: usize = 253;
 const SYSCTL_FORMAT: &str = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
 
-/// Checks ids of users or groups, each if it is set.
+/// Checks user and group IDs that are set.
 fn ids(context: &FieldValue<'_>, fields: &[&str], errors: &mut ErrorList) {
     for id in fields.iter().filter_map(|field| context.opt(field)) {
         id.in_range(errors, 0, LARGEST_ID);
     }
 }
 
-/// Checks what a pod as a whole may do.
+/// Checks the security context of a pod.
 pub fn pod(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(context) = spec.opt("securityContext") else {
         share_process(spec, errors);
@@ -114,8 +114,7 @@ fn sysctls(context: &FieldValue<'_>, spec: &FieldValue<'_>, errors: &mut ErrorLi
     }
 }
 
-/// The kernel namespace that keeps a parameter, if one does. Parameters may be spelled with slashes: then dots are
-/// part of a name.
+/// The kernel namespace of a sysctl, if it has one. In the notation with slashes, dots are part of a name.
 fn namespace_of(sysctl: &str) -> Option<&'static str> {
     let slashed = sysctl.find(['.', '/']).is_some_and(|at| sysctl.as_bytes().get(at) == Some(&b'/'));
     let name = if slashed { sysctl.replace('/', ".") } else { sysctl.to_owned() };
@@ -127,7 +126,7 @@ fn namespace_of(sysctl: &str) -> Option<&'static str> {
     ipc.then_some("ipc")
 }
 
-/// Checks what a container may do. `host_users` says that its users are those of the host.
+/// Checks the security context of a container. `host_users`: the pod uses the user namespace of the host.
 pub fn container(context: &FieldValue<'_>, host_users: bool, errors: &mut ErrorList) {
     let privileged = context.read("privileged").as_bool() == Some(true);
     if privileged && !errors.features().allows_privileged() {
@@ -162,7 +161,7 @@ pub fn container(context: &FieldValue<'_>, host_users: bool, errors: &mut ErrorL
     }
 }
 
-/// Checks which system calls are filtered.
+/// Checks a seccomp profile.
 pub fn seccomp(profile: &FieldValue<'_>, errors: &mut ErrorList) {
     let (kind, file) = (profile.child("type"), profile.child("localhostProfile"));
     if kind.is_empty() {
@@ -181,7 +180,7 @@ pub fn seccomp(profile: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks which profile confines a container.
+/// Checks an AppArmor profile.
 pub fn app_armor(profile: &FieldValue<'_>, errors: &mut ErrorList) {
     const LONGEST: usize = 4095;
     let (kind, file) = (profile.child("type"), profile.child("localhostProfile"));
@@ -208,7 +207,7 @@ pub fn app_armor(profile: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks what only Windows knows.
+/// Checks Windows options.
 fn windows_options(options: &FieldValue<'_>, errors: &mut ErrorList) {
     const LARGEST_CREDENTIAL_KIB: usize = 64;
     if let Some(name) = options.opt("gmsaCredentialSpecName") {

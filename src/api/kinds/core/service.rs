@@ -1,4 +1,4 @@
-//! Services. Cluster addresses and node ports are allocated elsewhere: here only what a client wrote is looked at.
+//! Services. Cluster IPs and node ports are allocated elsewhere: only the fields of the client are checked here.
 
 use std::collections::BTreeSet;
 
@@ -72,12 +72,12 @@ fn default(service: &mut Value) {
     }
 }
 
-/// Drops what the new type has no use for.
+/// Drops the fields that the new type does not have.
 fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     retained_fields::drop_useless(new, old);
 }
 
-/// Nothing inside the cluster stands between a name and what it names. What is said of it must be right nevertheless.
+/// ExternalName services have no internalTrafficPolicy. It is validated before it is dropped.
 fn drop_inner_policy(service: &mut Value) {
     let spec = service.entry("spec");
     if spec.str("type") == "ExternalName" {
@@ -90,13 +90,13 @@ fn validate(service: &Value, errors: &mut ErrorList) {
     validate_any(service, &Value::Null, errors);
 }
 
-/// Checks a changed service: what it was reached at stays.
+/// Checks an updated service: cluster IPs are immutable.
 fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     service_change::validate(&FieldValue::of(new, "spec"), &FieldValue::of(old, "spec"), errors);
     validate_any(new, old, errors);
 }
 
-/// Checks a service. Addresses that the old one had already are not looked at again.
+/// Checks a service. Addresses of the old service are accepted.
 fn validate_any(service: &Value, old: &Value, errors: &mut ErrorList) {
     let was = FieldValue::of(old, "spec");
     let annotations = FieldPath::new("metadata").child("annotations");
@@ -160,7 +160,7 @@ fn by_type(spec: &FieldValue<'_>, errors: &mut ErrorList) {
         "ExternalName" => {
             for field in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
                 let value = spec.child(field);
-                // An empty text is not none here.
+                // An empty string counts as set here.
                 if value.value.as_str().is_some() || !value.is_empty() {
                     spec.child(field).forbidden(errors, "may not be set for ExternalName services");
                 }
@@ -238,7 +238,7 @@ fn unique_ports(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks who may reach a load balancer, by the field or by the annotation that was there before.
+/// Checks loadBalancerSourceRanges, or the former annotation.
 fn source_ranges(
     spec: &FieldValue<'_>,
     was: &FieldValue<'_>,
@@ -306,7 +306,7 @@ mod tests {
     fn base() -> Value {
         let given = r#"{"spec":{"clusterIP":"10.0.0.1","ports":[{"port":80}]}}"#;
         let mut service = filled(("", "v1"), "Service", given);
-        // The second address field is nothing that its writer is said to have written.
+        // managedFields does not name clusterIPs as written by the client.
         assert_eq!(service.at(&["spec", "clusterIPs"]), None);
         retained_fields::mirror_address(service.entry("spec"));
         service

@@ -9,7 +9,7 @@ use crate::api::well_known::annotations::ENFORCE_MOUNTABLE_SECRETS;
 /// The rules of a ServiceAccount.
 pub const RULES: KindRules = KindRules { prepare_create, prepare_update, warn, ..PLAIN };
 
-/// Of the secrets of an account only the names count.
+/// Only the names of `secrets` are kept.
 fn prepare_create(account: &mut Value, _: &WriteContext<'_>) {
     for secret in items_mut(account, "secrets") {
         secret.fields_mut().retain(|field, _| field == "name");
@@ -21,7 +21,7 @@ fn prepare_update(new: &mut Value, _old: &Value, context: &WriteContext<'_>) {
     prepare_create(new, context);
 }
 
-/// Warns about an annotation that goes away, unless it was there before.
+/// Warns about a deprecated annotation, unless the old object had it.
 fn warn(account: &Value, old: Option<&Value>, warned: &mut WarningList) {
     let marked =
         |account: &Value| meta::of(account).at(&["annotations", ENFORCE_MOUNTABLE_SECRETS]).is_some();

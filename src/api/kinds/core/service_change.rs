@@ -1,4 +1,4 @@
-//! How services may change: what they were reached at stays, what their type no longer has goes.
+//! Updates of services: immutable fields, and fields that a change of the type drops.
 
 use super::address;
 use crate::api::field::FieldPath;
@@ -14,7 +14,7 @@ fn is_balancer(spec: &Value) -> bool {
     spec.str("type") == "LoadBalancer"
 }
 
-/// Checks how a service changed, before the new one is looked at by itself.
+/// Checks the immutable fields of a service, before the new one is validated.
 pub fn validate(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     families::validate_change(spec, was, errors);
     let balancers = is_balancer(spec.value) && is_balancer(was.value);
@@ -30,7 +30,7 @@ pub fn validate(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorL
     }
 }
 
-/// Checks which implementation of load balancers is asked for.
+/// Checks loadBalancerClass.
 pub fn load_balancer_class(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(class) = spec.opt("loadBalancerClass") else { return };
     if is_balancer(spec.value) {
@@ -40,7 +40,7 @@ pub fn load_balancer_class(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks where a load balancer says that it listens.
+/// Checks status.loadBalancer.
 pub fn validate_status(new: &Value, old: &Value, errors: &mut ErrorList) {
     let ingress = FieldValue::of(new, "status").child("loadBalancer").child("ingress");
     if !new.get("spec").is_some_and(is_balancer) {

@@ -1,14 +1,14 @@
-//! The signals that end containers.
+//! The stop signals of containers.
 
 use crate::api::kinds::ErrorList;
 use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::field_value::FieldValue;
 
-/// Checks the signal that ends a container of a pod for this operating system.
+/// Checks the stop signal of a container for this OS.
 pub fn validate(signal: &FieldValue<'_>, os: Option<&str>, errors: &mut ErrorList) {
     match os {
         None => signal.forbidden(errors, "may not be set for containers with empty `spec.os.name`"),
-        // What is published is what Linux knows.
+        // The published values are those of Linux.
         Some("windows") => signal.one_of(errors, &["SIGKILL", "SIGTERM"]),
         Some("linux") => signal.one_of(errors, core_v1::Lifecycle::STOP_SIGNAL),
         Some(_) => {}

@@ -1,4 +1,4 @@
-//! Pod templates inside of other kinds, and the kind PodTemplate.
+//! Pod templates in other kinds, and the kind PodTemplate.
 
 use super::{pod_default, pod_meta, pod_spec, pod_warn};
 use crate::api::field::{FieldError, FieldPath};
@@ -44,14 +44,14 @@ pub fn validate_meta(template: &FieldValue<'_>, errors: &mut ErrorList) {
     pod_meta::validate(annotations.value, &template.child("spec"), &path, errors);
 }
 
-/// Says that the labels of a template are not what the selector selects.
+/// Reports that the selector does not match the labels of the template.
 pub fn mismatch(template: &FieldValue<'_>, errors: &mut ErrorList) {
     let labels = template.child("metadata").child("labels");
     let wrong = "`selector` does not match template `labels`";
     errors.push(FieldError::invalid(&labels.path, &shown_map(Some(labels.value)), wrong));
 }
 
-/// Checks a template whose pods must always start again, as those of controllers must.
+/// Checks the template of a controller, which must have restartPolicy Always.
 pub fn validate_for_controller(spec: &FieldValue<'_>, controller: &str, errors: &mut ErrorList) {
     let (chosen, template) = (spec.child("selector"), spec.child("template"));
     let labels = template.child("metadata").child("labels");
@@ -63,7 +63,7 @@ pub fn validate_for_controller(spec: &FieldValue<'_>, controller: &str, errors: 
     always_restarts(&template, controller, errors);
 }
 
-/// Checks that the pods of a template start again for ever.
+/// Checks that restartPolicy is Always.
 pub fn always_restarts(template: &FieldValue<'_>, controller: &str, errors: &mut ErrorList) {
     let spec = template.child("spec");
     if !matches!(spec.child("restartPolicy").text(), "" | "Always") {
@@ -75,7 +75,7 @@ pub fn always_restarts(template: &FieldValue<'_>, controller: &str, errors: &mut
     }
 }
 
-/// Warns about a template that stands at `path`. What the old one had already is named again.
+/// Warns about a template at `path`, whatever the old one had.
 pub fn warn(path: &FieldPath, template: Option<&Value>, _old: Option<&Value>, warned: &mut WarningList) {
     if let Some(template) = template {
         pod_warn::spec_and_meta(path, template, true, warned);

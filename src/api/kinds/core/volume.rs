@@ -16,7 +16,7 @@ const FILE_FIELDS: [&str; 5] =
 const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 const LARGEST_MODE: i64 = 0o777;
 
-/// The sources in the order in which they are looked at.
+/// The sources in the order of validation.
 const SOURCES: [&str; 30] = [
     "emptyDir",
     "hostPath",
@@ -50,25 +50,25 @@ const SOURCES: [&str; 30] = [
     "image",
 ];
 
-/// The good volumes of a pod: name to kind of source.
+/// The valid volumes of a pod: name to type of source.
 #[derive(Default)]
 pub struct Volumes<'a>(BTreeMap<&'a str, &'static str>);
 
 impl Volumes<'_> {
-    /// Whether there is a volume of that name.
+    /// Whether there is a volume of this name.
     pub fn contains(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// The kind of source of a volume.
+    /// The type of source of a volume.
     pub fn source(&self, name: &str) -> Option<&'static str> {
         self.0.get(name).copied()
     }
 }
 
 impl<'a> Volumes<'a> {
-    /// Checks volumes and answers the good ones. `pod` is the name of the pod they are in, empty in templates: claims
-    /// that are made for its volumes are named after it.
+    /// Checks volumes and returns the valid ones. `pod` is the name of the pod, empty in templates: the names of ephemeral claims
+    /// begin with it.
     pub fn validate(list: &FieldValue<'a>, pod: &str, errors: &mut ErrorList) -> Volumes<'a> {
         let mut good = Volumes::default();
         let made: BTreeSet<&str> = list
@@ -108,7 +108,7 @@ impl<'a> Volumes<'a> {
     }
 }
 
-/// Checks the one source of a volume and answers its kind.
+/// Checks the source of a volume and returns its type.
 fn source(volume: &FieldValue<'_>, pod: &str, errors: &mut ErrorList) -> &'static str {
     let mut found = "";
     for kind in SOURCES {
@@ -167,7 +167,7 @@ fn own_source(
         }
         "projected" => projected(source, errors),
         "image" => {
-            // A template may leave it to whoever makes pods of it.
+            // Not checked in templates, where the name of the pod is unknown.
             if !pod.is_empty() {
                 source.child("reference").need(errors);
             }
@@ -211,7 +211,7 @@ fn ephemeral(source: &FieldValue<'_>, errors: &mut ErrorList) {
     volume_claim::validate_spec(&template.child("spec"), errors);
 }
 
-/// The fields of the metadata of a template that claims made from it cannot have, in the order of the API.
+/// The metadata fields that an ephemeral claim template must not have, in the order of validation.
 fn other_metadata(metadata: &FieldValue<'_>) -> Vec<FieldPath> {
     let order = [
         ("name", "name"),
@@ -228,12 +228,12 @@ fn other_metadata(metadata: &FieldValue<'_>) -> Vec<FieldPath> {
         ("finalizers", "finalizers"),
         ("managedFields", "managedFields"),
     ];
-    // A list is set also where nothing is in it.
+    // An empty list counts as set.
     let set = order.iter().filter(|(field, _)| metadata.child(field).is_set());
     set.map(|(_, shown)| metadata.path.child(shown)).collect()
 }
 
-/// A secret or config map of which some keys become files.
+/// Checks a Secret or ConfigMap source.
 fn keyed(source: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
     source.child(name).need(errors);
     mode(source, "defaultMode", errors);
@@ -327,7 +327,7 @@ fn trust_bundle(bundle: &FieldValue<'_>, errors: &mut ErrorList) {
             if name.is_empty() {
                 name.required(errors, "must be a valid object name");
             }
-            // A name with colons names the signer, too.
+            // A name with colons contains the signer.
             let signer =
                 name.text().rsplit_once(':').map_or(String::new(), |(signer, _)| signer.replace(':', "/"));
             for wrong in certificates::bundle_name(name.text(), &signer) {
@@ -368,7 +368,7 @@ fn projected_token(volume: &FieldValue<'_>, token: &FieldValue<'_>, errors: &mut
     }
 }
 
-/// Checks the path of a file that a volume writes: names with two dots in front are its own.
+/// Checks the path of a file in a volume: names that start with two dots are reserved.
 fn local_file(path: &FieldValue<'_>, errors: &mut ErrorList) {
     local_path(path, errors);
     if path.text().starts_with("..") && !path.text().starts_with("../") {

@@ -28,26 +28,26 @@ pub const RULES: KindRules = KindRules {
 
 const MODES: &[&str] = core_v1::PersistentVolumeClaimSpec::ACCESS_MODES;
 const FIXED: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-/// Both ways of naming the source of a new claim say the same.
+/// Makes dataSource and dataSourceRef of a new claim equal.
 fn prepare_claim(claim: &mut Value, context: &WriteContext<'_>) {
     let spec = claim.entry("spec");
     drop_sources(spec, None, context.features);
     normalize_sources(spec);
 }
 
-/// A new claim waits for its volume.
+/// A new claim is Pending.
 fn finish_claim(claim: &mut Value) {
     fill_text(claim.entry("status"), "phase", "Pending");
 }
 
-/// Both ways of naming a source say the same in an update, too.
+/// Makes dataSource and dataSourceRef equal in an update, too.
 fn prepare_claim_update(claim: &mut Value, old: &Value, context: &WriteContext<'_>) {
     let spec = claim.entry("spec");
     drop_sources(spec, old.get("spec"), context.features);
     normalize_sources(spec);
 }
 
-/// Takes out sources in other namespaces where those are off, and those that nobody ever took, unless the claim had one already.
+/// Drops data sources in other namespaces if the feature is disabled, and unsupported ones, unless the old claim had them.
 fn drop_sources(spec: &mut Value, was: Option<&Value>, features: EnabledFeatures) {
     let had = |field: &str| was.is_some_and(|was| was.get(field).is_some());
     let elsewhere = spec.get("dataSourceRef").is_some_and(|source| !source.str("namespace").is_empty());
@@ -84,7 +84,7 @@ pub fn validate_spec(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     spec_of(spec, false, errors);
 }
 
-/// Checks the spec of a claim. `any_group`: the groups of its sources may be no names.
+/// Checks the spec of a claim. `any_group`: the API groups of its data sources need not be valid.
 fn spec_of(spec: &FieldValue<'_>, any_group: bool, errors: &mut ErrorList) {
     let modes = spec.child("accessModes");
     if modes.is_empty() {
@@ -128,12 +128,12 @@ fn sources(spec: &FieldValue<'_>, any_group: bool, errors: &mut ErrorList) {
     } else {
         return;
     };
-    // The reference shows an address, which is another one each time that it looks.
+    // The reference prints a Go pointer, which differs each time.
     let shown = format!("field.Path{{name:\"dataSource\", parent:({:#x})}}", errors.len());
     errors.push(FieldError::invalid(&spec.path, &shown, wrong));
 }
 
-/// Checks ways of access.
+/// Checks access modes.
 pub fn access_modes(modes: &FieldValue<'_>, errors: &mut ErrorList) {
     let (mut alone, mut shared) = (false, false);
     for mode in modes.items() {
@@ -175,7 +175,7 @@ fn warn_claim(claim: &Value, _old: Option<&Value>, warned: &mut WarningList) {
     }
 }
 
-/// Warns about parts of a byte in what a claim asks for.
+/// Warns about fractional bytes in the requests of a claim.
 pub fn warn_spec(path: &FieldPath, spec: &Value, warned: &mut WarningList) {
     for part in ["requests", "limits"] {
         if let Some(amounts) = spec.at(&["resources", part]) {
@@ -189,7 +189,7 @@ pub fn validate_claim(claim: &Value, errors: &mut ErrorList) {
     validate_spec(&FieldValue::of(claim, "spec"), errors);
 }
 
-/// Checks a changed claim: once bound it may only grow.
+/// Checks an updated claim: the spec is immutable, except that a bound claim may grow.
 pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
     let had_group = |field: &str| was.child(field).child("apiGroup").is_set();
@@ -219,7 +219,7 @@ pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     };
     let capacity =
         FieldValue::of(old, "status").child("capacity").child("storage").amount().unwrap_or_default();
-    // A claim that asks for nothing asks for less than it did.
+    // A removed request counts as smaller.
     let may_recover = errors.features().has(Feature::RecoverVolumeExpansionFailure);
     if size(&spec) < size(&was) && (!may_recover || size(&spec) <= capacity) {
         let path = spec.child("resources").child("requests").child("storage").path;
@@ -230,7 +230,7 @@ pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     attributes_update(&spec, &was, errors);
 }
 
-/// Which attributes a volume has can change, but not to none.
+/// volumeAttributesClassName can change, but not be removed.
 fn attributes_update(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
     let (now, before) = (spec.child("volumeAttributesClassName"), was.child("volumeAttributesClassName"));
     if same(Some(now.value), Some(before.value)) {
@@ -247,7 +247,7 @@ fn attributes_update(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut E
     }
 }
 
-/// A class that was an annotation may become a field, and one that was not said may be said once.
+/// The storage class may move from the annotation to the field, and an absent one may be set once.
 fn class_upgrade(new: &Value, old: &Value, rest: &mut Value, errors: &mut ErrorList) {
     fn annotation(claim: &Value) -> Option<&Value> {
         meta::of(claim).at(&["annotations", STORAGE_CLASS])
@@ -268,7 +268,7 @@ fn class_upgrade(new: &Value, old: &Value, rest: &mut Value, errors: &mut ErrorL
     }
 }
 
-/// Checks that an amount is not below nothing, in the words of capacities.
+/// Checks that a quantity is not negative, with the message for capacities.
 pub fn not_below_zero(entry: &FieldValue<'_>, errors: &mut ErrorList) {
     if let Some(amount) = entry.amount().filter(|amount| amount.ceiling() < 0) {
         let wrong = "must be a valid resource quantity";

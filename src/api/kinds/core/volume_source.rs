@@ -1,4 +1,4 @@
-//! What volumes can be made of: the sources that pods and persistent volumes share.
+//! The volume sources that pods and persistent volumes share.
 
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::ErrorList;
@@ -15,12 +15,12 @@ const MANAGED_DISK: &str =
     "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}";
 const BLOB_DISK: &str = "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd";
 
-/// Who has the volume.
+/// The owner of a volume.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Owner<'a> {
     /// A pod or a template.
     Pod,
-    /// A persistent volume of that name, whose secrets may live in any namespace and so name it.
+    /// A persistent volume of this name. Its secret references have a namespace.
     Volume(&'a str),
 }
 
@@ -30,7 +30,7 @@ impl Owner<'_> {
     }
 }
 
-/// The fields that some sources cannot do without, and nothing else to check about them.
+/// Sources that only have required fields to check.
 const NEEDED: [(&str, &[&str]); 9] = [
     ("persistentVolumeClaim", &["claimName"]),
     ("glusterfs", &["endpoints", "path"]),
@@ -43,7 +43,7 @@ const NEEDED: [(&str, &[&str]); 9] = [
     ("scaleIO", &["gateway", "system", "volumeName"]),
 ];
 
-/// Checks a source of a kind that pods and persistent volumes share.
+/// Checks a source that pods and persistent volumes share.
 pub fn validate(kind: &str, source: &FieldValue<'_>, owner: Owner<'_>, errors: &mut ErrorList) {
     for (_, fields) in NEEDED.iter().filter(|(needed, _)| *needed == kind) {
         for field in *fields {
@@ -85,9 +85,9 @@ fn host_path(source: &FieldValue<'_>, errors: &mut ErrorList) {
     source.child("type").one_of_if_set(errors, HostPathVolumeSource::TYPE);
 }
 
-/// A disk in a cloud that is found by its name.
+/// Checks a cloud disk.
 fn disk(source: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
-    // The messages about this one disk name it in an older way.
+    // Errors of this source have the path of an older version.
     let path = if name == "pdName" {
         let text = source.path.to_string();
         let parent = text.rsplit_once('.').map_or("", |(parent, _)| parent);
@@ -112,7 +112,7 @@ fn nfs(source: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Whether a text is a name of a target: after one of three schemes, in its own form.
+/// Whether a string is an iSCSI name: iqn, eui or naa.
 fn is_target_name(text: &str) -> bool {
     let hex = |scheme: &str, length: usize| {
         text.strip_prefix(scheme).is_some_and(|rest| {
@@ -196,7 +196,7 @@ fn portal_is_too_long(volume: &str, source: &FieldValue<'_>) -> bool {
     volume.len() + 1 + source.str("targetPortal").len() > LONGEST_PORTAL
 }
 
-/// Checks that the name of a pod's volume and the portal of its target together fit where they are used.
+/// Checks the total length of the volume name and the target portal.
 pub fn portal_length(volume: &FieldValue<'_>, source: &FieldValue<'_>, errors: &mut ErrorList) {
     if source.has("initiatorName") && portal_is_too_long(volume.str("name"), source) {
         volume.child("name").invalid_text(errors, PORTAL_TOO_LONG);
@@ -227,7 +227,7 @@ fn flocker(source: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// A secret that must be named, and outside of pods with its namespace.
+/// Checks a secret reference: the name is required, and for persistent volumes the namespace.
 fn secret(source: &FieldValue<'_>, owner: Owner<'_>, errors: &mut ErrorList) {
     let Some(secret) = source.opt("secretRef") else { return };
     secret.child("name").need(errors);
@@ -236,7 +236,7 @@ fn secret(source: &FieldValue<'_>, owner: Owner<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Whether a text is a host and a port, as addresses of listeners are.
+/// Whether a string is `host:port`.
 fn is_pair(text: &str) -> bool {
     match text.strip_prefix('[') {
         Some(rest) => rest.split_once(']').is_some_and(|(host, port)| {
@@ -316,7 +316,7 @@ fn storage_os(source: &FieldValue<'_>, owner: Owner<'_>, errors: &mut ErrorList)
     secret(source, owner, errors);
 }
 
-/// Checks the name of a driver of the container storage interface.
+/// Checks the name of a CSI driver.
 pub fn driver_name(driver: &FieldValue<'_>, errors: &mut ErrorList) {
     const LONGEST: usize = 63;
     driver.need(errors);
@@ -350,14 +350,14 @@ fn csi(source: &FieldValue<'_>, owner: Owner<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks that a path never goes up.
+/// Checks that a path contains no `..`.
 pub fn no_backsteps(path: &FieldValue<'_>, errors: &mut ErrorList) {
     if path.text().split('/').any(|part| part == "..") {
         path.invalid_text(errors, "must not contain '..'");
     }
 }
 
-/// Checks a path that must stay below where it begins.
+/// Checks a relative path without `..`.
 pub fn local_path(path: &FieldValue<'_>, errors: &mut ErrorList) {
     if path.text().starts_with('/') {
         path.invalid_text(errors, "must be a relative path");

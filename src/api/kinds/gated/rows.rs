@@ -1,4 +1,4 @@
-//! Which fields go with which feature. Tables and nothing else.
+//! The fields of each feature gate, as tables.
 
 use super::super::Feature::*;
 use super::Gated;
@@ -7,7 +7,7 @@ const fn by(feature: super::Feature, fields: &'static [&'static str]) -> Gated {
     Gated::by(feature, fields)
 }
 
-/// What pods are made from, here and in templates.
+/// PodSpecs of pods and pod templates.
 pub const POD_SPEC: &[Gated] = &[
     by(UserNamespacesSupport, &["hostUsers"]),
     by(SupplementalGroupsPolicy, &["securityContext.supplementalGroupsPolicy"]),
@@ -26,7 +26,7 @@ pub const POD_SPEC: &[Gated] = &[
     by(ContainerStopSignals, &["containers*.lifecycle?.stopSignal"]),
 ];
 
-/// What is said of pods. What their spec uses decides about some of it.
+/// The status of pods. For some fields, the spec tells whether the feature is in use.
 pub const POD: &[Gated] = &[
     by(InPlacePodVerticalScaling, &["status.statuses*.resources", "status.statuses*.allocatedResources"])
         .used_at(&["spec.containers*.resizePolicy"]),
@@ -48,13 +48,13 @@ pub const REPLICAS: &[Gated] =
 pub const STATEFUL_SET: &[Gated] =
     &[by(MaxUnavailableStatefulSet, &["spec.updateStrategy.rollingUpdate.maxUnavailable"])];
 
-/// Autoscalers.
+/// HorizontalPodAutoscalers.
 pub const AUTOSCALER: &[Gated] = &[by(
     HPAConfigurableTolerance,
     &["spec.behavior.scaleUp.tolerance", "spec.behavior.scaleDown.tolerance"],
 )];
 
-/// Leases. What each of them had counts for itself.
+/// Leases. Each field is gated by its own previous value.
 pub const LEASE: &[Gated] = &[
     by(CoordinatedLeaderElection, &["spec.strategy"]),
     by(CoordinatedLeaderElection, &["spec.preferredHolder"]),
@@ -63,10 +63,10 @@ pub const LEASE: &[Gated] = &[
 /// EndpointSlices.
 pub const ENDPOINT_SLICE: &[Gated] = &[by(PreferSameTrafficDistribution, &["endpoints[].hints.forNodes"])];
 
-/// Volumes.
+/// PersistentVolumes.
 pub const VOLUME: &[Gated] = &[by(VolumeAttributesClass, &["spec.volumeAttributesClassName"])];
 
-/// Claims to volumes, but not what they are made from in other kinds.
+/// PersistentVolumeClaims, but not the templates in other kinds.
 pub const VOLUME_CLAIM: &[Gated] = &[
     by(VolumeAttributesClass, &["spec.volumeAttributesClassName"]),
     by(VolumeAttributesClass, &["status.currentVolumeAttributesClassName"]),
@@ -75,19 +75,19 @@ pub const VOLUME_CLAIM: &[Gated] = &[
     by(RecoverVolumeExpansionFailure, &["status.allocatedResourceStatuses"]),
 ];
 
-/// Drivers of volumes.
+/// CSIDrivers.
 pub const DRIVER: &[Gated] = &[
     by(SELinuxMountReadWriteOncePod, &["spec.seLinuxMount"]),
     by(MutableCSINodeAllocatableCount, &["spec.nodeAllocatableUpdatePeriodSeconds"]),
 ];
 
-/// Attached volumes.
+/// VolumeAttachments.
 pub const ATTACHMENT: &[Gated] = &[
     by(MutableCSINodeAllocatableCount, &["status.attachError.errorCode"]),
     by(MutableCSINodeAllocatableCount, &["status.detachError.errorCode"]),
 ];
 
-/// Claims of devices, as they are stored: the only choice stands in the request itself.
+/// ResourceClaims in the storage version, where an exact request has no level of its own.
 pub const DEVICE_CLAIM: &[Gated] = &[
     by(DRAPrioritizedList, &["spec.devices.requests[].firstAvailable"]),
     by(
@@ -97,13 +97,13 @@ pub const DEVICE_CLAIM: &[Gated] = &[
     by(DRAResourceClaimDeviceStatus, &["status.devices"]),
 ];
 
-/// What claims of devices are made from.
+/// ResourceClaimTemplates.
 pub const DEVICE_CLAIM_TEMPLATE: &[Gated] = &[
     by(DRAPrioritizedList, &["spec.spec.devices.requests[].firstAvailable"]),
     by(DRAAdminAccess, &["spec.spec.devices.requests[].adminAccess"]),
 ];
 
-/// Devices of nodes, as they are stored.
+/// ResourceSlices in the storage version.
 pub const DEVICES: &[Gated] = &[
     by(DRADeviceTaints, &["spec.devices[].basic.taints"]),
     by(

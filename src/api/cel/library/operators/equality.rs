@@ -1,4 +1,4 @@
-//! Whether values are the same.
+//! Equality.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub fn equality<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Out
     Ok(Val::Bool(equal(left, right, work)? == (name == "_==_")))
 }
 
-/// Whether two values are the same.
+/// Whether two values are equal.
 pub fn equal<'v>(left: &Val<'v>, right: &Val<'v>, work: &mut CallContext) -> Result<bool, Fault> {
     work.effort(1)?;
     Ok(match (left, right) {
@@ -55,7 +55,7 @@ fn equal_lists<'v>(left: &List<'v>, right: &List<'v>, work: &mut CallContext) ->
     if left.len() != right.len() {
         return Ok(false);
     }
-    // Two lists of an object whose order does not matter are compared by what tells their items apart.
+    // Sets and lists of type map are compared by the identity of items.
     if let (List::Given(items, shape, kind), List::Given(others, other_shape, _)) = (left, right)
         && **kind != ListKind::Ordered
     {
@@ -98,7 +98,7 @@ fn equal_maps<'v>(left: &Map<'v>, right: &Map<'v>, work: &mut CallContext) -> Re
     if left.len() != right.len() {
         return Ok(false);
     }
-    // What a schema does not say of an object counts all the same.
+    // Fields outside of the schema count, too.
     if let (Map::Object(fields, object), Map::Object(others, _)) = (left, right) {
         let said = |name: &str| object.fields.values().any(|property| property.name == *name);
         for (name, value) in fields.iter().filter(|(name, _)| !said(name)) {
