@@ -34,7 +34,7 @@ use pilothouse::auth::token_file::TokenFile;
 use pilothouse::auth::token_objects::TokenObjects;
 use pilothouse::metrics::Metrics;
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authenticator::{Authenticator, House, Verifier};
+use pilothouse_actors::authenticator::{Authenticator, AuthenticatorConfig, Verifier};
 use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::directory::{self, Find, Options, Stores};
 use pilothouse_actors::engine::memory::Memory;
@@ -133,14 +133,14 @@ impl Guard {
         let accounts = ServiceAccountTokens::new(keys, rules, objects, metrics, clock);
         let verifiers: [Arc<dyn Verifier>; 3] =
             [Arc::new(certificates), Arc::new(TokenFile::default()), Arc::new(accounts)];
-        let house = House {
+        let config = AuthenticatorConfig {
             anonymous: Arc::new(Identity::default()),
             admits_anonymous: false,
             authenticated_group: "system:authenticated".into(),
             audiences: ["us".to_owned()].into(),
         };
         Guard {
-            authenticator: Authenticator::new(Arc::new(verifiers), Arc::new(house)),
+            authenticator: Authenticator::new(Arc::new(verifiers), Arc::new(config)),
             signing: SigningKey::new(key).unwrap().unwrap(),
             public,
             chain: [own.to_der().unwrap()].into(),

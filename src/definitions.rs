@@ -2,14 +2,14 @@
 //! with them.
 //!
 //! It belongs to the server and not to the control loops: whatever those are told, definitions work. It owns the list of what is
-//! defined. Nobody sends it anything but bells, and whoever starts the server its first [`Follow`]. Each round reads the
-//! definitions that changed, settles them, publishes the resources of all that are served, and only then writes down that they are:
-//! whoever reads that a kind is established finds it served. Discovery waits for that write, so that whoever finds a kind there
-//! does not meet it when changing the definition. The objects of definitions that go are deleted beside the rounds.
+//! defined. Nobody sends it anything but notifications, and whoever starts the server its first [`Synchronize`]. Each round reads
+//! the definitions that changed, settles them, publishes the resources of all that are served, and only then writes down that they
+//! are: whoever reads that a kind is established finds it served. Discovery waits for that write, so that whoever finds a kind
+//! there does not meet it when changing the definition. The objects of definitions that go are deleted beside the rounds.
 
-mod book;
-mod ending;
-mod round;
+mod definition_set;
+mod deletion;
+mod reconcile;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use pilothouse_actors::bell::{Bell, Bells, Published};
 use pilothouse_actors::fatal::Fatal;
+use pilothouse_actors::notifier::{ChangeNotifier, ChangeNotifiers, Published};
 use pilothouse_actors::object::TypeName;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinError;
@@ -28,12 +28,12 @@ use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::store_named;
 use crate::api::openapi;
 use crate::api::status::{Result, Status};
+use crate::backend::Backend;
+use crate::bootstrap::own_identity;
 use crate::limits::{DEFINITIONS_MAILBOX, DELETIONS_AT_ONCE};
-use crate::verbs::Backend;
-use crate::verbs::bootstrap::own_identity;
-use book::Book;
-use ending::{Ended, Progress};
-use round::Tools;
+use definition_set::DefinitionSet;
+use deletion::{Ended, Progress};
+use reconcile::Reconciler;
 
 /// How soon something is repeated that could not be finished.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -60,9 +60,9 @@ pub struct Defined {
 pub type Pending = watch::Receiver<()>;
 
 /// What the actor is made from.
-pub struct Outside {
-    /// Where its bell hangs.
-    pub bells: Bells,
+pub struct DefinitionsDeps {
+    /// Where its notifier is registered.
+    pub notifiers: ChangeNotifiers,
     /// What it uses to read and write.
     pub backend: Backend,
     /// The resource that definitions are.
@@ -81,16 +81,16 @@ pub struct Outside {
 /// it is sent once, at the start.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "std::result::Result<(), String>")]
-pub struct Follow;
+pub struct Synchronize;
 
 /// The actor. See the module text.
 pub struct Definitions {
-    bell: Arc<Bell>,
-    bells: Bells,
-    tools: Rc<Tools>,
-    book: Book,
+    notifier: Arc<ChangeNotifier>,
+    notifiers: ChangeNotifiers,
+    reconciler: Rc<Reconciler>,
+    definition_set: DefinitionSet,
     /// The definitions that go.
-    leaving: BTreeMap<String, Leaving>,
+    terminating: BTreeMap<String, Terminating>,
     /// How many rounds have failed since one did not.
     failures: u32,
     /// Whether stores are asked again to end, later.
@@ -100,12 +100,12 @@ pub struct Definitions {
 
 /// A definition that goes.
 #[derive(Default)]
-struct Leaving {
+struct Terminating {
     progress: Progress,
     /// Whether a task is at it.
     is_under_way: bool,
     /// Whether something happened to its objects since that one began.
-    is_rung: bool,
+    is_notified: bool,
     /// What ends the patience with its objects.
     timer: Option<SpawnHandle>,
     /// How often it has failed since it did not.
@@ -117,20 +117,20 @@ fn pause(failures: u32) -> Duration {
 }
 
 impl Definitions {
-    /// Starts the actor on this thread and hangs up its bell.
-    pub fn begin(outside: Outside) -> Addr<Definitions> {
-        let Outside { bells, backend, resource, catalog, first_ordinal, publish, fatal } = outside;
+    /// Starts the actor on this thread and registers its notifier.
+    pub fn begin(deps: DefinitionsDeps) -> Addr<Definitions> {
+        let DefinitionsDeps { notifiers, backend, resource, catalog, first_ordinal, publish, fatal } = deps;
         let user = own_identity();
         Definitions::create(|context| {
-            let bell = bells.add(Bell::new(context.address().recipient()));
+            let notifier = notifiers.add(ChangeNotifier::new(context.address().recipient()));
             let deletions = Semaphore::new(DELETIONS_AT_ONCE);
-            let tools = Rc::new(Tools { backend, resource, catalog, publish, user, deletions });
+            let reconciler = Rc::new(Reconciler { backend, resource, catalog, publish, user, deletions });
             Definitions {
-                bell,
-                bells,
-                tools,
-                book: Book::new(first_ordinal),
-                leaving: BTreeMap::new(),
+                notifier,
+                notifiers,
+                reconciler,
+                definition_set: DefinitionSet::new(first_ordinal),
+                terminating: BTreeMap::new(),
                 failures: 0,
                 releases_again: false,
                 fatal,
@@ -144,31 +144,32 @@ impl Definitions {
     /// run once, and would find nothing in its place. The end of a definition would take it for one that never had objects.
     fn round(is_ready: bool) -> impl ActorFuture<Self, Output = Result<()>> + use<> {
         let round = actix::fut::ready(()).then(move |(), definitions: &mut Definitions, _| {
-            let (tools, mut book) = (definitions.tools.clone(), std::mem::take(&mut definitions.book));
+            let (reconciler, mut definition_set) =
+                (definitions.reconciler.clone(), std::mem::take(&mut definitions.definition_set));
             let round = async move {
-                let done = tools.round(&mut book).await;
-                let releases_again = is_ready && tools.release(&mut book).await;
-                (book, done, releases_again)
+                let done = reconciler.round(&mut definition_set).await;
+                let releases_again = is_ready && reconciler.release(&mut definition_set).await;
+                (definition_set, done, releases_again)
             };
             round.into_actor(definitions)
         });
-        round.map(move |(book, done, releases_again), definitions: &mut Definitions, context| {
-            definitions.book = book;
+        round.map(move |(definition_set, done, releases_again), definitions: &mut Definitions, context| {
+            definitions.definition_set = definition_set;
             match &done {
                 Ok(()) => definitions.failures = 0,
                 Err(status) => {
                     tracing::warn!(%status, "definitions could not be followed; it is tried again");
                     let pause = pause(definitions.failures);
                     definitions.failures += 1;
-                    context.run_later(pause, |definitions, _| definitions.ring());
+                    context.run_later(pause, |definitions, _| definitions.notify());
                 }
             }
             if releases_again && !std::mem::replace(&mut definitions.releases_again, true) {
                 context.run_later(RELEASED_AGAIN, |definitions, _| {
                     definitions.releases_again = false;
-                    let released = std::mem::take(&mut definitions.book.released);
-                    definitions.book.unreleased.extend(released);
-                    definitions.ring();
+                    let released = std::mem::take(&mut definitions.definition_set.released);
+                    definitions.definition_set.unreleased.extend(released);
+                    definitions.notify();
                 });
             }
             if is_ready {
@@ -179,37 +180,41 @@ impl Definitions {
     }
 
     /// Asks for another round.
-    fn ring(&self) {
-        self.bell.ring(&self.tools.store());
+    fn notify(&self) {
+        self.notifier.notify(&self.reconciler.store());
     }
 
     /// Sees to the definitions that go, and forgets those that have gone.
     fn see_off(&mut self, context: &mut Context<Self>) {
-        let going = self.book.going();
-        self.leaving.retain(|name, leaving| {
+        let going = self.definition_set.going();
+        self.terminating.retain(|name, terminating| {
             let stays = going.contains(name);
-            if let Some(timer) = leaving.timer.take_if(|_| !stays) {
+            if let Some(timer) = terminating.timer.take_if(|_| !stays) {
                 context.cancel_future(timer);
             }
             stays
         });
         let new: Vec<String> =
-            going.iter().filter(|name| !self.leaving.contains_key(*name)).cloned().collect();
+            going.iter().filter(|name| !self.terminating.contains_key(*name)).cloned().collect();
         for name in new {
-            self.leaving.insert(name.clone(), Leaving::default());
+            self.terminating.insert(name.clone(), Terminating::default());
             self.end(&name, context);
         }
     }
 
     /// Begins a task that goes on with the end of a definition, or lets the one that is at it look once more.
     fn end(&mut self, name: &str, context: &mut Context<Self>) {
-        let Some(leaving) = self.leaving.get_mut(name) else { return };
-        if leaving.is_under_way {
-            leaving.is_rung = true;
+        let Some(terminating) = self.terminating.get_mut(name) else { return };
+        if terminating.is_under_way {
+            terminating.is_notified = true;
             return;
         }
-        (leaving.is_under_way, leaving.is_rung) = (true, false);
-        let task = self.tools.clone().end(name.to_owned(), self.book.stored(name), leaving.progress);
+        (terminating.is_under_way, terminating.is_notified) = (true, false);
+        let task = self.reconciler.clone().end(
+            name.to_owned(),
+            self.definition_set.stored(name),
+            terminating.progress,
+        );
         // Not within the actor: a round, in which nothing else of the actor goes on, may want the turn that a task has.
         let task = actix::spawn(task);
         let name = name.to_owned();
@@ -220,40 +225,40 @@ impl Definitions {
     }
 
     fn ended(&mut self, name: &str, ended: Result<Ended>, context: &mut Context<Self>) {
-        let Some(leaving) = self.leaving.get_mut(name) else { return };
-        leaving.is_under_way = false;
+        let Some(terminating) = self.terminating.get_mut(name) else { return };
+        terminating.is_under_way = false;
         match ended {
             Ok(Ended::Gone) => {
-                leaving.failures = 0;
+                terminating.failures = 0;
                 // If it is still there, somebody else changed it: the next round begins anew with it.
-                if let Some(timer) = self.leaving.remove(name).and_then(|leaving| leaving.timer) {
+                if let Some(timer) = self.terminating.remove(name).and_then(|terminating| terminating.timer) {
                     context.cancel_future(timer);
                 }
-                self.book.unsure.insert(name.to_owned());
-                self.ring();
+                self.definition_set.unsure.insert(name.to_owned());
+                self.notify();
             }
             Ok(Ended::Waits(progress)) => {
-                let is_late = leaving.progress.is_late;
-                leaving.progress = progress;
-                leaving.progress.is_late = is_late;
-                leaving.failures = 0;
-                if leaving.timer.is_none() && !is_late {
+                let is_late = terminating.progress.is_late;
+                terminating.progress = progress;
+                terminating.progress.is_late = is_late;
+                terminating.failures = 0;
+                if terminating.timer.is_none() && !is_late {
                     let of = name.to_owned();
-                    leaving.timer = Some(context.run_later(PATIENCE, move |definitions, context| {
-                        if let Some(leaving) = definitions.leaving.get_mut(&of) {
-                            (leaving.timer, leaving.progress.is_late) = (None, true);
+                    terminating.timer = Some(context.run_later(PATIENCE, move |definitions, context| {
+                        if let Some(terminating) = definitions.terminating.get_mut(&of) {
+                            (terminating.timer, terminating.progress.is_late) = (None, true);
                             definitions.end(&of, context);
                         }
                     }));
                 }
-                if leaving.is_rung {
+                if terminating.is_notified {
                     self.end(name, context);
                 }
             }
             Err(status) => {
                 tracing::warn!(name, %status, "the objects of a definition could not be deleted; it is tried again");
-                let pause = pause(leaving.failures);
-                leaving.failures += 1;
+                let pause = pause(terminating.failures);
+                terminating.failures += 1;
                 let name = name.to_owned();
                 context.run_later(pause, move |definitions, context| definitions.end(&name, context));
             }
@@ -263,7 +268,7 @@ impl Definitions {
 
 impl Drop for Definitions {
     fn drop(&mut self) {
-        self.bells.remove(&self.bell);
+        self.notifiers.remove(&self.notifier);
         if std::thread::panicking() {
             self.fatal.raise("who follows definitions has died".to_owned());
         }
@@ -282,32 +287,32 @@ impl Handler<Published> for Definitions {
     type Result = ();
 
     fn handle(&mut self, _: Published, context: &mut Self::Context) {
-        let own = self.tools.store();
-        let rung = self.bell.drain();
+        let own = self.reconciler.store();
+        let notified = self.notifier.drain();
         let concerned: Vec<String> =
-            self.leaving.keys().filter(|name| rung.contains(&store_named(name))).cloned().collect();
+            self.terminating.keys().filter(|name| notified.contains(&store_named(name))).cloned().collect();
         for name in concerned {
             self.end(&name, context);
         }
-        if rung.contains(&own) {
+        if notified.contains(&own) {
             let round = Definitions::round(true).map(|_, _, _| ());
             context.wait(round);
         }
     }
 }
 
-impl Handler<Follow> for Definitions {
+impl Handler<Synchronize> for Definitions {
     type Result = AtomicResponse<Self, std::result::Result<(), String>>;
 
-    fn handle(&mut self, _: Follow, _: &mut Self::Context) -> Self::Result {
-        self.bell.drain();
+    fn handle(&mut self, _: Synchronize, _: &mut Self::Context) -> Self::Result {
+        self.notifier.drain();
         AtomicResponse::new(Box::pin(
             // What could not be written is tried again; what is defined is known.
             Definitions::round(false).map(|done, definitions, _| {
                 // Those that go are seen to once the server is ready.
-                definitions.ring();
+                definitions.notify();
                 match done {
-                    Err(status) if definitions.book.is_empty() => Err(status.to_string()),
+                    Err(status) if definitions.definition_set.is_empty() => Err(status.to_string()),
                     _ => Ok(()),
                 }
             }),

@@ -1,32 +1,37 @@
 //! Pilothouse: a Kubernetes API server on actix actors.
 //!
-//! Embedders need [`Config`] and [`Server`], and [`Wires`] to add control loops of their own. Suggested reading order:
+//! Embedders need [`Config`] and [`Server`], and [`Assembly`] to add control loops of their own. Suggested reading order:
 //!
-//! - [`server`] starts and stops a server from its [`config`]; `wire` assembles the parts, one file per group of parts;
+//! - [`server`] starts and stops a server from its [`config`]; `assembly` assembles the parts, one file per group of parts;
 //! - [`http`] turns sockets into requests and responses; `http::handler::app` follows one request from start to end;
-//! - [`auth`] authenticates and authorizes, `flows` is API Priority and Fairness, `verbs` runs the request, with admission;
+//! - [`auth`] authenticates and authorizes, `flowcontrol` is API Priority and Fairness, `verbs` runs the request, with
+//!   what is in `backend` (stores, admission, encoding);
 //! - [`api`] holds the rules of the API as pure functions: schemas, codecs, kinds (`api::kinds::table` lists them), patches,
 //!   server-side apply, CEL, custom resources;
 //! - `pilothouse_actors`, a crate of its own, holds the stores, the watches and the log;
 //! - [`controllers`] are the control loops; `definitions` follows CustomResourceDefinitions and serves what they define;
-//! - `upstream` and `webhook` connect to other servers; [`pki`] makes certificates; `ledger` writes audit events;
+//! - `upstream` and `webhook` connect to other servers; [`pki`] makes certificates; `audit_backends` writes audit events;
 //!   [`metrics`]; `limits` holds every bound that a client can reach.
 
 pub mod api;
+pub mod application;
+mod assembly;
+mod audit_backends;
 pub mod auth;
+mod backend;
+mod bootstrap;
 pub mod commands;
 pub mod config;
 pub mod controllers;
 mod definitions;
-mod flows;
+mod flowcontrol;
 mod frames;
 pub mod http;
-mod ids;
 mod kubeconfig;
-mod ledger;
 mod limits;
 pub mod metrics;
 pub mod pki;
+mod random;
 pub mod server;
 mod signatures;
 mod socket;
@@ -34,9 +39,7 @@ pub mod telemetry;
 mod upstream;
 mod verbs;
 mod webhook;
-mod wire;
-pub mod wiring;
 
+pub use assembly::Assembly;
 pub use config::Config;
 pub use server::{Exit, Handle, Server, StartError};
-pub use wire::Wires;

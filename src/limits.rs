@@ -284,7 +284,7 @@ pub const TOKEN_USES_WAITING: usize = 256;
 pub const CONTROLLER_EVENTS_PER_TURN: usize = 512;
 /// Messages that may wait for the informer; each loop sends one when it starts.
 pub const INFORMER_MAILBOX: usize = 64;
-/// Messages that may wait for the actor that follows definitions: one bell rings at a time.
+/// Messages that may wait for the actor that follows definitions: one notification waits at a time.
 pub const DEFINITIONS_MAILBOX: usize = 16;
 /// Concurrent deletions of objects of terminating definitions.
 pub const DELETIONS_AT_ONCE: usize = 64;

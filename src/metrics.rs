@@ -1,46 +1,46 @@
 //! What the server counts, all in one place. The names and labels are those that dashboards and alerts of the reference
 //! server use. Labels are bounded: they name resources that exist, never what a client wrote.
 
+pub mod admission_webhooks;
 pub mod aggregation;
 pub mod audit;
 pub mod authentication;
 pub mod authorization;
-pub mod conditions;
+pub mod authorization_webhooks;
+pub mod controllers;
 pub mod conversion;
-mod declare;
 pub mod features;
-pub mod flows;
-pub mod hooks;
-pub mod loops;
+pub mod flowcontrol;
+pub mod match_conditions;
 mod own_process;
 pub mod pod_security;
 pub mod policies;
+mod registration;
 pub mod requests;
+pub mod service_account_tokens;
 pub mod slis;
-pub mod tokens;
 pub mod watches;
-pub mod webhooks;
 
 use pilothouse_actors::clock::Timestamp;
 use prometheus::{
     Encoder as _, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
 };
 
+use self::admission_webhooks::AdmissionWebhooks;
 use self::aggregation::Aggregation;
 use self::audit::Audit;
 use self::authentication::Authentication;
 use self::authorization::Authorization;
+use self::controllers::ControllerMetrics;
 use self::conversion::Conversions;
-use self::declare::{Page, Result};
-use self::flows::Flows;
-use self::hooks::Hooks;
-use self::loops::Loops;
+use self::flowcontrol::FlowControlMetrics;
 use self::own_process::Process;
 use self::pod_security::PodSecurity;
 use self::policies::Policies;
+use self::registration::{MetricRegistry, Result};
+use self::service_account_tokens::Tokens;
 use self::slis::Slis;
-use self::tokens::Tokens;
-use self::watches::{OpenWatch, Watched};
+use self::watches::{OpenWatch, WatchMetrics};
 use crate::api::catalog::resource::Resource;
 use crate::api::release::Release;
 
@@ -62,7 +62,7 @@ pub struct Metrics {
     /// Requests without an end of their own, by what they are about.
     longrunning: IntGaugeVec,
     /// What watches told, how late, and what they tell from.
-    pub watching: Watched,
+    pub watching: WatchMetrics,
     /// Objects by type.
     pub objects: IntGaugeVec,
     /// Connections to others that wait for the next question.
@@ -78,7 +78,7 @@ pub struct Metrics {
     /// Which tokens of service accounts are shown.
     pub tokens: Tokens,
     /// What admission webhooks say.
-    pub hooks: Hooks,
+    pub hooks: AdmissionWebhooks,
     /// What admission policies found.
     pub policies: Policies,
     /// How pods were judged.
@@ -88,11 +88,11 @@ pub struct Metrics {
     /// Which versions that others serve can be reached.
     pub aggregation: Aggregation,
     /// Who is let in, by schema and level.
-    pub flows: Flows,
+    pub flows: FlowControlMetrics,
     /// How health checks went.
     pub slis: Slis,
     /// What control loops do.
-    pub loops: Loops,
+    pub loops: ControllerMetrics,
     features: Vec<features::Enabled>,
 }
 
@@ -105,14 +105,14 @@ impl Metrics {
 
     /// The same, which also tells what this server is.
     pub fn of(self, release: &Release) -> Result<Metrics> {
-        own_process::tell_build(&Page(&self.registry), release)?;
+        own_process::tell_build(&MetricRegistry(&self.registry), release)?;
         Ok(self)
     }
 
     /// Declares all of it.
     pub fn new(started: Timestamp) -> Result<Metrics> {
         let registry = Registry::new();
-        let page = Page(&registry);
+        let page = MetricRegistry(&registry);
         let mismatches = |name: &str| {
             page.counter(name, "How often the rules of the table and hand-written validation disagreed.")
         };
@@ -163,18 +163,18 @@ impl Metrics {
                 mismatches("apiserver_validation_declarative_validation_mismatch_total")?,
             ],
             process: Process::new(&page, started)?,
-            watching: Watched::new(&page)?,
+            watching: WatchMetrics::new(&page)?,
             audit: Audit::new(&page)?,
             authentication: Authentication::new(&page)?,
             authorization: Authorization::new(&page)?,
             tokens: Tokens::new(&page)?,
-            hooks: Hooks::new(&page)?,
+            hooks: AdmissionWebhooks::new(&page)?,
             policies: Policies::new(&page)?,
             pod_security: PodSecurity::new(&page)?,
             conversions: Conversions::new(&page)?,
             aggregation: Aggregation::new(&page)?,
-            flows: Flows::new(&page)?,
-            loops: Loops::new(&page)?,
+            flows: FlowControlMetrics::new(&page)?,
+            loops: ControllerMetrics::new(&page)?,
             slis: Slis::new(started)?,
             features: Vec::new(),
             registry,

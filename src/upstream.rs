@@ -1,14 +1,14 @@
 //! Outgoing connections: to kubelets, pods, services and extension API servers.
 //!
-//! A connection belongs to its [`Answer`] or [`Channel`]. When that is dropped, the connection is closed, so that a client that
-//! disconnects closes its own. A connection whose response was read to the end goes into the [`pool`], if it is to an extension
-//! API server or for a log. Proxied backends change often and are called seldom, so their connections are not kept.
+//! A connection belongs to its [`UpstreamResponse`] or [`Channel`]. When that is dropped, the connection is closed, so that a
+//! client that disconnects closes its own. A connection whose response was read to the end goes into the [`pool`], if it is to an
+//! extension API server or for a log. Proxied backends change often and are called seldom, so their connections are not kept.
 
 mod body;
 pub(crate) mod client_tls;
+mod connection_limits;
 mod dial;
 mod failure;
-mod places;
 pub mod pool;
 mod tls;
 
@@ -24,15 +24,15 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-use self::places::{Place, Places};
-use self::pool::{Connection, Origin, Pool, Purpose, Tried, Wanted};
+use self::connection_limits::{ConnectionLimits, ConnectionSlot};
+use self::pool::{Connection, KeepAliveHandle, Origin, Pool, Purpose, ReuseOutcome};
 use crate::api::connect::{AllowedAddresses, Destination, ServerVerification, Trust};
 use crate::limits;
 
-pub use body::{AnswerBody, RequestBody};
+pub use body::{RequestBody, ResponseBody};
 pub use dial::Stream;
 pub use failure::Failure;
-pub use tls::{Shown, TlsError, TlsFiles, read, unproven};
+pub use tls::{CertificateAndKey, TlsError, TlsFiles, read, unproven};
 
 /// Makes outgoing requests. One per server.
 pub struct Upstream {
@@ -44,13 +44,13 @@ pub struct Upstream {
     kubelet_head_within: Duration,
     /// The timeout until other responses begin.
     proxy_head_within: Duration,
-    places: Places,
+    places: ConnectionLimits,
     /// The places for extension API servers: one that hangs leaves kubelets theirs.
-    extension_places: Places,
+    extension_places: ConnectionLimits,
 }
 
 /// An outgoing request.
-pub struct Ask {
+pub struct UpstreamRequest {
     /// The HTTP method.
     pub method: Method,
     /// The headers, including `Host`.
@@ -60,12 +60,12 @@ pub struct Ask {
 }
 
 /// A connection and its place.
-struct Held {
+struct ConnectionInUse {
     connection: Connection,
-    _place: Place,
+    _place: ConnectionSlot,
 }
 
-impl Held {
+impl ConnectionInUse {
     /// Everything was read: the connection may go into the pool, without its place.
     fn done(self) {
         self.connection.done();
@@ -73,13 +73,13 @@ impl Held {
 }
 
 /// The head of a response.
-pub struct Answer {
+pub struct UpstreamResponse {
     /// The status code.
     pub status: StatusCode,
     /// All headers.
     pub headers: HeaderMap,
     /// The body, which holds the connection.
-    pub body: AnswerBody,
+    pub body: ResponseBody,
 }
 
 /// An upgraded connection.
@@ -87,7 +87,7 @@ pub struct Channel {
     /// The headers of the 101 response.
     pub headers: HeaderMap,
     io: TokioIo<hyper::upgrade::Upgraded>,
-    _held: Held,
+    _held: ConnectionInUse,
 }
 
 impl Channel {
@@ -102,7 +102,7 @@ pub enum Switched {
     /// The server switched protocols.
     Channel(Channel),
     /// The server answered instead.
-    Answer(Answer),
+    Answer(UpstreamResponse),
 }
 
 impl Upstream {
@@ -114,13 +114,13 @@ impl Upstream {
             connect_within,
             kubelet_head_within: limits::KUBELET_HEAD,
             proxy_head_within: limits::PROXY_HEAD,
-            places: Places::new(limits::UPSTREAM_CONNECTIONS),
-            extension_places: Places::new(limits::EXTENSION_CONNECTIONS),
+            places: ConnectionLimits::new(limits::UPSTREAM_CONNECTIONS),
+            extension_places: ConnectionLimits::new(limits::EXTENSION_CONNECTIONS),
         })
     }
 
     /// Replaces the client certificate and key (PEM) for extension API servers; `None` for none.
-    pub fn show_to_extensions(&self, identity: Option<Shown>) -> Result<(), TlsError> {
+    pub fn show_to_extensions(&self, identity: Option<CertificateAndKey>) -> Result<(), TlsError> {
         self.tls.show_to_extensions(identity)
     }
 
@@ -135,7 +135,7 @@ impl Upstream {
     }
 
     /// Sends a request and waits for the head of the response.
-    pub async fn ask(&self, to: &Destination, ask: Ask) -> Result<Answer, Failure> {
+    pub async fn ask(&self, to: &Destination, ask: UpstreamRequest) -> Result<UpstreamResponse, Failure> {
         let (response, held) = self.send(to, ask, true).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(Failure::Broken(
@@ -146,7 +146,7 @@ impl Upstream {
     }
 
     /// Sends an upgrade request, on a connection of its own.
-    pub async fn switch(&self, to: &Destination, ask: Ask) -> Result<Switched, Failure> {
+    pub async fn switch(&self, to: &Destination, ask: UpstreamRequest) -> Result<Switched, Failure> {
         let (mut response, held) = self.send(to, ask, false).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(Switched::Answer(answer(response, held)));
@@ -160,9 +160,9 @@ impl Upstream {
     async fn send(
         &self,
         to: &Destination,
-        ask: Ask,
+        ask: UpstreamRequest,
         may_keep: bool,
-    ) -> Result<(Response<Incoming>, Held), Failure> {
+    ) -> Result<(Response<Incoming>, ConnectionInUse), Failure> {
         let places = match to.trust {
             Trust::Extension(_) => &self.extension_places,
             Trust::Nobody | Trust::Kubelet | Trust::KubeletUnverified => &self.places,
@@ -176,11 +176,11 @@ impl Upstream {
         let origin = if may_keep { origin(to, tls.as_ref()) } else { None };
         let tried = match &origin {
             Some(origin) => self.begun(to, self.pool.over_waiting(origin, request)).await?,
-            None => Tried::Unsent(request),
+            None => ReuseOutcome::Unsent(request),
         };
         let (response, connection) = match tried {
-            Tried::Answered(response, connection) => (response, connection),
-            Tried::Unsent(request) => {
+            ReuseOutcome::Answered(response, connection) => (response, connection),
+            ReuseOutcome::Unsent(request) => {
                 let io = dial::dial(tls.as_ref(), to, self.connect_within).await?;
                 let opened = self.pool.open(origin, io).await;
                 let mut connection = opened.map_err(|error| Failure::broken(&error))?;
@@ -188,7 +188,7 @@ impl Upstream {
                 (self.begun(to, sent).await?, connection)
             }
         };
-        Ok((response, Held { connection, _place: place }))
+        Ok((response, ConnectionInUse { connection, _place: place }))
     }
 
     /// Waits for the head of a response, up to the destination's timeout.
@@ -210,7 +210,7 @@ impl Upstream {
 }
 
 /// The key of a connection in the pool; `None` if it is not kept.
-fn origin(to: &Destination, tls: Option<&tls::Way>) -> Option<Arc<Origin>> {
+fn origin(to: &Destination, tls: Option<&tls::TlsSettings>) -> Option<Arc<Origin>> {
     let purpose = match to.trust {
         Trust::Kubelet | Trust::KubeletUnverified => Purpose::Kubelet,
         Trust::Extension(_) => Purpose::Extension,
@@ -229,13 +229,13 @@ fn origin(to: &Destination, tls: Option<&tls::Way>) -> Option<Arc<Origin>> {
     }))
 }
 
-fn answer(response: Response<Incoming>, held: Held) -> Answer {
+fn answer(response: Response<Incoming>, held: ConnectionInUse) -> UpstreamResponse {
     let (parts, body) = response.into_parts();
-    Answer { status: parts.status, headers: parts.headers, body: AnswerBody::new(body, held) }
+    UpstreamResponse { status: parts.status, headers: parts.headers, body: ResponseBody::new(body, held) }
 }
 
 /// Keeps connections to an extension API server, for verified and unverified requests.
-pub fn wanted(pool: &Arc<Pool>, peer: &ServerVerification) -> [Wanted; 2] {
+pub fn wanted(pool: &Arc<Pool>, peer: &ServerVerification) -> [KeepAliveHandle; 2] {
     [tls::authority(peer), pool::authority(None, false)]
         .map(|authority| pool.want(Purpose::Extension, &peer.server_name, authority))
 }

@@ -1,8 +1,8 @@
 //! Calls to remote servers that the operator configures: one JSON object out, one back; or fetching a document. Connections are
 //! kept in the server's pool.
 
-pub mod hooks;
-mod reach;
+pub mod cluster_webhooks;
+mod connector;
 #[cfg(test)]
 pub mod testing;
 mod tunnel;
@@ -17,12 +17,12 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use self::reach::Reach;
+use self::connector::Connector;
 use crate::api::well_known::SERVER_NAME;
-use crate::kubeconfig::{Access, Shown};
+use crate::kubeconfig::{Access, PresentedCredentials};
 use crate::limits::{QUESTION_ATTEMPTS, WEBHOOK_ANSWER_BYTES, WEBHOOK_QUESTION, WEBHOOK_QUESTIONS};
 use crate::upstream::RequestBody;
-use crate::upstream::pool::{Pool, Purpose, Unanswered};
+use crate::upstream::pool::{ExchangeError, Pool, Purpose};
 
 /// The pause before the second attempt; each later one is half as long again. The reference's values.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -89,7 +89,7 @@ where
 pub struct Service {
     uri: Uri,
     access: Access,
-    reach: Reach,
+    reach: Connector,
     places: Arc<Semaphore>,
     pool: Arc<Pool>,
 }
@@ -110,7 +110,8 @@ impl Service {
             return Err(Failure::Settings(format!("{}: no host", access.server)));
         };
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        let reach = Reach::new(Purpose::Service, secure, (host, port), access).map_err(Failure::Settings)?;
+        let reach =
+            Connector::new(Purpose::Service, secure, (host, port), access).map_err(Failure::Settings)?;
         let places = Arc::new(Semaphore::new(WEBHOOK_QUESTIONS));
         Ok(Service { uri, access: access.clone(), reach, places, pool: pool.clone() })
     }
@@ -164,7 +165,7 @@ impl Service {
         &self,
         question: Option<String>,
         most: usize,
-        shown: &Shown,
+        shown: &PresentedCredentials,
     ) -> Result<Vec<u8>, Failure> {
         let place = self.uri.path_and_query().map_or("/", |path| path.as_str());
         let request = match question {
@@ -186,9 +187,9 @@ impl Service {
         let (origin, connecting) = self.reach.to(&self.access, shown, None);
         let answer = self.pool.ask(&origin, request, most, connecting).await;
         let answer = answer.map_err(|unanswered| match unanswered {
-            Unanswered::Unreached(why) => Failure::Broken(why),
-            Unanswered::Broken(error) | Unanswered::Cut(error) => broken(&error),
-            Unanswered::TooLong => Failure::TooLong,
+            ExchangeError::Unreached(why) => Failure::Broken(why),
+            ExchangeError::Broken(error) | ExchangeError::Cut(error) => broken(&error),
+            ExchangeError::TooLong => Failure::TooLong,
         })?;
         let status = answer.head.status;
         if status.is_success() { Ok(answer.body) } else { Err(Failure::Refused(status.as_u16())) }

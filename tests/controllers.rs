@@ -9,7 +9,7 @@ mod certificates;
 #[path = "controllers/clients.rs"]
 mod clients;
 #[path = "controllers/guests.rs"]
-mod guests;
+mod extra_controllers;
 #[path = "controllers/large.rs"]
 mod large;
 #[path = "controllers/namespaces.rs"]

@@ -56,40 +56,40 @@ impl<A: Actor, M: Message> MessageResponse<A, M> for Answer<M::Result> {
 }
 
 /// Asks several sources, one after the other, until one decides.
-pub(crate) trait Hearing: Sized + 'static {
+pub(crate) trait DecisionChain: Sized + 'static {
     /// The statement of one source.
-    type Word: 'static;
+    type Opinion: 'static;
     /// The final outcome.
     type Outcome: 'static;
 
     /// Asks the next source; `None` if all have been asked.
-    fn ask(&mut self) -> Option<Answer<Self::Word>>;
+    fn ask(&mut self) -> Option<Answer<Self::Opinion>>;
     /// Evaluates a statement.
-    fn weigh(&mut self, word: Self::Word) -> ControlFlow<Self::Outcome>;
+    fn consider(&mut self, opinion: Self::Opinion) -> ControlFlow<Self::Outcome>;
     /// The outcome if no source has decided.
     fn close(self) -> Self::Outcome;
 }
 
-/// Runs a hearing. It needs no allocation until a source answers later.
-pub(crate) fn hold<H: Hearing>(mut hearing: H) -> Answer<H::Outcome> {
+/// Runs a chain. It needs no allocation until a source answers later.
+pub(crate) fn run_chain<H: DecisionChain>(mut chain: H) -> Answer<H::Outcome> {
     loop {
-        match hearing.ask() {
-            None => return Answer::Now(hearing.close()),
-            Some(Answer::Now(word)) => {
-                if let ControlFlow::Break(outcome) = hearing.weigh(word) {
+        match chain.ask() {
+            None => return Answer::Now(chain.close()),
+            Some(Answer::Now(opinion)) => {
+                if let ControlFlow::Break(outcome) = chain.consider(opinion) {
                     return Answer::Now(outcome);
                 }
             }
-            Some(Answer::Later(word)) => return Answer::later(resume(hearing, word)),
+            Some(Answer::Later(opinion)) => return Answer::later(resume(chain, opinion)),
         }
     }
 }
 
-async fn resume<H: Hearing>(mut hearing: H, word: LocalBoxFuture<'static, H::Word>) -> H::Outcome {
-    if let ControlFlow::Break(outcome) = hearing.weigh(word.await) {
+async fn resume<H: DecisionChain>(mut chain: H, opinion: LocalBoxFuture<'static, H::Opinion>) -> H::Outcome {
+    if let ControlFlow::Break(outcome) = chain.consider(opinion.await) {
         return outcome;
     }
-    match hold(hearing) {
+    match run_chain(chain) {
         Answer::Now(outcome) => outcome,
         Answer::Later(outcome) => outcome.await,
     }
@@ -148,16 +148,16 @@ mod tests {
         so_far: u32,
     }
 
-    impl Hearing for Sum {
-        type Word = u32;
+    impl DecisionChain for Sum {
+        type Opinion = u32;
         type Outcome = Result<u32, u32>;
 
         fn ask(&mut self) -> Option<Answer<u32>> {
             self.words.pop()
         }
 
-        fn weigh(&mut self, word: u32) -> ControlFlow<Result<u32, u32>> {
-            self.so_far += word;
+        fn consider(&mut self, opinion: u32) -> ControlFlow<Result<u32, u32>> {
+            self.so_far += opinion;
             if self.so_far >= 10 { ControlFlow::Break(Ok(self.so_far)) } else { ControlFlow::Continue(()) }
         }
 
@@ -167,11 +167,11 @@ mod tests {
     }
 
     fn outcome(words: &[(u32, bool)]) -> (Result<u32, u32>, bool) {
-        let words = words.iter().rev().map(|&(word, late)| match late {
-            true => Answer::later(async move { word }),
-            false => Answer::Now(word),
+        let words = words.iter().rev().map(|&(opinion, late)| match late {
+            true => Answer::later(async move { opinion }),
+            false => Answer::Now(opinion),
         });
-        match hold(Sum { words: words.collect(), so_far: 0 }) {
+        match run_chain(Sum { words: words.collect(), so_far: 0 }) {
             Answer::Now(outcome) => (outcome, false),
             Answer::Later(outcome) => (block_on(outcome), true),
         }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::limits::{SHELF_BYTES, SHELF_READERS, SHELF_READS_KEPT};
+use crate::limits::{ARCHIVE_READ_BYTES, ARCHIVE_READERS, ARCHIVE_READS_KEPT};
 use crate::lock::Lock;
 use crate::object::{Revision, TypeName};
 use crate::window::Event;
@@ -50,17 +50,17 @@ pub trait Archive: Send + Sync {
 
 /// The archive of one type. Cheap to clone.
 #[derive(Clone)]
-pub struct Shelf {
+pub struct ArchiveReader {
     archive: Arc<dyn Archive>,
     type_name: TypeName,
-    lately: Arc<Lock<Lately>>,
+    lately: Arc<Lock<RecentReads>>,
 }
 
 /// The last reads, the newest at the end. Each is without a gap.
 #[derive(Default)]
-struct Lately(VecDeque<Vec<Arc<Event>>>);
+struct RecentReads(VecDeque<Vec<Arc<Event>>>);
 
-impl Lately {
+impl RecentReads {
     /// The events of a span, if a cached read covers its beginning; else empty.
     fn find(&self, span: Span) -> Vec<Arc<Event>> {
         let wanted = |event: &Arc<Event>| event.revision() > span.after;
@@ -74,32 +74,32 @@ impl Lately {
     }
 
     fn keep(&mut self, events: &[Arc<Event>]) {
-        if self.0.len() == SHELF_READS_KEPT {
+        if self.0.len() == ARCHIVE_READS_KEPT {
             self.0.pop_front();
         }
         self.0.push_back(events.to_vec());
     }
 }
 
-impl fmt::Debug for Shelf {
+impl fmt::Debug for ArchiveReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Shelf").field(&self.type_name).finish()
     }
 }
 
-impl PartialEq for Shelf {
-    fn eq(&self, other: &Shelf) -> bool {
+impl PartialEq for ArchiveReader {
+    fn eq(&self, other: &ArchiveReader) -> bool {
         Arc::ptr_eq(&self.archive, &other.archive) && self.type_name == other.type_name
     }
 }
 
 /// One bound for all types and servers of the process: they share its disks and threads.
-static READERS: Semaphore = Semaphore::const_new(SHELF_READERS);
+static READERS: Semaphore = Semaphore::const_new(ARCHIVE_READERS);
 
-impl Shelf {
-    /// The shelf of a type.
-    pub fn new(archive: Arc<dyn Archive>, type_name: TypeName) -> Shelf {
-        Shelf { archive, type_name, lately: Arc::default() }
+impl ArchiveReader {
+    /// The archive of a type.
+    pub fn new(archive: Arc<dyn Archive>, type_name: TypeName) -> ArchiveReader {
+        ArchiveReader { archive, type_name, lately: Arc::default() }
     }
 
     /// Drops the cached reads: the history has moved on.
@@ -114,7 +114,7 @@ impl Shelf {
         through: Revision,
         most: usize,
     ) -> Result<Vec<Arc<Event>>, ArchiveError> {
-        let span = Span { after, through, most, bytes: SHELF_BYTES };
+        let span = Span { after, through, most, bytes: ARCHIVE_READ_BYTES };
         let lately = || self.lately.lock();
         let known = lately().find(span);
         if !known.is_empty() {
@@ -126,8 +126,10 @@ impl Shelf {
         if !known.is_empty() {
             return Ok(known);
         }
-        let shelf = self.clone();
-        let read = tokio::task::spawn_blocking(move || shelf.archive.read(&shelf.type_name, span)).await;
+        let archive_reader = self.clone();
+        let read =
+            tokio::task::spawn_blocking(move || archive_reader.archive.read(&archive_reader.type_name, span))
+                .await;
         let events = read.map_err(|error| ArchiveError::Broken(error.to_string()))??;
         if events.is_empty() {
             return Err(ArchiveError::Gone);
@@ -173,9 +175,9 @@ mod tests {
         Event::new(Change::Created, Arc::new(Object::new(draft, Revision(revision))), None, Timestamp(0))
     }
 
-    fn shelf() -> (Arc<Counting>, Shelf) {
+    fn archive_reader() -> (Arc<Counting>, ArchiveReader) {
         let archive = Arc::new(Counting::default());
-        (archive.clone(), Shelf::new(archive, TypeName::new("pods")))
+        (archive.clone(), ArchiveReader::new(archive, TypeName::new("pods")))
     }
 
     fn revisions(read: &Result<Vec<Arc<Event>>, ArchiveError>) -> Vec<u64> {
@@ -184,45 +186,46 @@ mod tests {
 
     #[actix_rt::test]
     async fn many_at_one_place_read_once_and_share_what_is_encoded() {
-        let (archive, shelf) = shelf();
+        let (archive, archive_reader) = archive_reader();
         let reads =
-            futures::future::join_all((0..50).map(|_| shelf.read(Revision(10), Revision(40), 20))).await;
+            futures::future::join_all((0..50).map(|_| archive_reader.read(Revision(10), Revision(40), 20)))
+                .await;
         // Concurrent readers do not know of each other's reads.
-        assert!(archive.0.load(Ordering::Relaxed) <= SHELF_READERS);
+        assert!(archive.0.load(Ordering::Relaxed) <= ARCHIVE_READERS);
         for read in &reads {
             assert_eq!(revisions(read), (11..=30).collect::<Vec<_>>());
         }
-        let last = shelf.read(Revision(10), Revision(40), 20).await.unwrap();
+        let last = archive_reader.read(Revision(10), Revision(40), 20).await.unwrap();
         last[0].frame(Variant(1), || Bytes::from_static(b"once"));
-        let again = shelf.read(Revision(10), Revision(40), 20).await.unwrap();
+        let again = archive_reader.read(Revision(10), Revision(40), 20).await.unwrap();
         again[0].frame(Variant(1), || unreachable!("it is encoded already"));
     }
 
     #[actix_rt::test]
     async fn whoever_stands_in_the_middle_gets_the_rest_and_nothing_beyond_what_they_asked_for() {
-        let (archive, shelf) = shelf();
-        shelf.read(Revision(10), Revision(40), 20).await.unwrap();
+        let (archive, archive_reader) = archive_reader();
+        archive_reader.read(Revision(10), Revision(40), 20).await.unwrap();
         assert_eq!(
-            revisions(&shelf.read(Revision(15), Revision(40), 20).await),
+            revisions(&archive_reader.read(Revision(15), Revision(40), 20).await),
             (16..=30).collect::<Vec<_>>()
         );
-        assert_eq!(revisions(&shelf.read(Revision(15), Revision(18), 20).await), [16, 17, 18]);
-        assert_eq!(revisions(&shelf.read(Revision(15), Revision(40), 2).await), [16, 17]);
+        assert_eq!(revisions(&archive_reader.read(Revision(15), Revision(18), 20).await), [16, 17, 18]);
+        assert_eq!(revisions(&archive_reader.read(Revision(15), Revision(40), 2).await), [16, 17]);
         assert_eq!(archive.0.load(Ordering::Relaxed), 1, "all of them from what was read first");
-        assert_eq!(revisions(&shelf.read(Revision(30), Revision(32), 20).await), [31, 32]);
-        assert_eq!(revisions(&shelf.read(Revision(9), Revision(12), 20).await), [10, 11, 12]);
+        assert_eq!(revisions(&archive_reader.read(Revision(30), Revision(32), 20).await), [31, 32]);
+        assert_eq!(revisions(&archive_reader.read(Revision(9), Revision(12), 20).await), [10, 11, 12]);
         assert_eq!(archive.0.load(Ordering::Relaxed), 3, "what lies outside is read");
     }
 
     #[actix_rt::test]
     async fn only_the_last_reads_are_kept() {
-        let (archive, shelf) = shelf();
-        for after in 0..=SHELF_READS_KEPT as u64 {
-            shelf.read(Revision(10 * after), Revision(100), 5).await.unwrap();
+        let (archive, archive_reader) = archive_reader();
+        for after in 0..=ARCHIVE_READS_KEPT as u64 {
+            archive_reader.read(Revision(10 * after), Revision(100), 5).await.unwrap();
         }
         let before = archive.0.load(Ordering::Relaxed);
-        shelf.read(Revision(0), Revision(100), 5).await.unwrap();
+        archive_reader.read(Revision(0), Revision(100), 5).await.unwrap();
         assert_eq!(archive.0.load(Ordering::Relaxed), before + 1);
-        assert_eq!(shelf.lately.lock().0.len(), SHELF_READS_KEPT);
+        assert_eq!(archive_reader.lately.lock().0.len(), ARCHIVE_READS_KEPT);
     }
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use actix::prelude::*;
 
-use crate::answer::{Answer, Hearing, hold};
+use crate::answer::{Answer, DecisionChain, run_chain};
 use crate::filter::{FieldRule, LabelRule};
 use crate::identity::Identity;
-use crate::limits::GUARD_MAILBOX;
+use crate::limits::AUTH_MAILBOX;
 
 /// An action to authorize.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,20 +66,20 @@ pub struct Selection {
 }
 
 /// Why an action is allowed. Formatted only when it is read.
-pub type Grounds = Arc<dyn fmt::Display + Send + Sync>;
+pub type AllowReason = Arc<dyn fmt::Display + Send + Sync>;
 
 /// A decision with its reasons and errors.
 #[derive(Clone)]
-pub struct Verdict {
+pub struct ExplainedDecision {
     /// The decision. A denial contains its reason.
     pub decision: Decision,
     /// Why the action is allowed, if the policy says so.
-    pub grounds: Option<Grounds>,
+    pub grounds: Option<AllowReason>,
     /// An error on the way to the decision.
     pub error: Option<String>,
 }
 
-impl Verdict {
+impl ExplainedDecision {
     /// The reason as text, empty if there is none.
     pub fn reason(&self) -> String {
         match &self.decision {
@@ -89,9 +89,9 @@ impl Verdict {
     }
 }
 
-impl From<Decision> for Verdict {
-    fn from(decision: Decision) -> Verdict {
-        Verdict { decision, grounds: None, error: None }
+impl From<Decision> for ExplainedDecision {
+    fn from(decision: Decision) -> ExplainedDecision {
+        ExplainedDecision { decision, grounds: None, error: None }
     }
 }
 
@@ -127,8 +127,13 @@ pub trait Policy: Send + Sync {
     fn decide(&self, identity: &Identity, action: &Action) -> Answer<Decision>;
 
     /// Decides with selectors and reasons. By default both are ignored and [`Policy::decide`] is called.
-    fn judge(&self, identity: &Identity, action: &Action, _selection: &Selection) -> Answer<Verdict> {
-        self.decide(identity, action).map(Verdict::from)
+    fn judge(
+        &self,
+        identity: &Identity,
+        action: &Action,
+        _selection: &Selection,
+    ) -> Answer<ExplainedDecision> {
+        self.decide(identity, action).map(ExplainedDecision::from)
     }
 
     /// All rights that it grants in a namespace; none by default.
@@ -154,8 +159,8 @@ pub struct Authorize {
 
 /// May this user do this, and why? Answers the verdict. Full and Closed as for [`Authorize`].
 #[derive(Message)]
-#[rtype(result = "Verdict")]
-pub struct Judge {
+#[rtype(result = "ExplainedDecision")]
+pub struct AuthorizeExplained {
     /// The user.
     pub identity: Arc<Identity>,
     /// The action.
@@ -189,11 +194,11 @@ pub struct Hint {
 pub type Policies = Arc<Vec<Arc<dyn Policy>>>;
 
 /// The current policies. Called for every question, so it must be fast.
-pub type Panel = Arc<dyn Fn() -> Policies + Send + Sync>;
+pub type PolicySource = Arc<dyn Fn() -> Policies + Send + Sync>;
 
 /// The actor. See the module documentation.
 pub struct Authorizer {
-    panel: Panel,
+    source: PolicySource,
 }
 
 impl Authorizer {
@@ -203,19 +208,20 @@ impl Authorizer {
     }
 
     /// An authorizer with changing policies. One question is judged by the same policies to its end.
-    pub fn asking(panel: Panel) -> Authorizer {
-        Authorizer { panel }
+    pub fn asking(source: PolicySource) -> Authorizer {
+        Authorizer { source }
     }
 
     /// Decides, with reasons.
-    pub fn judge(&self, question: Judge) -> Answer<Verdict> {
-        let policies = (self.panel)();
-        hold(Trial { policies, asked: 0, question, reasons: Vec::new(), errors: Vec::new() })
+    pub fn judge(&self, question: AuthorizeExplained) -> Answer<ExplainedDecision> {
+        let policies = (self.source)();
+        run_chain(PolicyChain { policies, asked: 0, question, reasons: Vec::new(), errors: Vec::new() })
     }
 
     /// Decides.
     pub fn authorize(&self, identity: Arc<Identity>, action: Arc<Action>) -> Answer<Decision> {
-        self.judge(Judge { identity, action, selection: Arc::default() }).map(|verdict| verdict.decision)
+        self.judge(AuthorizeExplained { identity, action, selection: Arc::default() })
+            .map(|verdict| verdict.decision)
     }
 }
 
@@ -223,7 +229,7 @@ impl Actor for Authorizer {
     type Context = Context<Self>;
 
     fn started(&mut self, context: &mut Self::Context) {
-        context.set_mailbox_capacity(GUARD_MAILBOX);
+        context.set_mailbox_capacity(AUTH_MAILBOX);
     }
 }
 
@@ -235,10 +241,10 @@ impl Handler<Authorize> for Authorizer {
     }
 }
 
-impl Handler<Judge> for Authorizer {
-    type Result = Answer<Verdict>;
+impl Handler<AuthorizeExplained> for Authorizer {
+    type Result = Answer<ExplainedDecision>;
 
-    fn handle(&mut self, question: Judge, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, question: AuthorizeExplained, _: &mut Self::Context) -> Self::Result {
         self.judge(question)
     }
 }
@@ -247,8 +253,8 @@ impl Handler<ListGrants> for Authorizer {
     type Result = Answer<Grants>;
 
     fn handle(&mut self, question: ListGrants, _: &mut Self::Context) -> Self::Result {
-        let policies = (self.panel)();
-        hold(Inventory { policies, asked: 0, question, so_far: Grants::default() })
+        let policies = (self.source)();
+        run_chain(GrantCollector { policies, asked: 0, question, so_far: Grants::default() })
     }
 }
 
@@ -256,33 +262,33 @@ impl Handler<Hint> for Authorizer {
     type Result = Option<String>;
 
     fn handle(&mut self, question: Hint, _: &mut Self::Context) -> Self::Result {
-        (self.panel)().iter().find_map(|policy| policy.hint(&question.identity, &question.action))
+        (self.source)().iter().find_map(|policy| policy.hint(&question.identity, &question.action))
     }
 }
 
 /// The state of asking the policies.
-struct Trial {
+struct PolicyChain {
     policies: Policies,
     asked: usize,
-    question: Judge,
+    question: AuthorizeExplained,
     /// The reasons of policies without an opinion.
     reasons: Vec<String>,
     /// The errors of policies.
     errors: Vec<String>,
 }
 
-impl Hearing for Trial {
-    type Word = Verdict;
-    type Outcome = Verdict;
+impl DecisionChain for PolicyChain {
+    type Opinion = ExplainedDecision;
+    type Outcome = ExplainedDecision;
 
-    fn ask(&mut self) -> Option<Answer<Verdict>> {
+    fn ask(&mut self) -> Option<Answer<ExplainedDecision>> {
         let policy = self.policies.get(self.asked)?;
         self.asked += 1;
-        let Judge { identity, action, selection } = &self.question;
+        let AuthorizeExplained { identity, action, selection } = &self.question;
         Some(policy.judge(identity, action, selection))
     }
 
-    fn weigh(&mut self, verdict: Verdict) -> ControlFlow<Verdict> {
+    fn consider(&mut self, verdict: ExplainedDecision) -> ControlFlow<ExplainedDecision> {
         match verdict.decision {
             Decision::NoOpinion(reason) => {
                 if !reason.is_empty() {
@@ -296,26 +302,26 @@ impl Hearing for Trial {
     }
 
     /// Clients see the reasons at the end of a 403 message, one per line.
-    fn close(self) -> Verdict {
+    fn close(self) -> ExplainedDecision {
         let error = match self.errors.as_slice() {
             [] => None,
             [one] => Some(one.clone()),
             several => Some(format!("[{}]", several.join(", "))),
         };
-        Verdict { decision: Decision::NoOpinion(self.reasons.join("\n")), grounds: None, error }
+        ExplainedDecision { decision: Decision::NoOpinion(self.reasons.join("\n")), grounds: None, error }
     }
 }
 
 /// Collects the rights of all policies.
-struct Inventory {
+struct GrantCollector {
     policies: Policies,
     asked: usize,
     question: ListGrants,
     so_far: Grants,
 }
 
-impl Hearing for Inventory {
-    type Word = Grants;
+impl DecisionChain for GrantCollector {
+    type Opinion = Grants;
     type Outcome = Grants;
 
     fn ask(&mut self) -> Option<Answer<Grants>> {
@@ -324,7 +330,7 @@ impl Hearing for Inventory {
         Some(policy.grants(&self.question.identity, &self.question.namespace))
     }
 
-    fn weigh(&mut self, more: Grants) -> ControlFlow<Grants> {
+    fn consider(&mut self, more: Grants) -> ControlFlow<Grants> {
         self.so_far.grants.extend(more.grants);
         self.so_far.incomplete |= more.incomplete;
         for error in more.errors {

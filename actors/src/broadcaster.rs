@@ -1,9 +1,9 @@
 //! Delivery of changes: one broadcaster per HTTP worker thread knows the watch sessions of that thread, and wakes those that an
 //! event may concern.
 //!
-//! It neither holds nor sends events. A store rings its [`Bell`]. The broadcaster then reads the window from its own cursor,
-//! looks each event up in the index of the type (`audience.rs`) and calls the matching sessions, which read the window
-//! themselves. Sessions send it [`Subscribe`] and [`Unsubscribe`]. The server sends it [`CloseAll`] at shutdown, and
+//! It neither holds nor sends events. A store notifies through its [`ChangeNotifier`]. The broadcaster then reads the window from
+//! its own cursor, looks each event up in the index of the type (`type_watchers.rs`) and calls the matching sessions, which read
+//! the window themselves. Sessions send it [`Subscribe`] and [`Unsubscribe`]. The server sends it [`CloseAll`] at shutdown, and
 //! [`CloseType`] when a resource changes.
 //!
 //! Sessions are called a few at a time, and other tasks of the thread run in between. So a write is answered while thousands of
@@ -11,12 +11,12 @@
 //! the less each event costs. For the same reason a type with many concerned sessions rests after calling them if there are more
 //! events by then, in proportion to their number. Other types do not wait for it.
 //!
-//! Invariants: events of one type are looked up in order and none is skipped. A session is called for each event that its place
-//! in the index matches, before or after the change. Each message drains the bell first, so a ring that found the mailbox full is
-//! not lost. A session waits at most once to be called.
+//! Invariants: events of one type are looked up in order and none is skipped. A session is called for each event that its place in
+//! the index matches, before or after the change. Each message drains the notifier first, so a notification that found the mailbox
+//! full is not lost. A session waits at most once to be called.
 
-mod audience;
 mod messages;
+mod type_watchers;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,27 +24,27 @@ use std::time::Duration;
 
 use actix::prelude::*;
 
-use self::audience::{Audience, Call, Calls, Member};
 pub use self::messages::{CloseAll, CloseType, Subscribe, SubscriptionId, Unsubscribe};
-use crate::bell::{Bell, Bells, Published};
+use self::type_watchers::{TypeWatchers, WakeQueue, WakeTask, Watcher};
 use crate::fatal::Fatal;
 use crate::limits::{
-    BOOKMARK_EVERY, BOOKMARK_SLOTS, BROADCAST_EVENTS_PER_TURN, BROADCASTER_MAILBOX, CALLS_PER_TURN,
-    LONGEST_REST, REST_PER_CALL,
+    BOOKMARK_EVERY, BOOKMARK_SLOTS, BROADCAST_EVENTS_PER_TURN, BROADCASTER_MAILBOX, LONGEST_PAUSE,
+    PAUSE_PER_WAKE, WAKES_PER_TURN,
 };
+use crate::notifier::{ChangeNotifier, ChangeNotifiers, Published};
 use crate::object::TypeName;
 
 /// The actor. See the module documentation.
 pub struct Broadcaster {
-    bell: Arc<Bell>,
-    /// The list that holds the bell, to remove it at the end.
-    bells: Bells,
+    notifier: Arc<ChangeNotifier>,
+    /// The list that holds the notifier, to remove it at the end.
+    notifiers: ChangeNotifiers,
     fatal: Fatal,
-    audiences: HashMap<TypeName, Audience>,
+    watchers_by_type: HashMap<TypeName, TypeWatchers>,
     /// Sessions that have events and were not called yet.
-    to_call: Calls,
+    to_wake: WakeQueue,
     /// Whether the next turn of calls is scheduled.
-    is_calling: bool,
+    is_waking: bool,
     phase: Phase,
     /// The slot of sessions that get a bookmark next.
     slot: u32,
@@ -60,23 +60,23 @@ enum Phase {
 }
 
 impl Broadcaster {
-    /// Starts the broadcaster of this thread and adds its bell. `fatal` is raised if it dies: otherwise the watches of the thread
-    /// would stay open without events.
-    pub fn begin(bells: &Bells, fatal: &Fatal) -> Addr<Broadcaster> {
+    /// Starts the broadcaster of this thread and adds its notifier. `fatal` is raised if it dies: otherwise the watches of the
+    /// thread would stay open without events.
+    pub fn begin(notifiers: &ChangeNotifiers, fatal: &Fatal) -> Addr<Broadcaster> {
         Broadcaster::create(|context| {
-            let bell = bells.add(Bell::new(context.address().recipient()));
-            Broadcaster::new(bell, bells.clone(), fatal.clone())
+            let notifier = notifiers.add(ChangeNotifier::new(context.address().recipient()));
+            Broadcaster::new(notifier, notifiers.clone(), fatal.clone())
         })
     }
 
-    fn new(bell: Arc<Bell>, bells: Bells, fatal: Fatal) -> Broadcaster {
+    fn new(notifier: Arc<ChangeNotifier>, notifiers: ChangeNotifiers, fatal: Fatal) -> Broadcaster {
         Broadcaster {
-            bell,
-            bells,
+            notifier,
+            notifiers,
             fatal,
-            audiences: HashMap::new(),
-            to_call: Calls::new(),
-            is_calling: false,
+            watchers_by_type: HashMap::new(),
+            to_wake: WakeQueue::new(),
+            is_waking: false,
             phase: Phase::Serving,
             slot: 0,
         }
@@ -97,18 +97,18 @@ impl Actor for Broadcaster {
     fn started(&mut self, context: &mut Self::Context) {
         context.set_mailbox_capacity(BROADCASTER_MAILBOX);
         context.run_interval(BOOKMARK_EVERY / BOOKMARK_SLOTS, |broadcaster, context| {
-            broadcaster.hear(context);
+            broadcaster.dispatch(context);
             broadcaster.ask_for_bookmarks();
         });
     }
 
     fn stopped(&mut self, _: &mut Self::Context) {
-        self.bells.remove(&self.bell);
+        self.notifiers.remove(&self.notifier);
         self.close_all();
         // Waiting calls would be lost with the broadcaster.
-        for call in self.to_call.drain(..) {
-            if let Call::Session(summons) = call {
-                summons.call();
+        for wake in self.to_wake.drain(..) {
+            if let WakeTask::Session(waker) = wake {
+                waker.wake();
             }
         }
     }
@@ -118,7 +118,7 @@ impl Handler<Published> for Broadcaster {
     type Result = ();
 
     fn handle(&mut self, _: Published, context: &mut Self::Context) {
-        self.hear(context);
+        self.dispatch(context);
     }
 }
 
@@ -126,7 +126,7 @@ impl Handler<Subscribe> for Broadcaster {
     type Result = ();
 
     fn handle(&mut self, subscribe: Subscribe, context: &mut Self::Context) {
-        self.hear(context);
+        self.dispatch(context);
         self.subscribe(subscribe);
     }
 }
@@ -135,7 +135,7 @@ impl Handler<Unsubscribe> for Broadcaster {
     type Result = ();
 
     fn handle(&mut self, unsubscribe: Unsubscribe, context: &mut Self::Context) {
-        self.hear(context);
+        self.dispatch(context);
         self.unsubscribe(&unsubscribe);
     }
 }
@@ -144,7 +144,7 @@ impl Handler<CloseAll> for Broadcaster {
     type Result = ();
 
     fn handle(&mut self, _: CloseAll, context: &mut Self::Context) {
-        self.hear(context);
+        self.dispatch(context);
         self.close_all();
     }
 }
@@ -153,22 +153,22 @@ impl Handler<CloseType> for Broadcaster {
     type Result = ();
 
     fn handle(&mut self, CloseType(type_name): CloseType, context: &mut Self::Context) {
-        self.hear(context);
-        if let Some(audience) = self.audiences.get(&type_name) {
-            audience.each(|member| member.summons.close());
+        self.dispatch(context);
+        if let Some(watchers) = self.watchers_by_type.get(&type_name) {
+            watchers.each(|watcher| watcher.waker.close());
         }
     }
 }
 
 impl Broadcaster {
-    /// Drains the bell. Work beyond one turn is rung again, after other tasks of the thread have run.
-    fn hear(&mut self, context: &mut Context<Self>) {
-        let unfinished = self.find_interested();
-        self.call_some(context);
+    /// Drains the notifier. Work beyond one turn is announced again, after other tasks of the thread have run.
+    fn dispatch(&mut self, context: &mut Context<Self>) {
+        let unfinished = self.find_concerned();
+        self.wake_some(context);
         if !unfinished.is_empty() {
             let later = tokio::task::yield_now().into_actor(self).map(move |(), broadcaster, _| {
                 for type_name in &unfinished {
-                    broadcaster.bell.ring(type_name);
+                    broadcaster.notifier.notify(type_name);
                 }
             });
             context.spawn(later);
@@ -176,123 +176,124 @@ impl Broadcaster {
     }
 
     /// Calls some of the waiting sessions, and the others in later turns.
-    fn call_some(&mut self, context: &mut Context<Self>) {
-        if self.is_calling {
+    fn wake_some(&mut self, context: &mut Context<Self>) {
+        if self.is_waking {
             return;
         }
-        for _ in 0..CALLS_PER_TURN {
-            match self.to_call.pop_front() {
+        for _ in 0..WAKES_PER_TURN {
+            match self.to_wake.pop_front() {
                 None => break,
-                Some(Call::Session(summons)) => summons.call(),
-                Some(Call::Rest(type_name, _)) if !self.begin_rest(&type_name) => {}
-                Some(Call::Rest(type_name, rest)) => {
-                    context.run_later(rest, move |broadcaster, context| {
-                        broadcaster.end_rest(&type_name);
-                        broadcaster.hear(context);
+                Some(WakeTask::Session(waker)) => waker.wake(),
+                Some(WakeTask::Pause(type_name, _)) if !self.begin_pause(&type_name) => {}
+                Some(WakeTask::Pause(type_name, pause)) => {
+                    context.run_later(pause, move |broadcaster, context| {
+                        broadcaster.end_pause(&type_name);
+                        broadcaster.dispatch(context);
                     });
                 }
             }
         }
-        if !self.to_call.is_empty() {
-            self.is_calling = true;
+        if !self.to_wake.is_empty() {
+            self.is_waking = true;
             let later = tokio::task::yield_now().into_actor(self).map(|(), broadcaster, context| {
-                broadcaster.is_calling = false;
-                broadcaster.call_some(context);
+                broadcaster.is_waking = false;
+                broadcaster.wake_some(context);
             });
             context.spawn(later);
         }
     }
 
-    /// Looks up the events of the types that rang; answers the types that have more events.
-    fn find_interested(&mut self) -> Vec<TypeName> {
-        let mut rung = self.bell.drain();
-        rung.retain(|type_name| {
-            let Some(audience) = self.audiences.get_mut(type_name) else { return false };
-            if audience.is_resting {
-                audience.is_rung = true;
+    /// Looks up the events of the types that changed; answers the types that have more events.
+    fn find_concerned(&mut self) -> Vec<TypeName> {
+        let mut notified = self.notifier.drain();
+        notified.retain(|type_name| {
+            let Some(watchers) = self.watchers_by_type.get_mut(type_name) else { return false };
+            if watchers.is_paused {
+                watchers.is_notified = true;
                 return false;
             }
-            let before = self.to_call.len();
-            let is_all = audience.advance(BROADCAST_EVENTS_PER_TURN, &mut self.to_call);
-            if let Some(rest) = rest_after(self.to_call.len() - before) {
-                self.to_call.push_back(Call::Rest(type_name.clone(), rest));
-                (audience.is_resting, audience.is_rung) = (true, !is_all);
+            let before = self.to_wake.len();
+            let is_all = watchers.advance(BROADCAST_EVENTS_PER_TURN, &mut self.to_wake);
+            if let Some(pause) = pause_after(self.to_wake.len() - before) {
+                self.to_wake.push_back(WakeTask::Pause(type_name.clone(), pause));
+                (watchers.is_paused, watchers.is_notified) = (true, !is_all);
                 return false;
             }
             !is_all
         });
-        rung
+        notified
     }
 
     /// Decides whether a type rests after its sessions were called: only if there are new events already. Otherwise the next
     /// event need not wait.
-    fn begin_rest(&mut self, type_name: &TypeName) -> bool {
-        let Some(audience) = self.audiences.get_mut(type_name) else { return false };
-        audience.is_resting = audience.is_rung;
-        audience.is_rung
+    fn begin_pause(&mut self, type_name: &TypeName) -> bool {
+        let Some(watchers) = self.watchers_by_type.get_mut(type_name) else { return false };
+        watchers.is_paused = watchers.is_notified;
+        watchers.is_notified
     }
 
-    fn end_rest(&mut self, type_name: &TypeName) {
-        let Some(audience) = self.audiences.get_mut(type_name) else { return };
-        audience.is_resting = false;
-        if std::mem::take(&mut audience.is_rung) {
-            self.bell.ring(type_name);
+    fn end_pause(&mut self, type_name: &TypeName) {
+        let Some(watchers) = self.watchers_by_type.get_mut(type_name) else { return };
+        watchers.is_paused = false;
+        if std::mem::take(&mut watchers.is_notified) {
+            self.notifier.notify(type_name);
         }
     }
 
     fn subscribe(&mut self, subscribe: Subscribe) {
         if self.phase == Phase::Closing {
-            subscribe.summons.close();
+            subscribe.waker.close();
             return;
         }
-        let Subscribe { id, type_name, window, cursor, interest, summons, bookmarks } = subscribe;
-        let audience = self.audiences.entry(type_name).or_insert_with(|| Audience::new(Arc::clone(&window)));
-        if !Arc::ptr_eq(&audience.window, &window) {
+        let Subscribe { id, type_name, window, cursor, interest, waker, bookmarks } = subscribe;
+        let watchers =
+            self.watchers_by_type.entry(type_name).or_insert_with(|| TypeWatchers::new(Arc::clone(&window)));
+        if !Arc::ptr_eq(&watchers.window, &window) {
             // The type was removed and created again: the old window gets no more events.
-            audience.each(|member| member.summons.close());
-            *audience = Audience::new(window);
+            watchers.each(|watcher| watcher.waker.close());
+            *watchers = TypeWatchers::new(window);
         }
-        if cursor < audience.cursor {
+        if cursor < watchers.cursor {
             // These events were looked up before this session was in the index.
-            summons.announce(cursor);
+            waker.announce(cursor);
         }
-        audience.index.insert(id.0, &interest, Arc::clone(&summons));
-        audience.members.insert(id, Member { interest, summons, bookmarks });
+        watchers.index.insert(id.0, &interest, Arc::clone(&waker));
+        watchers.members.insert(id, Watcher { interest, waker, bookmarks });
     }
 
     fn unsubscribe(&mut self, unsubscribe: &Unsubscribe) {
-        let Some(audience) = self.audiences.get_mut(&unsubscribe.type_name) else { return };
-        if let Some(member) = audience.members.remove(&unsubscribe.id) {
-            audience.index.remove(unsubscribe.id.0, &member.interest);
+        let Some(watchers) = self.watchers_by_type.get_mut(&unsubscribe.type_name) else { return };
+        if let Some(watcher) = watchers.members.remove(&unsubscribe.id) {
+            watchers.index.remove(unsubscribe.id.0, &watcher.interest);
         }
-        if audience.members.is_empty() {
-            self.audiences.remove(&unsubscribe.type_name);
+        if watchers.members.is_empty() {
+            self.watchers_by_type.remove(&unsubscribe.type_name);
         }
     }
 
     fn close_all(&mut self) {
         self.phase = Phase::Closing;
-        for audience in self.audiences.values() {
-            audience.each(|member| member.summons.close());
+        for watchers in self.watchers_by_type.values() {
+            watchers.each(|watcher| watcher.waker.close());
         }
     }
 
     fn ask_for_bookmarks(&mut self) {
         self.slot = (self.slot + 1) % BOOKMARK_SLOTS;
         let slot = u64::from(self.slot);
-        for audience in self.audiences.values() {
+        for watchers in self.watchers_by_type.values() {
             let due = |id: &SubscriptionId| id.0 % u64::from(BOOKMARK_SLOTS) == slot;
-            for member in audience.members.iter().filter(|(id, m)| m.bookmarks && due(id)).map(|(_, m)| m) {
-                member.summons.ask_for_bookmark(audience.cursor);
+            for watcher in watchers.members.iter().filter(|(id, m)| m.bookmarks && due(id)).map(|(_, m)| m) {
+                watcher.waker.ask_for_bookmark(watchers.cursor);
             }
         }
     }
 }
 
 /// How long a type rests after so many calls. If all fit into one turn, it does not rest.
-fn rest_after(calls: usize) -> Option<Duration> {
-    let rest = REST_PER_CALL.saturating_mul(u32::try_from(calls).unwrap_or(u32::MAX));
-    (calls > CALLS_PER_TURN).then_some(rest.min(LONGEST_REST))
+fn pause_after(wakes: usize) -> Option<Duration> {
+    let pause = PAUSE_PER_WAKE.saturating_mul(u32::try_from(wakes).unwrap_or(u32::MAX));
+    (wakes > WAKES_PER_TURN).then_some(pause.min(LONGEST_PAUSE))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::error::StoreError;
 use crate::fatal::Fatal;
 use crate::limits::{BATCH_BYTES, BATCH_WRITES, TRIM_PER_BATCH, TRIM_PER_WRITE};
 use crate::object::{Revision, TypeName};
-use crate::trims::Trims;
+use crate::trim_queue::TrimQueue;
 
 /// Asks to make a write durable. The answer comes as [`Committed`].
 /// The sender holds a [`Place`](crate::gauge::Place) for it, so Full does not happen; Closed means that the server ends.
@@ -79,7 +79,7 @@ pub struct Committer {
     /// Whether there was a commit since the last check: trimming and settling wait for a quiet moment.
     busy: bool,
     housekeeping_every: Duration,
-    trims: Trims,
+    trims: TrimQueue,
     fatal: Fatal,
 }
 
@@ -88,7 +88,7 @@ impl Committer {
     pub fn new(
         engine: Box<dyn Engine>,
         housekeeping_every: Duration,
-        trims: Trims,
+        trims: TrimQueue,
         fatal: Fatal,
     ) -> Committer {
         Committer {

@@ -15,20 +15,20 @@ use actix::{
 
 use tokio::sync::oneshot;
 
-use crate::archive::{Archive, Shelf};
-use crate::bell::Bells;
+use crate::archive::{Archive, ArchiveReader};
 use crate::clock::Clock;
 use crate::committer::{self, Committer};
 use crate::engine::{Engine, EngineError};
 use crate::error::StoreError;
 use crate::fatal::Fatal;
-use crate::gauge::Gauge;
 use crate::limits::{COMMITTER_MAILBOX, DIRECTORY_MAILBOX, HISTORY, HOUSEKEEPING_EVERY, WINDOW_BYTES};
+use crate::notifier::ChangeNotifiers;
 use crate::object::TypeName;
 use crate::recover::{State, recover};
-use crate::store::{self, Rested, Store, Surroundings};
-use crate::trims::Trims;
+use crate::store::{self, Retired, Store, StoreDeps};
+use crate::trim_queue::TrimQueue;
 use crate::window::Extent;
+use crate::write_limiter::WriteLimiter;
 
 /// Finds the store of a type and starts it if necessary. The sender guarantees that the type exists. Answers its address, or
 /// Unavailable when the server ends. On Full the sender retries; on Closed the server ends.
@@ -107,14 +107,14 @@ pub struct Stores {
     pub directory: Addr<Directory>,
     /// For health checks and flushes.
     pub committer: Addr<Committer>,
-    /// Where broadcasters add their bells.
-    pub bells: Bells,
+    /// Where broadcasters add their notifiers.
+    pub notifiers: ChangeNotifiers,
     /// Raised when the server must end.
     pub fatal: Fatal,
     /// Measures writes on their way to disk.
-    pub gauge: Gauge,
+    pub write_limiter: WriteLimiter,
     /// The queue of records to remove.
-    pub trims: Trims,
+    pub trims: TrimQueue,
 }
 
 /// Recovers the log and starts the storage actors. Must be called inside an actix system; the committer and the stores get
@@ -123,8 +123,8 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
     let archive = engine.archive();
     let horizon = options.clock.now().minus(options.history);
     let recovered = recover(&mut *engine, horizon, options.window_bytes)?;
-    let (fatal, bells, gauge, trims) =
-        (Fatal::new(), Bells::default(), Gauge::default(), recovered.trims.clone());
+    let (fatal, notifiers, write_limiter, trims) =
+        (Fatal::new(), ChangeNotifiers::default(), WriteLimiter::default(), recovered.trims.clone());
 
     let committing = Arbiter::try_new()?;
     let (up, is_up) = mpsc::channel();
@@ -138,11 +138,11 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
     });
     // Until the actor exists its mailbox has the default capacity of 16, and would refuse the first burst of writes.
     is_up.recv().map_err(|_| io::Error::other("the thread of the committer ended"))?;
-    let around = Surroundings {
+    let deps = StoreDeps {
         committer: committer.clone(),
-        gauge: gauge.clone(),
+        write_limiter: write_limiter.clone(),
         trims: trims.clone(),
-        bells: bells.clone(),
+        notifiers: notifiers.clone(),
         fatal: fatal.clone(),
         clock: options.clock,
         history: options.history,
@@ -158,9 +158,9 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
         committing: Some(committing),
         window_bytes: options.window_bytes,
         archive,
-        around,
+        deps,
     };
-    Ok(Stores { directory: directory.start(), committer, bells, fatal, gauge, trims })
+    Ok(Stores { directory: directory.start(), committer, notifiers, fatal, write_limiter, trims })
 }
 
 /// The actor. See the module documentation.
@@ -177,7 +177,7 @@ pub struct Directory {
     window_bytes: usize,
     /// Reads history that does not fit into memory.
     archive: Option<Arc<dyn Archive>>,
-    around: Surroundings,
+    deps: StoreDeps,
 }
 
 impl Directory {
@@ -190,13 +190,14 @@ impl Directory {
         let thread = self.threads.get(turn).ok_or(StoreError::Unavailable)?;
         let state = self.asleep.remove(type_name).or_else(|| self.gone.remove(type_name));
         let state = state.unwrap_or_else(|| {
-            let shelf =
-                self.archive.as_ref().map(|archive| Shelf::new(Arc::clone(archive), type_name.clone()));
-            State::empty(self.window_bytes, shelf)
+            let archive_reader = self
+                .archive
+                .as_ref()
+                .map(|archive| ArchiveReader::new(Arc::clone(archive), type_name.clone()));
+            State::empty(self.window_bytes, archive_reader)
         });
-        let (name, around) = (type_name.clone(), self.around.clone());
-        let store =
-            Store::start_in_arbiter(&thread.handle(), move |ctx| Store::new(name, state, around, ctx));
+        let (name, deps) = (type_name.clone(), self.deps.clone());
+        let store = Store::start_in_arbiter(&thread.handle(), move |ctx| Store::new(name, state, deps, ctx));
         self.awake.insert(type_name.clone(), store.clone());
         Ok(store)
     }
@@ -246,7 +247,7 @@ impl Actor for Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.around.fatal.raise("the directory panicked".to_owned());
+            self.deps.fatal.raise("the directory panicked".to_owned());
         }
     }
 }
@@ -264,23 +265,25 @@ impl Handler<Release> for Directory {
 
     fn handle(&mut self, Release { type_name }: Release, _: &mut Self::Context) -> Self::Result {
         // No other message is handled meanwhile, so nobody can find a store that is about to end.
-        let rested = self.awake.get(&type_name).map(|store| store.send(store::Rest));
-        let rested = async move {
-            match rested {
-                Some(rested) => Some(rested.await),
+        let retired = self.awake.get(&type_name).map(|store| store.send(store::Retire));
+        let retired = async move {
+            match retired {
+                Some(retired) => Some(retired.await),
                 None => None,
             }
         };
-        AtomicResponse::new(Box::pin(rested.into_actor(self).map(move |rested, directory, _| match rested {
-            Some(Ok(Rested::Ended(state))) => {
-                directory.awake.remove(&type_name);
-                directory.gone.insert(type_name, state);
-                Released::Done
-            }
-            Some(Ok(Rested::HasObjects)) => Released::HasObjects,
-            Some(Ok(Rested::Busy) | Err(_)) => Released::Busy,
-            None => directory.release_asleep(type_name),
-        })))
+        AtomicResponse::new(Box::pin(retired.into_actor(self).map(
+            move |retired, directory, _| match retired {
+                Some(Ok(Retired::Ended(state))) => {
+                    directory.awake.remove(&type_name);
+                    directory.gone.insert(type_name, state);
+                    Released::Done
+                }
+                Some(Ok(Retired::HasObjects)) => Released::HasObjects,
+                Some(Ok(Retired::Busy) | Err(_)) => Released::Busy,
+                None => directory.release_asleep(type_name),
+            },
+        )))
     }
 }
 
@@ -296,7 +299,7 @@ impl Handler<Stop> for Directory {
     type Result = ResponseFuture<Result<(), StoreError>>;
 
     fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
-        let committer = self.around.committer.clone();
+        let committer = self.deps.committer.clone();
         let stores: Vec<Addr<Store>> = self.awake.drain().map(|(_, store)| store).collect();
         let threads = std::mem::take(&mut self.threads);
         let committing = self.committing.take();

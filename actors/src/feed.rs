@@ -15,8 +15,8 @@ use bytes::{Bytes, BytesMut};
 use futures::Stream;
 
 use crate::limits::{FEED_CHUNK_BYTES, SESSION_BYTES};
-use crate::session::course::Course;
-use crate::summons::Summons;
+use crate::session::progress::WatchProgress;
+use crate::session_waker::SessionWaker;
 
 /// The state of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,18 +38,18 @@ struct Queue {
 }
 
 /// The session's end.
-pub(crate) struct Outlet {
+pub(crate) struct FeedWriter {
     queue: Rc<RefCell<Queue>>,
-    summons: Arc<Summons>,
+    waker: Arc<SessionWaker>,
 }
 
 /// The body's end: a stream of nonempty chunks. Dropping it ends the session.
 pub struct Feed {
     queue: Rc<RefCell<Queue>>,
     /// Calls the session; `None` without a session.
-    summons: Option<Arc<Summons>>,
+    waker: Option<Arc<SessionWaker>>,
     /// The session's work, for a body that has read everything; dangling once the session ended.
-    course: Weak<RefCell<Course>>,
+    progress: Weak<RefCell<WatchProgress>>,
     /// Whether the stream ends in the place of its first frame.
     is_mute: bool,
 }
@@ -60,7 +60,7 @@ impl Feed {
         let frames = VecDeque::from_iter(Some(frame).filter(|frame| !frame.is_empty()));
         let bytes = frames.iter().map(Bytes::len).sum();
         let queue = Queue { frames, bytes, phase: Phase::Ended };
-        Feed { queue: Rc::new(RefCell::new(queue)), summons: None, course: Weak::new(), is_mute: false }
+        Feed { queue: Rc::new(RefCell::new(queue)), waker: None, progress: Weak::new(), is_mute: false }
     }
 
     /// For a client that asked for a form that no event has: the feed ends in the place of the first frame.
@@ -76,8 +76,8 @@ impl Feed {
     }
 
     /// Runs turns of this session when there is nothing to read.
-    pub(crate) fn follow(&mut self, course: Weak<RefCell<Course>>) {
-        self.course = course;
+    pub(crate) fn follow(&mut self, progress: Weak<RefCell<WatchProgress>>) {
+        self.progress = progress;
     }
 
     fn poll_with(
@@ -96,29 +96,29 @@ impl Feed {
             let had_more = queue.phase == Phase::Full;
             queue.phase = Phase::Open;
             drop(queue);
-            let Some(summons) = &self.summons else { return Poll::Pending };
-            if !had_more && !summons.has_errands_or_calls(context.waker()) {
+            let Some(waker) = &self.waker else { return Poll::Pending };
+            if !had_more && !waker.has_reasons_or_parks(context.waker()) {
                 return Poll::Pending;
             }
-            match self.course.upgrade() {
-                // A turn clears the note, so this ends; longer work is left to the session.
-                Some(course) => course.borrow_mut().turn_of_body(),
+            match self.progress.upgrade() {
+                // A turn clears the wake state, so this ends; longer work is left to the session.
+                Some(progress) => progress.borrow_mut().run_by_body(),
                 None => return Poll::Pending,
             }
         }
     }
 }
 
-/// A queue with its two ends. The body calls the session through `summons`.
-pub(crate) fn feed(summons: Arc<Summons>) -> (Outlet, Feed) {
+/// A queue with its two ends. The body calls the session through `waker`.
+pub(crate) fn feed(waker: Arc<SessionWaker>) -> (FeedWriter, Feed) {
     let queue = Queue { frames: VecDeque::new(), bytes: 0, phase: Phase::Open };
     let queue = Rc::new(RefCell::new(queue));
-    let outlet = Outlet { queue: Rc::clone(&queue), summons: Arc::clone(&summons) };
-    (outlet, Feed { queue, summons: Some(summons), course: Weak::new(), is_mute: false })
+    let writer = FeedWriter { queue: Rc::clone(&queue), waker: Arc::clone(&waker) };
+    (writer, Feed { queue, waker: Some(waker), progress: Weak::new(), is_mute: false })
 }
 
-impl Outlet {
-    /// Adds a frame, whether or not there is room: a caller that can wait checks [`Outlet::has_room`] first.
+impl FeedWriter {
+    /// Adds a frame, whether or not there is room: a caller that can wait checks [`FeedWriter::has_room`] first.
     pub(crate) fn push(&self, frame: Bytes) {
         let mut queue = self.queue.borrow_mut();
         // An empty chunk would stall the stream for good at the HTTP layer.
@@ -128,7 +128,7 @@ impl Outlet {
         queue.bytes += frame.len();
         queue.frames.push_back(frame);
         drop(queue);
-        self.summons.call_body();
+        self.waker.wake_waiting_body();
     }
 
     /// Whether the session may go on. If not, the body runs a turn once it has read everything.
@@ -152,7 +152,7 @@ impl Outlet {
         if queue.phase != Phase::Abandoned {
             queue.phase = Phase::Ended;
             drop(queue);
-            self.summons.call_body();
+            self.waker.wake_waiting_body();
         }
     }
 }
@@ -202,10 +202,10 @@ impl Drop for Feed {
         let ended = queue.phase == Phase::Ended;
         *queue = Queue { frames: VecDeque::new(), bytes: 0, phase: Phase::Abandoned };
         drop(queue);
-        if let Some(summons) = &self.summons {
-            summons.forget_body();
+        if let Some(waker) = &self.waker {
+            waker.forget_body();
             if !ended {
-                summons.resume();
+                waker.resume();
             }
         }
     }
@@ -219,10 +219,10 @@ mod tests {
     use futures::{FutureExt, StreamExt};
 
     use super::*;
-    use crate::summons::tests::Counter;
+    use crate::session_waker::tests::Counter;
 
-    fn ends() -> (Outlet, Feed) {
-        feed(Summons::new(Counter(Rc::new(Cell::new(0))).start().recipient()))
+    fn ends() -> (FeedWriter, Feed) {
+        feed(SessionWaker::new(Counter(Rc::new(Cell::new(0))).start().recipient()))
     }
 
     fn next(feed: &mut Feed) -> Option<Option<Bytes>> {
@@ -231,40 +231,40 @@ mod tests {
 
     #[actix::test]
     async fn small_frames_leave_together_and_empty_ones_never() {
-        let (outlet, mut feed) = ends();
+        let (writer, mut feed) = ends();
         assert_eq!(next(&mut feed), None);
         for frame in ["a", "", "b", "c"] {
-            outlet.push(Bytes::from_static(frame.as_bytes()));
+            writer.push(Bytes::from_static(frame.as_bytes()));
         }
         assert_eq!(next(&mut feed), Some(Some(Bytes::from_static(b"abc"))));
         assert_eq!(next(&mut feed), None);
-        outlet.push(Bytes::new());
+        writer.push(Bytes::new());
         assert_eq!(next(&mut feed), None);
     }
 
     #[actix::test]
     async fn a_chunk_is_bounded_and_a_large_frame_is_not_copied() {
-        let (outlet, mut feed) = ends();
+        let (writer, mut feed) = ends();
         let large = Bytes::from(vec![b'x'; FEED_CHUNK_BYTES + 1]);
         let half = Bytes::from(vec![b'y'; FEED_CHUNK_BYTES / 2]);
         for frame in [&large, &half, &half, &half] {
-            outlet.push(frame.clone());
+            writer.push(frame.clone());
         }
         let first = next(&mut feed).flatten().expect("a chunk");
         assert_eq!(first.as_ptr(), large.as_ptr());
         let sizes: Vec<usize> =
             std::iter::from_fn(|| next(&mut feed).flatten()).map(|chunk| chunk.len()).collect();
         assert_eq!(sizes, [FEED_CHUNK_BYTES, FEED_CHUNK_BYTES / 2]);
-        assert_eq!(outlet.queue.borrow().bytes, 0);
+        assert_eq!(writer.queue.borrow().bytes, 0);
     }
 
     #[actix::test]
     async fn frames_can_be_taken_one_by_one() {
-        let (outlet, mut feed) = ends();
+        let (writer, mut feed) = ends();
         for frame in ["a", "b"] {
-            outlet.push(Bytes::from_static(frame.as_bytes()));
+            writer.push(Bytes::from_static(frame.as_bytes()));
         }
-        outlet.end();
+        writer.end();
         let mut next = async || std::future::poll_fn(|context| feed.poll_frame(context)).await;
         assert_eq!((next().await.unwrap(), next().await.unwrap()), ("a".into(), "b".into()));
         assert_eq!(next().await, None);
@@ -275,22 +275,22 @@ mod tests {
 
     #[actix::test]
     async fn what_was_put_in_before_the_end_is_read() {
-        let (outlet, mut feed) = ends();
-        outlet.push(Bytes::from_static(b"last"));
-        outlet.end();
+        let (writer, mut feed) = ends();
+        writer.push(Bytes::from_static(b"last"));
+        writer.end();
         assert_eq!(next(&mut feed), Some(Some(Bytes::from_static(b"last"))));
         assert_eq!(next(&mut feed), Some(None));
     }
 
     #[actix::test]
     async fn a_dropped_body_frees_its_frames_and_calls_the_session() {
-        let (outlet, feed) = ends();
-        let summons = feed.summons.clone().unwrap();
-        outlet.push(Bytes::from_static(b"x"));
+        let (writer, feed) = ends();
+        let waker = feed.waker.clone().unwrap();
+        writer.push(Bytes::from_static(b"x"));
         drop(feed);
-        assert!(outlet.is_abandoned() && summons.answer().resume);
-        outlet.push(Bytes::from_static(b"y"));
-        outlet.end();
-        assert!(outlet.is_abandoned() && outlet.queue.borrow().frames.is_empty());
+        assert!(writer.is_abandoned() && waker.take_reasons().resume);
+        writer.push(Bytes::from_static(b"y"));
+        writer.end();
+        assert!(writer.is_abandoned() && writer.queue.borrow().frames.is_empty());
     }
 }

@@ -37,13 +37,13 @@ pub const EXPIRE_PER_TURN: usize = 4_096;
 /// Bytes of history that one type keeps in memory; beyond that the oldest events leave early.
 pub const WINDOW_BYTES: usize = 64 << 20;
 /// Events of one type that only the log holds, remembered with 40 bytes each; beyond that the oldest are dropped early.
-pub const SHELVED_EVENTS: usize = 1 << 20;
+pub const ARCHIVED_EVENTS: usize = 1 << 20;
 /// Bytes of objects that one read from the log returns.
-pub const SHELF_BYTES: usize = SESSION_BYTES;
+pub const ARCHIVE_READ_BYTES: usize = SESSION_BYTES;
 /// Reads from the log that are cached per type, for other watches that are equally late.
-pub const SHELF_READS_KEPT: usize = 2;
+pub const ARCHIVE_READS_KEPT: usize = 2;
 /// Concurrent reads from the log: enough for a disk, few enough that many late watches do not take all threads.
-pub const SHELF_READERS: usize = 2;
+pub const ARCHIVE_READERS: usize = 2;
 /// Snapshots at older revisions that one type keeps for chunked lists.
 pub const CHECKPOINTS: usize = 16;
 /// Bytes of objects that such snapshots may hold besides the window.
@@ -67,23 +67,23 @@ pub const BOOKMARK_SLOTS: u32 = 60;
 /// Events of one type that a broadcaster handles in one turn, so that a burst does not block its thread.
 pub const BROADCAST_EVENTS_PER_TURN: usize = 1_024;
 /// Sessions that a broadcaster calls before other tasks of its thread run: about a millisecond of work.
-pub const CALLS_PER_TURN: usize = 64;
+pub const WAKES_PER_TURN: usize = 64;
 /// How long a type rests per called session: about the cost of a call, so that some hundreds of sessions that see every change
 /// take at most half of a thread.
-pub const REST_PER_CALL: Duration = Duration::from_micros(20);
+pub const PAUSE_PER_WAKE: Duration = Duration::from_micros(20);
 /// The longest rest of a type. A longer one would make calls even cheaper, but clients that get more events at once than they can
 /// read fall behind.
-pub const LONGEST_REST: Duration = Duration::from_millis(10);
+pub const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// Commands that may wait for a broadcaster.
 pub const BROADCASTER_MAILBOX: usize = 1_024;
 /// Commands that may wait for an authenticator or authorizer.
-pub const GUARD_MAILBOX: usize = 1_024;
+pub const AUTH_MAILBOX: usize = 1_024;
 /// Commands that may wait for the port allocator. Each carries the permit of a write.
 pub const PORTS_MAILBOX: usize = 1_024;
 /// Commands that may wait for a rounds actor. Each carries the permit of a write.
-pub const ROUNDS_MAILBOX: usize = 1_024;
+pub const BATCHER_MAILBOX: usize = 1_024;
 /// Items of one round, so that none takes long; the rest forms the next round.
-pub const ROUND_ITEMS: usize = 256;
+pub const BATCHER_ITEMS: usize = 256;
 /// Commands that may wait for the rate limiter. Each carries the permit of a write.
 pub const RATES_MAILBOX: usize = 1_024;
 /// Requests that may wait for a seat of one priority level, whatever its configuration. Such a request holds only its head: its

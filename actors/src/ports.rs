@@ -23,7 +23,7 @@ const LOWER_MOST: u32 = 128;
 
 /// One requested port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum PortRequest {
     /// This port and no other. It may be outside of the range of ports.
     Exactly(i64),
     /// Any free port, searched from a random number.
@@ -54,29 +54,29 @@ pub struct Refused {
 /// own permit; on Closed the server ends.
 #[derive(Message)]
 #[rtype(result = "Result<Vec<u16>, Refused>")]
-pub struct Take {
+pub struct AllocatePorts {
     /// The new owner.
     pub owner: Key,
     /// The requested ports.
-    pub wants: Vec<Want>,
+    pub wants: Vec<PortRequest>,
     /// The seat of the request.
     pub permit: Permit,
 }
 
-/// Checks whether these ports are free, without taking them. Answers the first refusal. Full and Closed as for [`Take`].
+/// Checks whether these ports are free, without taking them. Answers the first refusal. Full and Closed as for [`AllocatePorts`].
 #[derive(Message)]
 #[rtype(result = "Result<(), Refused>")]
-pub struct Look {
+pub struct CheckPorts {
     /// The ports to check.
     pub ports: Vec<i64>,
     /// The seat of the request.
     pub permit: Permit,
 }
 
-/// Returns ports. Ports of other owners are left alone. Full and Closed as for [`Take`].
+/// Returns ports. Ports of other owners are left alone. Full and Closed as for [`AllocatePorts`].
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Return {
+pub struct ReleasePorts {
     /// The owner.
     pub owner: Key,
     /// The ports to return.
@@ -86,11 +86,11 @@ pub struct Return {
 /// Lists all taken ports with their owners. On Full the sender waits; on Closed the server ends.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "BTreeMap<u16, Key>")]
-pub struct Owners;
+pub struct ListOwners;
 
 /// The ports of a range and their owners.
 #[derive(Debug)]
-pub struct Pool {
+pub struct PortPool {
     first: u16,
     last: u16,
     /// Includes ports outside of the range: they were taken when the range was different, and their owners still have them.
@@ -99,21 +99,21 @@ pub struct Pool {
     free: BTreeSet<u16>,
 }
 
-impl Pool {
+impl PortPool {
     /// The ports from `first` to `last`, with those that have owners already.
-    pub fn new(first: u16, last: u16, taken: impl IntoIterator<Item = (u16, Key)>) -> Pool {
+    pub fn new(first: u16, last: u16, taken: impl IntoIterator<Item = (u16, Key)>) -> PortPool {
         let owners: HashMap<u16, Key> = taken.into_iter().collect();
         let free = (first..=last).filter(|port| !owners.contains_key(port)).collect();
-        Pool { first, last, owners, free }
+        PortPool { first, last, owners, free }
     }
 
     /// Takes all ports, or none.
-    pub fn take(&mut self, owner: &Key, wants: &[Want]) -> Result<Vec<u16>, Refused> {
+    pub fn take(&mut self, owner: &Key, wants: &[PortRequest]) -> Result<Vec<u16>, Refused> {
         let mut got = Vec::with_capacity(wants.len());
         for (at, want) in wants.iter().enumerate() {
             let found = match *want {
-                Want::Exactly(port) => self.find(port),
-                Want::Any(random) => self.search(random).ok_or(Reason::Full),
+                PortRequest::Exactly(port) => self.find(port),
+                PortRequest::Any(random) => self.search(random).ok_or(Reason::Full),
             };
             match found {
                 Ok(port) => {
@@ -177,28 +177,28 @@ impl Pool {
 }
 
 /// The actor. See the module documentation.
-pub struct Ports {
-    pool: Pool,
+pub struct PortAllocator {
+    pool: PortPool,
     /// Raised if this actor dies: otherwise Services could be stored with ports of others.
     fatal: Fatal,
 }
 
-impl Ports {
+impl PortAllocator {
     /// The actor of these ports.
-    pub fn new(pool: Pool, fatal: Fatal) -> Ports {
-        Ports { pool, fatal }
+    pub fn new(pool: PortPool, fatal: Fatal) -> PortAllocator {
+        PortAllocator { pool, fatal }
     }
 }
 
-impl Actor for Ports {
-    type Context = Context<Ports>;
+impl Actor for PortAllocator {
+    type Context = Context<PortAllocator>;
 
     fn started(&mut self, context: &mut Self::Context) {
         context.set_mailbox_capacity(PORTS_MAILBOX);
     }
 }
 
-impl Drop for Ports {
+impl Drop for PortAllocator {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.fatal.raise("the keeper of ports panicked".to_owned());
@@ -206,34 +206,34 @@ impl Drop for Ports {
     }
 }
 
-impl Handler<Take> for Ports {
+impl Handler<AllocatePorts> for PortAllocator {
     type Result = Result<Vec<u16>, Refused>;
 
-    fn handle(&mut self, command: Take, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, command: AllocatePorts, _: &mut Self::Context) -> Self::Result {
         self.pool.take(&command.owner, &command.wants)
     }
 }
 
-impl Handler<Look> for Ports {
+impl Handler<CheckPorts> for PortAllocator {
     type Result = Result<(), Refused>;
 
-    fn handle(&mut self, command: Look, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, command: CheckPorts, _: &mut Self::Context) -> Self::Result {
         self.pool.look(&command.ports)
     }
 }
 
-impl Handler<Owners> for Ports {
-    type Result = MessageResult<Owners>;
+impl Handler<ListOwners> for PortAllocator {
+    type Result = MessageResult<ListOwners>;
 
-    fn handle(&mut self, _: Owners, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: ListOwners, _: &mut Self::Context) -> Self::Result {
         MessageResult(self.pool.owners.iter().map(|(port, owner)| (*port, owner.clone())).collect())
     }
 }
 
-impl Handler<Return> for Ports {
-    type Result = MessageResult<Return>;
+impl Handler<ReleasePorts> for PortAllocator {
+    type Result = MessageResult<ReleasePorts>;
 
-    fn handle(&mut self, command: Return, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, command: ReleasePorts, _: &mut Self::Context) -> Self::Result {
         self.pool.give_back(&command.owner, &command.ports);
         MessageResult(())
     }
@@ -251,42 +251,46 @@ mod tests {
 
     #[test]
     fn ports_are_taken_all_or_none_and_only_their_owner_frees_them() {
-        let mut pool = Pool::new(30_000, 30_009, [(30_001, owner("old")), (29_000, owner("old"))]);
-        let take = |pool: &mut Pool, wants: &[Want]| pool.take(&owner("a"), wants);
+        let mut pool = PortPool::new(30_000, 30_009, [(30_001, owner("old")), (29_000, owner("old"))]);
+        let take = |pool: &mut PortPool, wants: &[PortRequest]| pool.take(&owner("a"), wants);
         let refused = |at, reason| Err(Refused { at, reason });
-        let some = [Want::Exactly(30_002), Want::Exactly(30_001)];
+        let some = [PortRequest::Exactly(30_002), PortRequest::Exactly(30_001)];
         assert_eq!(take(&mut pool, &some), refused(1, Reason::Taken));
-        assert_eq!(take(&mut pool, &[Want::Exactly(30_002)]), Ok(vec![30_002]));
+        assert_eq!(take(&mut pool, &[PortRequest::Exactly(30_002)]), Ok(vec![30_002]));
         for outside in [29_999, 30_010, 70_000, -1, 0] {
-            assert_eq!(take(&mut pool, &[Want::Exactly(outside)]), refused(0, Reason::Outside), "{outside}");
+            assert_eq!(
+                take(&mut pool, &[PortRequest::Exactly(outside)]),
+                refused(0, Reason::Outside),
+                "{outside}"
+            );
         }
         assert_eq!(pool.look(&[30_003, 30_002]), Err(Refused { at: 1, reason: Reason::Taken }));
         assert_eq!(pool.look(&[30_003, 70_000]), Ok(()));
         pool.give_back(&owner("b"), &[30_001, 30_002]);
-        assert_eq!(take(&mut pool, &[Want::Exactly(30_001)]), refused(0, Reason::Taken));
+        assert_eq!(take(&mut pool, &[PortRequest::Exactly(30_001)]), refused(0, Reason::Taken));
         pool.give_back(&owner("old"), &[30_001]);
-        assert_eq!(take(&mut pool, &[Want::Exactly(30_001)]), Ok(vec![30_001]));
-        let rest = [Want::Any(7); 8];
+        assert_eq!(take(&mut pool, &[PortRequest::Exactly(30_001)]), Ok(vec![30_001]));
+        let rest = [PortRequest::Any(7); 8];
         assert_eq!(take(&mut pool, &rest).map(|got| got.len()), Ok(8));
-        assert_eq!(take(&mut pool, &[Want::Any(0)]), refused(0, Reason::Full));
+        assert_eq!(take(&mut pool, &[PortRequest::Any(0)]), refused(0, Reason::Full));
     }
 
     #[test]
     fn the_lower_band_is_given_last() {
-        let mut pool = Pool::new(30_000, 32_767, []);
-        let got = pool.take(&owner("a"), &[Want::Any(5); 2_768 - 86]).unwrap();
+        let mut pool = PortPool::new(30_000, 32_767, []);
+        let got = pool.take(&owner("a"), &[PortRequest::Any(5); 2_768 - 86]).unwrap();
         assert!(got.iter().all(|port| *port >= 30_086), "2768 / 32 ports are kept for those who choose");
-        assert!(pool.take(&owner("a"), &[Want::Any(5)]).unwrap()[0] < 30_086);
+        assert!(pool.take(&owner("a"), &[PortRequest::Any(5)]).unwrap()[0] < 30_086);
     }
 
     /// One owner may ask for everything repeatedly: a search that walked over taken ports would block all others.
     #[test]
     #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
     fn a_range_is_emptied_fast() {
-        let mut pool = Pool::new(1, u16::MAX, []);
+        let mut pool = PortPool::new(1, u16::MAX, []);
         let began = std::time::Instant::now();
         for _ in 0..8 {
-            let refused = pool.take(&owner("a"), &[Want::Any(77); 1 << 16]);
+            let refused = pool.take(&owner("a"), &[PortRequest::Any(77); 1 << 16]);
             assert_eq!(refused, Err(Refused { at: 65_535, reason: Reason::Full }));
             assert_eq!((pool.owners.len(), pool.free.len()), (0, 65_535));
         }
@@ -296,14 +300,14 @@ mod tests {
     proptest! {
         #[test]
         fn every_port_is_given_once(first in 1u16..60_000, count in 1u16..200, seeds: Vec<u32>) {
-            let mut pool = Pool::new(first, first + count - 1, []);
+            let mut pool = PortPool::new(first, first + count - 1, []);
             let mut got = BTreeSet::new();
             for turn in 0..count {
                 let seed = seeds.get(usize::from(turn)).copied().unwrap_or(u32::from(turn));
-                let port = pool.take(&owner("a"), &[Want::Any(seed)]).unwrap()[0];
+                let port = pool.take(&owner("a"), &[PortRequest::Any(seed)]).unwrap()[0];
                 prop_assert!((first..first + count).contains(&port) && got.insert(port));
             }
-            prop_assert!(pool.take(&owner("a"), &[Want::Any(0)]).is_err());
+            prop_assert!(pool.take(&owner("a"), &[PortRequest::Any(0)]).is_err());
         }
     }
 }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use crate::archive::{Archive, Shelf};
+use crate::archive::{Archive, ArchiveReader};
 use crate::clock::Timestamp;
 use crate::engine::{Engine, EngineError, Visitor};
 use crate::object::{Key, Object, Revision, TypeName};
 use crate::record::{Operation, Record};
 use crate::snapshot::Snapshot;
-use crate::trims::{Trims, freed_by};
+use crate::trim_queue::{TrimQueue, freed_by};
 use crate::window::{Change, Event, Window};
 
 /// What a store starts from.
@@ -27,10 +27,10 @@ pub struct State {
 }
 
 impl State {
-    /// The state of a type that nothing was ever written to. `shelf`: where its history can be read again.
-    pub fn empty(window_bytes: usize, shelf: Option<Shelf>) -> State {
+    /// The state of a type that nothing was ever written to. `archive_reader`: where its history can be read again.
+    pub fn empty(window_bytes: usize, archive_reader: Option<ArchiveReader>) -> State {
         let snapshot = Snapshot::empty();
-        let window = Window::new(snapshot.revision, window_bytes).with_shelf(shelf);
+        let window = Window::new(snapshot.revision, window_bytes).with_archive(archive_reader);
         State { snapshot, window: Arc::new(window) }
     }
 }
@@ -40,7 +40,7 @@ pub struct Recovered {
     /// The state of every type that was ever written to.
     pub types: BTreeMap<TypeName, State>,
     /// Records that nothing needs any more.
-    pub trims: Trims,
+    pub trims: TrimQueue,
 }
 
 /// Reads the log once. Events from before `horizon` are not kept, nor more than `window_bytes` of them for each type in
@@ -50,7 +50,7 @@ pub fn recover(
     horizon: Timestamp,
     window_bytes: usize,
 ) -> Result<Recovered, EngineError> {
-    let recovered = Recovered { types: BTreeMap::new(), trims: Trims::default() };
+    let recovered = Recovered { types: BTreeMap::new(), trims: TrimQueue::default() };
     let archive = engine.archive();
     let mut recovery = Recovery { recovered, rebuilding: None, horizon, window_bytes, archive };
     engine.load(&mut recovery)?;
@@ -77,16 +77,17 @@ struct Rebuilding {
     floor: Revision,
     /// The events after `floor`; none yet if there is no window.
     window: Option<Window>,
-    shelf: Option<Shelf>,
+    archive_reader: Option<ArchiveReader>,
     trims: Vec<Revision>,
 }
 
 impl Visitor for Recovery {
     fn begin_type(&mut self, type_name: TypeName, last: Revision) -> Result<(), EngineError> {
         self.finish_type();
-        let shelf = self.archive.as_ref().map(|archive| Shelf::new(Arc::clone(archive), type_name.clone()));
+        let archive_reader =
+            self.archive.as_ref().map(|archive| ArchiveReader::new(Arc::clone(archive), type_name.clone()));
         self.rebuilding = Some(Rebuilding {
-            shelf,
+            archive_reader,
             type_name,
             counter: last,
             seen: Revision::FIRST,
@@ -179,9 +180,9 @@ impl Rebuilding {
 
     /// The window, which begins after the floor.
     fn window(&mut self, window_bytes: usize) -> &Window {
-        let Rebuilding { floor, counter, shelf, window, .. } = self;
+        let Rebuilding { floor, counter, archive_reader, window, .. } = self;
         window.get_or_insert_with(|| {
-            Window::restored(*floor, *counter, Vec::new(), window_bytes).with_shelf(shelf.clone())
+            Window::restored(*floor, *counter, Vec::new(), window_bytes).with_archive(archive_reader.clone())
         })
     }
 
@@ -220,9 +221,8 @@ impl Rebuilding {
         }
         let window = match self.window {
             Some(window) => window,
-            None => {
-                Window::restored(self.floor, self.counter, Vec::new(), window_bytes).with_shelf(self.shelf)
-            }
+            None => Window::restored(self.floor, self.counter, Vec::new(), window_bytes)
+                .with_archive(self.archive_reader),
         };
         let snapshot = Snapshot { revision: self.counter, objects: self.objects };
         (self.type_name, State { snapshot, window: Arc::new(window) }, self.trims)

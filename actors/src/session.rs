@@ -1,17 +1,17 @@
 //! One watch: a cursor into the history of a type, and a bounded queue towards the client. It pulls, it is never pushed.
 //!
-//! It runs on the thread of its connection and answers only to its [`Summons`]: the broadcaster calls it when an event may
+//! It runs on the thread of its connection and answers only to its [`SessionWaker`]: the broadcaster calls it when an event may
 //! interest it. It reads the window then, in order, and stops when the queue is full. Nobody else notices a client that does not
 //! read.
 //!
-//! Where the watch stands is its [`Course`], which the body of the response knows too: a body that waits for something to read
-//! is called in the session's place, takes the turn itself and writes at once. That is one task to wake instead of two for
-//! each event, and the memory of a session is touched once. Whatever takes longer than a turn, and every turn for
-//! which no body waits, is the session's.
+//! Where the watch stands is its [`WatchProgress`], which the body of the response knows too: a body that waits for something to
+//! read is called in the session's place, takes the turn itself and writes at once. That is one task to wake instead of two for
+//! each event, and the memory of a session is touched once. Whatever takes longer than a turn, and every turn for which no body
+//! waits, is the session's.
 //!
 //! Invariant: everything up to the cursor that the filter wants is in the queue or has left it, exactly once, in order.
 
-pub(crate) mod course;
+pub(crate) mod progress;
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -29,17 +29,17 @@ use crate::feed::Feed;
 use crate::filter::Filter;
 use crate::limits::{SESSION_EVENTS_PER_TURN, SESSION_MAILBOX};
 use crate::object::{Object, Revision, TypeName, Variant};
-use crate::summons::{Summons, Wake};
-use crate::telling::Told;
+use crate::session_waker::{SessionWaker, Wake};
+use crate::watch_event::WatchEventType;
 use crate::window::{Event, Window};
-use course::{Course, Next};
+use progress::{AfterTurn, WatchProgress};
 
 /// How what happened is written for one client. Whoever has the same variant writes the same bytes.
-pub trait Frames {
+pub trait EventEncoder {
     /// Names this way of writing; an event keeps its frames by it.
     fn variant(&self) -> Variant;
     /// One event.
-    fn frame(&self, told: Told, object: &Object) -> Bytes;
+    fn frame(&self, event_type: WatchEventType, object: &Object) -> Bytes;
     /// A frame was queued: what a client needs to be told only once has been told.
     fn sent(&self) {}
     /// The client knows everything up to this revision; `initial_end`: and has now seen all objects of the start.
@@ -54,7 +54,7 @@ pub trait Frames {
         None
     }
     /// So many events were queued, the first of them accepted at `oldest`: for those who count.
-    fn told(&self, _events: usize, _oldest: Timestamp) {}
+    fn delivered(&self, _events: usize, _oldest: Timestamp) {}
 }
 
 /// What has to be done before events can be written.
@@ -96,7 +96,7 @@ pub struct Watch {
     /// The objects that the client asked for.
     pub filter: Filter,
     /// How it wants them written.
-    pub frames: Rc<dyn Frames>,
+    pub encoder: Rc<dyn EventEncoder>,
     /// The broadcaster of this thread.
     pub broadcaster: Addr<Broadcaster>,
     /// After this time the watch ends.
@@ -114,7 +114,7 @@ pub struct Watch {
 
 /// The actor of one watch. See the module text.
 pub struct Session {
-    course: Rc<RefCell<Course>>,
+    progress: Rc<RefCell<WatchProgress>>,
     deadline: Option<Duration>,
     is_current: Box<dyn Fn() -> bool>,
 }
@@ -125,39 +125,40 @@ impl Session {
         let context = Context::new();
         let deadline = watch.deadline;
         let is_current = std::mem::replace(&mut watch.is_current, Box::new(|| true));
-        let (course, mut feed) = Course::new(watch, Summons::new(context.address().recipient()));
-        let course = Rc::new(RefCell::new(course));
-        feed.follow(Rc::downgrade(&course));
-        context.run(Session { course, deadline, is_current });
+        let (progress, mut feed) =
+            WatchProgress::new(watch, SessionWaker::new(context.address().recipient()));
+        let progress = Rc::new(RefCell::new(progress));
+        feed.follow(Rc::downgrade(&progress));
+        context.run(Session { progress, deadline, is_current });
         feed
     }
 
     fn take_turn(&mut self, context: &mut Context<Self>) {
-        let next = self.course.borrow_mut().turn_of_session();
+        let next = self.progress.borrow_mut().run_by_session();
         match next {
-            Next::Rest => {}
-            Next::Again => {
+            AfterTurn::Wait => {}
+            AfterTurn::Again => {
                 let later = tokio::task::yield_now().into_actor(self);
-                context.spawn(later.map(|(), session, _| session.course.borrow().summons.resume()));
+                context.spawn(later.map(|(), session, _| session.progress.borrow().waker.resume()));
             }
-            Next::Fetch(shelf, through) => {
-                let cursor = self.course.borrow().cursor;
-                let read = async move { shelf.read(cursor, through, SESSION_EVENTS_PER_TURN).await };
+            AfterTurn::Fetch(archive_reader, through) => {
+                let cursor = self.progress.borrow().cursor;
+                let read = async move { archive_reader.read(cursor, through, SESSION_EVENTS_PER_TURN).await };
                 context.spawn(read.into_actor(self).map(|read, session, _| {
-                    let mut course = session.course.borrow_mut();
-                    course.fetched(read);
-                    course.summons.resume();
+                    let mut progress = session.progress.borrow_mut();
+                    progress.fetched(read);
+                    progress.waker.resume();
                 }));
             }
-            Next::Prepare => {
-                let Some(preparation) = self.course.borrow_mut().preparation.take() else { return };
+            AfterTurn::Prepare => {
+                let Some(preparation) = self.progress.borrow_mut().preparation.take() else { return };
                 context.spawn(preparation.into_actor(self).map(|prepared, session, _| {
-                    let mut course = session.course.borrow_mut();
-                    course.prepared(prepared);
-                    course.summons.resume();
+                    let mut progress = session.progress.borrow_mut();
+                    progress.prepared(prepared);
+                    progress.waker.resume();
                 }));
             }
-            Next::Stop => context.stop(),
+            AfterTurn::Stop => context.stop(),
         }
     }
 }
@@ -167,17 +168,17 @@ impl Actor for Session {
 
     fn started(&mut self, context: &mut Self::Context) {
         context.set_mailbox_capacity(SESSION_MAILBOX);
-        let subscribed = self.course.borrow().subscribe();
+        let subscribed = self.progress.borrow().subscribe();
         if let Some(deadline) = self.deadline {
             context.run_later(deadline, |session, context| {
-                session.course.borrow_mut().finish();
+                session.progress.borrow_mut().finish();
                 context.stop();
             });
         }
         if !subscribed {
             context.stop();
         } else if !(self.is_current)() {
-            self.course.borrow_mut().finish();
+            self.progress.borrow_mut().finish();
             context.stop();
         } else {
             self.take_turn(context);

@@ -21,31 +21,31 @@ use actix::{
 };
 use tokio::sync::oneshot;
 
-use crate::bell::Bells;
 use crate::clock::{Clock, Timestamp};
 use crate::committer::{Commit, Committed, Committer};
 use crate::engine::Write;
 use crate::error::StoreError;
 use crate::fatal::Fatal;
-use crate::gauge::{Gauge, Place};
+use crate::key_queue::{KeyQueue, Queued, QueuedReader, ReadResult};
 use crate::limits::{EXPIRE_PER_TURN, RECORD_BYTES, STORE_MAILBOX};
-use crate::line::{Line, Reader, Seen, Waiting};
+use crate::notifier::ChangeNotifiers;
 use crate::object::{Draft, Key, Object, Revision, TypeName};
 use crate::permit::Permit;
 use crate::record::{Operation, Record};
 use crate::recover::State;
 use crate::snapshot::Snapshot;
-use crate::trims::{Trims, freed_by};
-use crate::turns::{self, Basis, EndTurn, TakeTurn, Turn, Turning, Turns};
-use crate::window::{Change, Event, Trace, Window};
+use crate::trim_queue::{TrimQueue, freed_by};
+use crate::window::{Change, Event, EventStub, Window};
+use crate::write_limiter::{WriteLimiter, WriteSlot};
+use crate::write_turns::{self, BaseState, EndTurn, TakeTurn, TurnMode, WriteTurn, WriteTurns};
 
 /// What a write answers: the object as it is now, or for a removal its last state at the revision of the removal.
-pub type Answer = Result<Arc<Object>, StoreError>;
+pub type ObjectResult = Result<Arc<Object>, StoreError>;
 
 /// Asks to store an object that must not be there yet.
 /// Answers it, Exists, TooLarge, Busy or Unavailable. On Full the sender answers as for Busy, on Closed as for Unavailable.
 #[derive(Message)]
-#[rtype(result = "Answer")]
+#[rtype(result = "ObjectResult")]
 pub struct Create {
     /// The object.
     pub draft: Draft,
@@ -56,7 +56,7 @@ pub struct Create {
 /// Asks to store an object in place of the version at a revision.
 /// Answers it, NotFound, Conflict, TooLarge, Busy or Unavailable. Full and Closed as for [`Create`].
 #[derive(Message)]
-#[rtype(result = "Answer")]
+#[rtype(result = "ObjectResult")]
 pub struct Replace {
     /// The object.
     pub draft: Draft,
@@ -65,14 +65,14 @@ pub struct Replace {
     /// The place of the request.
     pub permit: Permit,
     /// The turn in which it was made. It is over once the write is under way: the next may build on it.
-    pub turn: Option<Turn>,
+    pub turn: Option<WriteTurn>,
 }
 
 /// Asks to remove the object if it is at a revision.
 /// Answers its last state at the revision of the removal, NotFound, Conflict, Busy or Unavailable. Full and Closed as for
 /// [`Create`].
 #[derive(Message)]
-#[rtype(result = "Answer")]
+#[rtype(result = "ObjectResult")]
 pub struct Remove {
     /// Which object.
     pub key: Key,
@@ -84,7 +84,7 @@ pub struct Remove {
 
 /// Asks for one object. Answers it or NotFound. Full and Closed as for [`Create`].
 #[derive(Message)]
-#[rtype(result = "Answer")]
+#[rtype(result = "ObjectResult")]
 pub struct Get {
     /// Which object.
     pub key: Key,
@@ -97,7 +97,7 @@ pub struct Get {
 /// asks may have to know. Full and Closed as for [`Create`].
 #[derive(Message)]
 #[rtype(result = "Result<Option<Arc<Object>>, StoreError>")]
-pub struct Settled {
+pub struct GetSettled {
     /// Which object.
     pub key: Key,
     /// The place of the request. It bounds how many of these wait.
@@ -110,7 +110,7 @@ pub struct Settled {
 /// has expired then, and readers must not be able to make a log grow. Full and Closed as for [`Create`].
 #[derive(Message)]
 #[rtype(result = "Result<(), StoreError>")]
-pub struct Step {
+pub struct AdvanceRevision {
     /// The revision that has expired.
     pub above: Revision,
     /// The place of the request.
@@ -158,11 +158,11 @@ pub struct Stop;
 /// Asks the store to let go of its history and to end, because its type is no more. It does if it has no objects, and nothing is
 /// under way. Sent by the directory, which then keeps what the next store of that type goes on from.
 #[derive(Message)]
-#[rtype(result = "Rested")]
-pub struct Rest;
+#[rtype(result = "Retired")]
+pub struct Retire;
 
-/// What became of a [`Rest`].
-pub enum Rested {
+/// What became of a [`Retire`].
+pub enum Retired {
     /// The store has ended. The counter goes on here, and so does the window: whoever has it hears of what comes later.
     Ended(State),
     /// It has objects and stays.
@@ -173,15 +173,15 @@ pub enum Rested {
 
 /// What every store shares with the rest. Cheap to clone.
 #[derive(Clone)]
-pub struct Surroundings {
+pub struct StoreDeps {
     /// Who makes writes durable.
     pub committer: Addr<Committer>,
     /// How much it may hold.
-    pub gauge: Gauge,
+    pub write_limiter: WriteLimiter,
     /// Where records go that nothing needs.
-    pub trims: Trims,
+    pub trims: TrimQueue,
     /// Who hears of news.
-    pub bells: Bells,
+    pub notifiers: ChangeNotifiers,
     /// Raised when a store dies.
     pub fatal: Fatal,
     /// The time.
@@ -193,27 +193,27 @@ pub struct Surroundings {
 }
 
 /// What a writer wants.
-enum Demand {
+enum WriteCommand {
     Create(Draft),
     Replace(Draft, Revision),
     Remove(Key, Revision),
 }
 
-impl Demand {
+impl WriteCommand {
     fn key(&self) -> &Key {
         match self {
-            Demand::Create(draft) | Demand::Replace(draft, _) => &draft.key,
-            Demand::Remove(key, _) => key,
+            WriteCommand::Create(draft) | WriteCommand::Replace(draft, _) => &draft.key,
+            WriteCommand::Remove(key, _) => key,
         }
     }
 
     /// Whether it fits this state of its key: why not, or what it takes the place of.
     fn check(&self, current: Option<&Arc<Object>>) -> Result<Option<Arc<Object>>, StoreError> {
         match (self, current) {
-            (Demand::Create(_), None) => Ok(None),
-            (Demand::Create(_), Some(_)) => Err(StoreError::Exists),
-            (Demand::Replace(..) | Demand::Remove(..), None) => Err(StoreError::NotFound),
-            (Demand::Replace(_, expected) | Demand::Remove(_, expected), Some(current)) => {
+            (WriteCommand::Create(_), None) => Ok(None),
+            (WriteCommand::Create(_), Some(_)) => Err(StoreError::Exists),
+            (WriteCommand::Replace(..) | WriteCommand::Remove(..), None) => Err(StoreError::NotFound),
+            (WriteCommand::Replace(_, expected) | WriteCommand::Remove(_, expected), Some(current)) => {
                 let current = Arc::clone(current);
                 if current.revision == *expected {
                     Ok(Some(current))
@@ -226,20 +226,20 @@ impl Demand {
 
     fn bytes(&self) -> usize {
         match self {
-            Demand::Create(draft) | Demand::Replace(draft, _) => draft.bytes.len(),
-            Demand::Remove(..) => 0,
+            WriteCommand::Create(draft) | WriteCommand::Replace(draft, _) => draft.bytes.len(),
+            WriteCommand::Remove(..) => 0,
         }
     }
 }
 
 /// A writer and the places it holds, given back when it is answered.
-struct Writer<T = Arc<Object>> {
+struct Responder<T = Arc<Object>> {
     reply: oneshot::Sender<Result<T, StoreError>>,
     _permit: Permit,
-    _place: Place,
+    _slot: WriteSlot,
 }
 
-impl<T> Writer<T> {
+impl<T> Responder<T> {
     fn answer(self, answer: Result<T, StoreError>) {
         // A writer that no longer listens needs no answer.
         let _gone = self.reply.send(answer);
@@ -249,9 +249,9 @@ impl<T> Writer<T> {
 /// What was passed to the committer.
 enum Pending {
     /// A change of an object.
-    Write(Event, Writer),
+    Write(Event, Responder),
     /// A revision at which nothing changes.
-    Step(Revision, Timestamp, Writer<()>),
+    Step(Revision, Timestamp, Responder<()>),
 }
 
 impl Pending {
@@ -265,7 +265,7 @@ impl Pending {
 
 /// A key with writes under way.
 #[derive(Default)]
-struct UnderWay {
+struct KeyInFlight {
     /// What they leave.
     newest: Option<Arc<Object>>,
     /// The last of them.
@@ -273,7 +273,7 @@ struct UnderWay {
     /// How many they are.
     writes: usize,
     /// Who waits for them.
-    line: Line<(Demand, Writer)>,
+    queue: KeyQueue<(WriteCommand, Responder)>,
 }
 
 /// The actor. See the module text.
@@ -289,19 +289,19 @@ pub struct Store {
     /// Writes under way, by revision.
     pending: VecDeque<Pending>,
     /// Every key with a write under way.
-    under_way: HashMap<Key, UnderWay>,
+    in_flight: HashMap<Key, KeyInFlight>,
     /// Who changes an object next.
-    turns: Turns,
+    turns: WriteTurns,
     /// Whether writes that were under way were given up.
     gave_up: bool,
     /// This store, for the committer.
     me: Recipient<Committed>,
-    around: Surroundings,
+    deps: StoreDeps,
 }
 
 impl Store {
     /// The store of a type that starts from `state`.
-    pub fn new(type_name: TypeName, state: State, around: Surroundings, ctx: &Context<Store>) -> Store {
+    pub fn new(type_name: TypeName, state: State, deps: StoreDeps, ctx: &Context<Store>) -> Store {
         Store {
             type_name,
             last: state.snapshot.revision,
@@ -309,23 +309,23 @@ impl Store {
             window: state.window,
             last_at: None,
             pending: VecDeque::new(),
-            under_way: HashMap::new(),
-            turns: Turns::default(),
+            in_flight: HashMap::new(),
+            turns: WriteTurns::default(),
             gave_up: false,
             me: ctx.address().recipient(),
-            around,
+            deps,
         }
     }
 
     /// Takes a write in, or answers at once why not.
-    fn submit(&mut self, demand: Demand, permit: Permit) -> oneshot::Receiver<Answer> {
+    fn submit(&mut self, command: WriteCommand, permit: Permit) -> oneshot::Receiver<ObjectResult> {
         let (reply, answer) = oneshot::channel();
-        let refused = if self.around.fatal.is_raised() {
+        let refused = if self.deps.fatal.is_raised() {
             StoreError::Unavailable
-        } else if demand.bytes() > RECORD_BYTES {
+        } else if command.bytes() > RECORD_BYTES {
             StoreError::TooLarge
-        } else if let Some(place) = self.around.gauge.take(demand.bytes()) {
-            self.enter(demand, Writer { reply, _permit: permit, _place: place });
+        } else if let Some(slot) = self.deps.write_limiter.take(command.bytes()) {
+            self.enter(command, Responder { reply, _permit: permit, _slot: slot });
             return answer;
         } else {
             StoreError::Busy
@@ -336,19 +336,21 @@ impl Store {
 
     /// What the writes of a key leave once all of them are durable.
     fn newest(&self, key: &Key) -> Option<&Arc<Object>> {
-        match self.under_way.get(key) {
+        match self.in_flight.get(key) {
             Some(way) => way.newest.as_ref(),
             None => self.snapshot.get(key.as_str()),
         }
     }
 
     /// Begins a write that fits the newest state. One that does not is refused, or waits until it can be said why.
-    fn enter(&mut self, demand: Demand, writer: Writer) {
-        let Err(refused) = demand.check(self.newest(demand.key())) else { return self.begin(demand, writer) };
-        match self.under_way.get_mut(demand.key()) {
+    fn enter(&mut self, command: WriteCommand, writer: Responder) {
+        let Err(refused) = command.check(self.newest(command.key())) else {
+            return self.begin(command, writer);
+        };
+        match self.in_flight.get_mut(command.key()) {
             None => writer.answer(Err(refused)),
             Some(way) => {
-                if let Err((_, writer)) = way.line.push(way.last, (demand, writer)) {
+                if let Err((_, writer)) = way.queue.push(way.last, (command, writer)) {
                     writer.answer(Err(StoreError::Busy));
                 }
             }
@@ -356,9 +358,9 @@ impl Store {
     }
 
     /// Passes on a write that fits the newest state of its key.
-    fn begin(&mut self, demand: Demand, writer: Writer) {
-        let passed = self.plan(demand).and_then(|(operation, event)| {
-            self.pass_on(event.revision(), Record { operation, at: event.at })?;
+    fn begin(&mut self, command: WriteCommand, writer: Responder) {
+        let passed = self.plan(command).and_then(|(operation, event)| {
+            self.send_to_committer(event.revision(), Record { operation, at: event.at })?;
             Ok(event)
         });
         let event = match passed {
@@ -366,7 +368,7 @@ impl Store {
             Err(refused) => return writer.answer(Err(refused)),
         };
         (self.last, self.last_at) = (event.revision(), Some(event.at));
-        let way = self.under_way.entry(event.object.key.clone()).or_default();
+        let way = self.in_flight.entry(event.object.key.clone()).or_default();
         way.newest = (event.change != Change::Removed).then(|| Arc::clone(&event.object));
         way.last = self.last;
         way.writes += 1;
@@ -374,14 +376,15 @@ impl Store {
     }
 
     /// Goes on to a revision above this one, unless that is there.
-    fn step(&mut self, above: Revision, writer: Writer<()>) {
-        let now = self.around.clock.now();
-        let is_quiet = self.last_at.is_none_or(|last| last < now.minus(self.around.history));
+    fn step(&mut self, above: Revision, writer: Responder<()>) {
+        let now = self.deps.clock.now();
+        let is_quiet = self.last_at.is_none_or(|last| last < now.minus(self.deps.history));
         if self.last > above || !is_quiet {
             return writer.answer(Ok(()));
         }
         let revision = self.last.next();
-        if let Err(refused) = self.pass_on(revision, Record { operation: Operation::Step, at: now }) {
+        if let Err(refused) = self.send_to_committer(revision, Record { operation: Operation::Step, at: now })
+        {
             return writer.answer(Err(refused));
         }
         (self.last, self.last_at) = (revision, Some(now));
@@ -389,22 +392,22 @@ impl Store {
     }
 
     /// What a write does to the newest state of its key, at the next revision, or why it may not.
-    fn plan(&self, demand: Demand) -> Result<(Operation, Event), StoreError> {
-        let previous = demand.check(self.newest(demand.key()))?;
+    fn plan(&self, command: WriteCommand) -> Result<(Operation, Event), StoreError> {
+        let previous = command.check(self.newest(command.key()))?;
         let revision = self.last.next();
-        let at = self.around.clock.now();
-        Ok(match demand {
-            Demand::Create(draft) => {
+        let at = self.deps.clock.now();
+        Ok(match command {
+            WriteCommand::Create(draft) => {
                 let object = Arc::new(Object::new(draft, revision));
                 let event = Event::new(Change::Created, Arc::clone(&object), None, at);
                 (Operation::Create(object), event)
             }
-            Demand::Replace(draft, expected) => {
+            WriteCommand::Replace(draft, expected) => {
                 let object = Arc::new(Object::new(draft, revision));
                 let event = Event::new(Change::Replaced, Arc::clone(&object), previous, at);
                 (Operation::Replace(object, expected), event)
             }
-            Demand::Remove(key, expected) => {
+            WriteCommand::Remove(key, expected) => {
                 let previous = previous.ok_or(StoreError::NotFound)?;
                 let object = Arc::new(previous.at(revision));
                 let event = Event::new(Change::Removed, object, Some(previous), at);
@@ -413,28 +416,28 @@ impl Store {
         })
     }
 
-    fn basis(&self, key: &Key, turn: Option<Turn>) -> Basis {
-        let is_durable = !self.under_way.contains_key(key);
-        Basis { object: self.newest(key).cloned(), is_durable, turn }
+    fn basis(&self, key: &Key, turn: Option<WriteTurn>) -> BaseState {
+        let is_durable = !self.in_flight.contains_key(key);
+        BaseState { object: self.newest(key).cloned(), is_durable, turn }
     }
 
-    fn give_turn(&self, key: &Key, to: turns::Waiting, ctx: &Context<Store>) {
-        let turn = Turn::new(ctx.address(), key.clone());
+    fn give_turn(&self, key: &Key, to: write_turns::TurnWaiter, ctx: &Context<Store>) {
+        let turn = WriteTurn::new(ctx.address(), key.clone());
         // Where nobody listens any more the turn is dropped here, and ends by itself.
         to.answer(Ok(self.basis(key, Some(turn))));
     }
 
-    fn pass_on(&self, revision: Revision, record: Record) -> Result<(), StoreError> {
+    fn send_to_committer(&self, revision: Revision, record: Record) -> Result<(), StoreError> {
         let write = Write { type_name: self.type_name.clone(), revision, record };
         let commit = Commit { write, store: self.me.clone() };
-        self.around.committer.try_send(commit).map_err(|error| match error {
+        self.deps.committer.try_send(commit).map_err(|error| match error {
             SendError::Full(_) => StoreError::Busy,
             SendError::Closed(_) => StoreError::Unavailable,
         })
     }
 
     /// Makes visible what is durable, in the order that the module text promises.
-    fn reveal(&mut self, through: Revision) {
+    fn publish(&mut self, through: Revision) {
         let mut done = Vec::new();
         while self.pending.front().is_some_and(|pending| pending.revision() <= through) {
             let (event, writer) = match self.pending.pop_front() {
@@ -455,7 +458,7 @@ impl Store {
                 }
             };
             self.snapshot.revision = object.revision;
-            if let Some(way) = self.under_way.get_mut(&object.key) {
+            if let Some(way) = self.in_flight.get_mut(&object.key) {
                 way.writes -= 1;
             }
             let gone = self.window.append(Arc::new(event));
@@ -465,40 +468,40 @@ impl Store {
         if done.is_empty() {
             return;
         }
-        self.around.bells.ring(&self.type_name);
+        self.deps.notifiers.notify(&self.type_name);
         let mut keys = Vec::with_capacity(done.len());
         for (object, writer) in done {
             keys.push(object.key.clone());
             writer.answer(Ok(object));
         }
         for key in keys {
-            self.go_on_with(&key);
+            self.resume_queue(&key);
         }
     }
 
     /// Some writes of the key are durable: who waited for these can go on.
-    fn go_on_with(&mut self, key: &Key) {
-        while let Some(way) = self.under_way.get_mut(key) {
-            match way.line.pop(self.snapshot.revision) {
-                Some(Waiting::Reader(reader)) => {
+    fn resume_queue(&mut self, key: &Key) {
+        while let Some(way) = self.in_flight.get_mut(key) {
+            match way.queue.pop(self.snapshot.revision) {
+                Some(Queued::Reader(reader)) => {
                     reader.answer(Ok(self.snapshot.get(key.as_str()).cloned()));
                 }
-                Some(Waiting::Write((demand, writer))) => {
-                    if demand.check(way.newest.as_ref()).is_ok() {
-                        self.begin(demand, writer);
+                Some(Queued::Write((command, writer))) => {
+                    if command.check(way.newest.as_ref()).is_ok() {
+                        self.begin(command, writer);
                         // Those behind it want to know what becomes of it.
-                        if let Some(way) = self.under_way.get_mut(key) {
-                            way.line.delay(way.last);
+                        if let Some(way) = self.in_flight.get_mut(key) {
+                            way.queue.delay(way.last);
                         }
                         continue;
                     }
-                    match demand.check(self.snapshot.get(key.as_str())) {
+                    match command.check(self.snapshot.get(key.as_str())) {
                         Err(refused) => writer.answer(Err(refused)),
                         // It is refused for something that is still under way.
-                        Ok(_) => way.line.push_front(way.last, (demand, writer)),
+                        Ok(_) => way.queue.push_front(way.last, (command, writer)),
                     }
                 }
-                None if way.writes == 0 => drop(self.under_way.remove(key)),
+                None if way.writes == 0 => drop(self.in_flight.remove(key)),
                 None => return,
             }
         }
@@ -506,7 +509,7 @@ impl Store {
 
     /// Whether nobody knows what is on disk, or nobody will write any more.
     fn is_over(&self) -> bool {
-        self.gave_up || self.around.fatal.is_raised()
+        self.gave_up || self.deps.fatal.is_raised()
     }
 
     /// Nobody knows what is on disk, or nobody will write any more.
@@ -518,26 +521,26 @@ impl Store {
                 Pending::Step(.., writer) => writer.answer(Err(StoreError::Unavailable)),
             }
         }
-        for next in self.under_way.drain().flat_map(|(_, way)| way.line.into_all()) {
+        for next in self.in_flight.drain().flat_map(|(_, way)| way.queue.into_all()) {
             match next {
-                Waiting::Write((_, writer)) => writer.answer(Err(StoreError::Unavailable)),
-                Waiting::Reader(reader) => reader.answer(Err(StoreError::Unavailable)),
+                Queued::Write((_, writer)) => writer.answer(Err(StoreError::Unavailable)),
+                Queued::Reader(reader) => reader.answer(Err(StoreError::Unavailable)),
             }
         }
     }
 
     /// Lets go of a bounded number of events that are older than the history, and of the records only they needed.
     fn expire(&mut self, now: Timestamp) -> usize {
-        // An event frees at most two records. Without room for them it stays: see `Trims`.
-        let most = EXPIRE_PER_TURN.min(self.around.trims.room() / 2);
-        let gone = self.window.forget_before(now.minus(self.around.history), most);
+        // An event frees at most two records. Without room for them it stays: see `TrimQueue`.
+        let most = EXPIRE_PER_TURN.min(self.deps.trims.room() / 2);
+        let gone = self.window.forget_before(now.minus(self.deps.history), most);
         self.trim(&gone);
         gone.len()
     }
 
-    fn trim(&self, gone: &[Trace]) {
+    fn trim(&self, gone: &[EventStub]) {
         if !gone.is_empty() {
-            self.around.trims.push(&self.type_name, gone.iter().flat_map(freed_by));
+            self.deps.trims.push(&self.type_name, gone.iter().flat_map(freed_by));
         }
     }
 }
@@ -547,8 +550,8 @@ impl Actor for Store {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(STORE_MAILBOX);
-        ctx.run_interval(self.around.housekeeping_every, |store, _| {
-            store.expire(store.around.clock.now());
+        ctx.run_interval(self.deps.housekeeping_every, |store, _| {
+            store.expire(store.deps.clock.now());
         });
     }
 
@@ -560,7 +563,7 @@ impl Actor for Store {
 impl Drop for Store {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.around.fatal.raise(format!("the store of {} panicked", self.type_name));
+            self.deps.fatal.raise(format!("the store of {} panicked", self.type_name));
         }
     }
 }
@@ -573,66 +576,70 @@ fn answered<T: Send + 'static>(
 }
 
 impl Handler<Create> for Store {
-    type Result = ResponseFuture<Answer>;
+    type Result = ResponseFuture<ObjectResult>;
 
     fn handle(&mut self, Create { draft, permit }: Create, _: &mut Self::Context) -> Self::Result {
-        answered(self.submit(Demand::Create(draft), permit))
+        answered(self.submit(WriteCommand::Create(draft), permit))
     }
 }
 
 impl Handler<Replace> for Store {
-    type Result = ResponseFuture<Answer>;
+    type Result = ResponseFuture<ObjectResult>;
 
     fn handle(&mut self, command: Replace, _: &mut Self::Context) -> Self::Result {
         let Replace { draft, expected, permit, turn } = command;
-        let answer = self.submit(Demand::Replace(draft, expected), permit);
+        let answer = self.submit(WriteCommand::Replace(draft, expected), permit);
         drop(turn);
         answered(answer)
     }
 }
 
 impl Handler<Remove> for Store {
-    type Result = ResponseFuture<Answer>;
+    type Result = ResponseFuture<ObjectResult>;
 
     fn handle(&mut self, command: Remove, _: &mut Self::Context) -> Self::Result {
         let Remove { key, expected, permit } = command;
-        answered(self.submit(Demand::Remove(key, expected), permit))
+        answered(self.submit(WriteCommand::Remove(key, expected), permit))
     }
 }
 
 impl Handler<Get> for Store {
-    type Result = Answer;
+    type Result = ObjectResult;
 
     fn handle(&mut self, command: Get, _: &mut Self::Context) -> Self::Result {
         self.snapshot.get(command.key.as_str()).cloned().ok_or(StoreError::NotFound)
     }
 }
 
-impl Handler<Step> for Store {
+impl Handler<AdvanceRevision> for Store {
     type Result = ResponseFuture<Result<(), StoreError>>;
 
-    fn handle(&mut self, Step { above, permit }: Step, _: &mut Self::Context) -> Self::Result {
+    fn handle(
+        &mut self,
+        AdvanceRevision { above, permit }: AdvanceRevision,
+        _: &mut Self::Context,
+    ) -> Self::Result {
         let (reply, answer) = oneshot::channel();
         if self.is_over() {
             return Box::pin(async { Err(StoreError::Unavailable) });
         }
-        let Some(place) = self.around.gauge.take(0) else {
+        let Some(slot) = self.deps.write_limiter.take(0) else {
             return Box::pin(async { Err(StoreError::Busy) });
         };
-        self.step(above, Writer { reply, _permit: permit, _place: place });
+        self.step(above, Responder { reply, _permit: permit, _slot: slot });
         answered(answer)
     }
 }
 
-impl Handler<Settled> for Store {
-    type Result = ResponseFuture<Seen>;
+impl Handler<GetSettled> for Store {
+    type Result = ResponseFuture<ReadResult>;
 
-    fn handle(&mut self, Settled { key, permit }: Settled, _: &mut Self::Context) -> Self::Result {
-        let (reader, seen) = Reader::new(permit);
+    fn handle(&mut self, GetSettled { key, permit }: GetSettled, _: &mut Self::Context) -> Self::Result {
+        let (reader, seen) = QueuedReader::new(permit);
         let is_over = self.is_over();
-        match self.under_way.get_mut(&key) {
+        match self.in_flight.get_mut(&key) {
             _ if is_over => reader.answer(Err(StoreError::Unavailable)),
-            Some(way) => way.line.push_reader(way.last, reader),
+            Some(way) => way.queue.push_reader(way.last, reader),
             None => reader.answer(Ok(self.snapshot.get(key.as_str()).cloned())),
         }
         answered(seen)
@@ -640,15 +647,15 @@ impl Handler<Settled> for Store {
 }
 
 impl Handler<TakeTurn> for Store {
-    type Result = turns::Awaited;
+    type Result = write_turns::PendingTurn;
 
     fn handle(&mut self, take: TakeTurn, ctx: &mut Self::Context) -> Self::Result {
         let TakeTurn { key, turn, permit } = take;
-        let (waiting, basis) = turns::Waiting::new(permit);
+        let (waiting, basis) = write_turns::TurnWaiter::new(permit);
         let waits = match turn {
-            Turning::Always => true,
-            Turning::IfContended => self.under_way.contains_key(&key) || self.turns.is_taken(&key),
-            Turning::Never => false,
+            TurnMode::Always => true,
+            TurnMode::IfContended => self.in_flight.contains_key(&key) || self.turns.is_taken(&key),
+            TurnMode::Never => false,
         };
         if self.is_over() {
             waiting.answer(Err(StoreError::Unavailable));
@@ -683,7 +690,7 @@ impl Handler<OpenWatch> for Store {
     type Result = Result<Position, StoreError>;
 
     fn handle(&mut self, _: OpenWatch, _: &mut Self::Context) -> Self::Result {
-        let history = self.around.history;
+        let history = self.deps.history;
         Ok(Position { window: Arc::clone(&self.window), snapshot: self.snapshot.clone(), history })
     }
 }
@@ -693,7 +700,7 @@ impl Handler<Committed> for Store {
 
     fn handle(&mut self, event: Committed, _: &mut Self::Context) {
         match event.through {
-            Ok(revision) => self.reveal(revision),
+            Ok(revision) => self.publish(revision),
             Err(_) => self.give_up(),
         }
     }
@@ -703,28 +710,28 @@ impl Handler<Expire> for Store {
     type Result = usize;
 
     fn handle(&mut self, _: Expire, _: &mut Self::Context) -> Self::Result {
-        self.expire(self.around.clock.now())
+        self.expire(self.deps.clock.now())
     }
 }
 
-impl Handler<Rest> for Store {
-    type Result = MessageResult<Rest>;
+impl Handler<Retire> for Store {
+    type Result = MessageResult<Retire>;
 
-    fn handle(&mut self, _: Rest, ctx: &mut Self::Context) -> Self::Result {
-        let under_way = !self.pending.is_empty() || !self.under_way.is_empty() || !self.turns.is_empty();
+    fn handle(&mut self, _: Retire, ctx: &mut Self::Context) -> Self::Result {
+        let in_flight = !self.pending.is_empty() || !self.in_flight.is_empty() || !self.turns.is_empty();
         let extent = self.window.extent();
         MessageResult(if !self.snapshot.objects.is_empty() {
-            Rested::HasObjects
+            Retired::HasObjects
         } else if self.is_over()
-            || under_way
-            || (extent.events + extent.shelved) > self.around.trims.room() / 2
+            || in_flight
+            || (extent.events + extent.archived) > self.deps.trims.room() / 2
         {
-            Rested::Busy
+            Retired::Busy
         } else {
             let gone = self.window.forget_before(Timestamp(u64::MAX), usize::MAX);
             self.trim(&gone);
             ctx.stop();
-            Rested::Ended(State { snapshot: self.snapshot.clone(), window: Arc::clone(&self.window) })
+            Retired::Ended(State { snapshot: self.snapshot.clone(), window: Arc::clone(&self.window) })
         })
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The bytes that a window holds are bounded. Where there is a log to read them from again, events that no longer fit
 //! stay readable for the rest of the history: the window remembers that they were and what they superseded
-//! ([`Trace`]), and a reader that far back is sent to the [`Shelf`].
+//! ([`EventStub`]), and a reader that far back is sent to the [`ArchiveReader`].
 //!
 //! Invariant: revisions rise strictly; a reader whose cursor is at or after [`Window::floor`] misses nothing.
 
@@ -13,10 +13,10 @@ use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
 
-use crate::archive::Shelf;
+use crate::archive::ArchiveReader;
 use crate::checkpoints::Checkpoints;
 use crate::clock::Timestamp;
-use crate::limits::{FRAMES_KEPT, SET_BACK, SHELVED_EVENTS};
+use crate::limits::{ARCHIVED_EVENTS, FRAMES_KEPT, SET_BACK};
 use crate::lock::{Lock, SharedLock};
 use crate::object::{Object, Revision, Variant};
 
@@ -90,7 +90,7 @@ impl Event {
 
 /// What is left of an event in memory when only the log holds it, or when nobody does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trace {
+pub struct EventStub {
     /// The revision of the change.
     pub revision: Revision,
     /// When it was accepted.
@@ -101,9 +101,9 @@ pub struct Trace {
     pub removed: bool,
 }
 
-impl From<&Event> for Trace {
-    fn from(event: &Event) -> Trace {
-        Trace {
+impl From<&Event> for EventStub {
+    fn from(event: &Event) -> EventStub {
+        EventStub {
             revision: event.revision(),
             at: event.at,
             superseded: event.previous.as_ref().map(|previous| previous.revision),
@@ -116,8 +116,8 @@ impl From<&Event> for Trace {
 pub enum Read {
     /// The events after the cursor, in order; none when the reader has caught up.
     Events(Vec<Arc<Event>>),
-    /// The cursor lies before what memory holds: the events up to this revision are to be read from the shelf.
-    Shelved(Shelf, Revision),
+    /// The cursor lies before what memory holds: the events up to this revision are to be read from the archive.
+    Archived(ArchiveReader, Revision),
     /// The cursor lies before the history: the reader has missed events that nobody holds any more.
     Expired(Revision),
 }
@@ -130,7 +130,7 @@ pub struct Extent {
     /// What they weigh.
     pub bytes: usize,
     /// Events that only the log holds.
-    pub shelved: usize,
+    pub archived: usize,
     /// When the oldest event was accepted that can still be read.
     pub oldest: Option<Timestamp>,
 }
@@ -142,7 +142,7 @@ pub struct Window {
     latest: AtomicU64,
     max_bytes: usize,
     /// Where events are read from again that no longer fit; nowhere, if the log lives in memory too.
-    shelf: Option<Shelf>,
+    archive_reader: Option<ArchiveReader>,
     /// States at older revisions that lists in chunks go on from.
     checkpoints: Checkpoints,
 }
@@ -150,13 +150,13 @@ pub struct Window {
 struct Inner {
     events: VecDeque<Arc<Event>>,
     bytes: usize,
-    /// A cursor below this must be read from the shelf.
+    /// A cursor below this must be read from the archive.
     in_memory: Revision,
-    /// What is on the shelf: the events after `floor`, up to `in_memory`.
-    shelved: VecDeque<Trace>,
+    /// What is in the archive: the events after `floor`, up to `in_memory`.
+    archived: VecDeque<EventStub>,
     /// Revisions after `floor` at which nothing happened. A cursor before one has missed nothing, as long as the log shows it.
     /// Nothing is hidden by their records, which leave the log like those of removals: by themselves.
-    steps: VecDeque<Trace>,
+    steps: VecDeque<EventStub>,
     /// When the newest of all this was accepted.
     newest_at: Timestamp,
     /// Where the clock was set back: everything up to a revision is at least as old as the time beside it. Both rise. Without
@@ -175,7 +175,7 @@ impl Window {
             events: VecDeque::new(),
             bytes: 0,
             in_memory: head,
-            shelved: VecDeque::new(),
+            archived: VecDeque::new(),
             steps: VecDeque::new(),
             newest_at: Timestamp(0),
             set_back: VecDeque::new(),
@@ -186,14 +186,14 @@ impl Window {
             inner: SharedLock::new(inner),
             latest: AtomicU64::new(head.0),
             max_bytes,
-            shelf: None,
+            archive_reader: None,
             checkpoints: Checkpoints::default(),
         }
     }
 
     /// The same window with a log from which events can be read that no longer fit.
-    pub fn with_shelf(mut self, shelf: Option<Shelf>) -> Window {
-        self.shelf = shelf;
+    pub fn with_archive(mut self, archive_reader: Option<ArchiveReader>) -> Window {
+        self.archive_reader = archive_reader;
         self
     }
 
@@ -213,8 +213,8 @@ impl Window {
     }
 
     /// Adds the newest event. Only the store of the type calls this. Events that no longer fit leave memory; those that
-    /// the shelf cannot keep either are returned, because their records are now superseded for good.
-    pub fn append(&self, event: Arc<Event>) -> Vec<Trace> {
+    /// the archive cannot keep either are returned, because their records are now superseded for good.
+    pub fn append(&self, event: Arc<Event>) -> Vec<EventStub> {
         let mut inner = self.write();
         debug_assert!(inner.events.back().is_none_or(|last| last.revision() < event.revision()));
         inner.note_time(event.at);
@@ -224,14 +224,14 @@ impl Window {
         self.latest.store(inner.head.0, Ordering::Release);
         let mut gone = Vec::new();
         while inner.bytes > self.max_bytes && inner.events.len() > 1 {
-            match (inner.pop(), &self.shelf) {
-                (Some(trace), Some(_)) => inner.shelved.push_back(trace),
-                (Some(trace), None) => gone.push(inner.forget(trace)),
+            match (inner.pop(), &self.archive_reader) {
+                (Some(stub), Some(_)) => inner.archived.push_back(stub),
+                (Some(stub), None) => gone.push(inner.forget(stub)),
                 (None, _) => break,
             }
         }
-        while inner.shelved.len() > SHELVED_EVENTS {
-            let oldest = inner.shelved.pop_front().map(|trace| inner.forget(trace));
+        while inner.archived.len() > ARCHIVED_EVENTS {
+            let oldest = inner.archived.pop_front().map(|stub| inner.forget(stub));
             gone.extend(oldest);
         }
         self.checkpoints.forget_before(inner.in_memory, inner.floor);
@@ -242,24 +242,24 @@ impl Window {
     pub fn step(&self, to: Revision, at: Timestamp) {
         let mut inner = self.write();
         inner.note_time(at);
-        inner.steps.push_back(Trace { revision: to, at, superseded: None, removed: true });
+        inner.steps.push_back(EventStub { revision: to, at, superseded: None, removed: true });
         inner.head = inner.head.max(to);
         self.latest.store(inner.head.0, Ordering::Release);
     }
 
     /// Lets go of at most `most` events from before `horizon` and returns what is left of them.
-    pub fn forget_before(&self, horizon: Timestamp, most: usize) -> Vec<Trace> {
+    pub fn forget_before(&self, horizon: Timestamp, most: usize) -> Vec<EventStub> {
         let mut inner = self.write();
         let mut gone = Vec::new();
         while gone.len() < most {
-            let trace = match (inner.shelved.front(), inner.events.front()) {
+            let stub = match (inner.archived.front(), inner.events.front()) {
                 (Some(oldest), _) if inner.is_before(horizon, oldest.revision, oldest.at) => {
-                    inner.shelved.pop_front()
+                    inner.archived.pop_front()
                 }
                 (None, Some(oldest)) if inner.is_before(horizon, oldest.revision(), oldest.at) => inner.pop(),
                 _ => break,
             };
-            gone.extend(trace.map(|trace| inner.forget(trace)));
+            gone.extend(stub.map(|stub| inner.forget(stub)));
         }
         while let Some(step) = inner.step_before(horizon) {
             gone.push(inner.forget(step));
@@ -267,13 +267,13 @@ impl Window {
         }
         let floor = inner.floor;
         inner.set_back.retain(|(revision, _)| *revision > floor);
-        if inner.events.is_empty() && inner.shelved.is_empty() {
+        if inner.events.is_empty() && inner.archived.is_empty() {
             // The room of what was there once goes with it.
-            (inner.events, inner.shelved) = (VecDeque::new(), VecDeque::new());
+            (inner.events, inner.archived) = (VecDeque::new(), VecDeque::new());
         }
-        if inner.shelved.is_empty() && !gone.is_empty() {
+        if inner.archived.is_empty() && !gone.is_empty() {
             // Nobody is sent there any more for what it read last.
-            self.shelf.iter().for_each(Shelf::forget);
+            self.archive_reader.iter().for_each(ArchiveReader::forget);
         }
         self.checkpoints.forget_before(inner.in_memory, inner.floor);
         gone
@@ -286,8 +286,8 @@ impl Window {
             return Read::Expired(inner.floor);
         }
         if cursor < inner.in_memory {
-            return match &self.shelf {
-                Some(shelf) => Read::Shelved(shelf.clone(), inner.in_memory),
+            return match &self.archive_reader {
+                Some(archive_reader) => Read::Archived(archive_reader.clone(), inner.in_memory),
                 None => Read::Expired(inner.in_memory),
             };
         }
@@ -308,12 +308,12 @@ impl Window {
     /// How much it holds.
     pub fn extent(&self) -> Extent {
         let inner = self.read_lock();
-        let shelved = inner.shelved.front().map(|trace| trace.at);
+        let archived = inner.archived.front().map(|stub| stub.at);
         Extent {
             events: inner.events.len(),
             bytes: inner.bytes,
-            shelved: inner.shelved.len(),
-            oldest: shelved.or_else(|| inner.events.front().map(|event| event.at)),
+            archived: inner.archived.len(),
+            oldest: archived.or_else(|| inner.events.front().map(|event| event.at)),
         }
     }
 
@@ -339,11 +339,11 @@ impl Window {
 
 impl Inner {
     /// Takes the oldest event out of memory.
-    fn pop(&mut self) -> Option<Trace> {
+    fn pop(&mut self) -> Option<EventStub> {
         let oldest = self.events.pop_front()?;
         self.bytes = self.bytes.saturating_sub(oldest.weight());
         self.in_memory = oldest.revision();
-        Some(Trace::from(&*oldest))
+        Some(EventStub::from(&*oldest))
     }
 
     /// The next event was accepted at this time.
@@ -364,10 +364,10 @@ impl Inner {
     }
 
     /// Takes out the oldest step, if it is from before `horizon` and so is all that happened before it.
-    fn step_before(&mut self, horizon: Timestamp) -> Option<Trace> {
-        let (shelved, in_memory) = (self.shelved.front(), self.events.front());
-        let oldest = shelved.map(|trace| trace.revision).or_else(|| in_memory.map(|event| event.revision()));
-        let goes = |step: &Trace| {
+    fn step_before(&mut self, horizon: Timestamp) -> Option<EventStub> {
+        let (archived, in_memory) = (self.archived.front(), self.events.front());
+        let oldest = archived.map(|stub| stub.revision).or_else(|| in_memory.map(|event| event.revision()));
+        let goes = |step: &EventStub| {
             self.is_before(horizon, step.revision, step.at)
                 && oldest.is_none_or(|oldest| step.revision < oldest)
         };
@@ -375,9 +375,9 @@ impl Inner {
     }
 
     /// Nobody can read this event any more.
-    fn forget(&mut self, trace: Trace) -> Trace {
-        self.floor = self.floor.max(trace.revision);
-        trace
+    fn forget(&mut self, stub: EventStub) -> EventStub {
+        self.floor = self.floor.max(stub.revision);
+        stub
     }
 }
 
@@ -411,7 +411,7 @@ mod tests {
         match read {
             Read::Events(events) => events.iter().map(|event| event.revision().0).collect(),
             Read::Expired(floor) => panic!("expired at {floor}"),
-            Read::Shelved(_, through) => panic!("shelved up to {through}"),
+            Read::Archived(_, through) => panic!("shelved up to {through}"),
         }
     }
 
@@ -434,7 +434,7 @@ mod tests {
             window.append(event(revision));
         }
         let gone = window.forget_before(Timestamp(0).plus(Duration::from_secs(4)), 10);
-        assert_eq!(gone.iter().map(|trace| trace.revision.0).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(gone.iter().map(|stub| stub.revision.0).collect::<Vec<_>>(), [2, 3]);
         assert!(matches!(window.read(Revision(2), 9), Read::Expired(Revision(3))));
         assert_eq!(revisions(window.read(Revision(3), 9)), [4, 5, 6]);
     }
@@ -448,7 +448,7 @@ mod tests {
         window.step(Revision(7), Timestamp(7_000_000));
         let gone = |second: u64| {
             let gone = window.forget_before(Timestamp(second * 1_000_000), 10);
-            gone.iter().map(|trace| trace.revision.0).collect::<Vec<_>>()
+            gone.iter().map(|stub| stub.revision.0).collect::<Vec<_>>()
         };
         assert_eq!(gone(3), [2]);
         assert_eq!(gone(5), [0; 0], "they are no older than what came next");
@@ -472,19 +472,19 @@ mod tests {
                 Err(ArchiveError::Gone)
             }
         }
-        let shelf = Shelf::new(Arc::new(Nothing), TypeName::new("pods"));
-        let window = Window::new(Revision(1), 320).with_shelf(Some(shelf));
+        let archive_reader = ArchiveReader::new(Arc::new(Nothing), TypeName::new("pods"));
+        let window = Window::new(Revision(1), 320).with_archive(Some(archive_reader));
         for revision in 2..=5 {
             assert!(window.append(event(revision)).is_empty(), "the log has it");
         }
         assert_eq!(revisions(window.read(Revision(4), 9)), [5]);
-        assert!(matches!(window.read(Revision(1), 9), Read::Shelved(_, Revision(4))));
-        assert_eq!((window.floor(), window.extent().shelved), (Revision(1), 3));
+        assert!(matches!(window.read(Revision(1), 9), Read::Archived(_, Revision(4))));
+        assert_eq!((window.floor(), window.extent().archived), (Revision(1), 3));
         let second = |second| Timestamp(0).plus(Duration::from_secs(second));
         let gone = window.forget_before(second(4), 10);
-        assert_eq!(gone.iter().map(|trace| trace.revision.0).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(gone.iter().map(|stub| stub.revision.0).collect::<Vec<_>>(), [2, 3]);
         assert!(matches!(window.read(Revision(2), 9), Read::Expired(Revision(3))));
-        assert!(matches!(window.read(Revision(3), 9), Read::Shelved(..)));
+        assert!(matches!(window.read(Revision(3), 9), Read::Archived(..)));
         assert_eq!(window.forget_before(second(9), 10).len(), 2);
         assert_eq!((window.floor(), window.extent()), (Revision(5), Extent::default()));
     }

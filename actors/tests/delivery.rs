@@ -11,20 +11,20 @@ use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use actix::Addr;
 use bytes::Bytes;
 use futures::StreamExt;
-use pilothouse_actors::archive::{Archive, ArchiveError, Shelf, Span};
-use pilothouse_actors::bell::Bells;
+use pilothouse_actors::archive::{Archive, ArchiveError, ArchiveReader, Span};
 use pilothouse_actors::broadcaster::{Broadcaster, CloseAll};
 use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::feed::Feed;
 use pilothouse_actors::filter::{FieldRule, Filter, LabelRule};
 use pilothouse_actors::lock::Lock;
+use pilothouse_actors::notifier::ChangeNotifiers;
 use pilothouse_actors::object::{Draft, Key, Object, Pairs, Revision, TypeName, Variant};
-use pilothouse_actors::past::{NoState, state_at};
-use pilothouse_actors::session::{Frames, LiveSessions, Session, Watch};
+use pilothouse_actors::point_in_time::{PointInTimeError, state_at};
+use pilothouse_actors::session::{EventEncoder, LiveSessions, Session, Watch};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
-use pilothouse_actors::telling::Told;
+use pilothouse_actors::watch_event::WatchEventType;
 use pilothouse_actors::window::{Change, Event, Read, Window};
 use proptest::prelude::*;
 
@@ -33,14 +33,14 @@ const EXPIRED: &str = "expired";
 /// One line per event. Every third revision is large, so that a few of them fill the queue of a session.
 struct Lines;
 
-impl Frames for Lines {
+impl EventEncoder for Lines {
     fn variant(&self) -> Variant {
         Variant(0)
     }
 
-    fn frame(&self, told: Told, object: &Object) -> Bytes {
+    fn frame(&self, event_type: WatchEventType, object: &Object) -> Bytes {
         let padding = if object.revision.0.is_multiple_of(3) { 60 << 10 } else { 0 };
-        Bytes::from(format!("{}{:padding$}\n", line(told, object), ""))
+        Bytes::from(format!("{}{:padding$}\n", line(event_type, object), ""))
     }
 
     fn bookmark(&self, at: Revision, _: bool) -> Bytes {
@@ -56,9 +56,9 @@ impl Frames for Lines {
     }
 }
 
-fn line(told: Told, object: &Object) -> String {
+fn line(event_type: WatchEventType, object: &Object) -> String {
     let node = object.fields.get("node").unwrap_or_default();
-    format!("{told:?} {}@{} on {node}.", object.key.as_str(), object.revision)
+    format!("{event_type:?} {}@{} on {node}.", object.key.as_str(), object.revision)
 }
 
 /// What an object looks like at one moment.
@@ -171,7 +171,7 @@ impl Client {
 
 /// One type, its objects, and the clients that watch it.
 struct World {
-    bells: Bells,
+    notifiers: ChangeNotifiers,
     broadcaster: Addr<Broadcaster>,
     type_name: TypeName,
     window: Arc<Window>,
@@ -184,11 +184,11 @@ struct World {
 
 impl World {
     fn new(window_bytes: usize) -> World {
-        let bells = Bells::default();
+        let notifiers = ChangeNotifiers::default();
         let objects = vec![None; KEYS.len()];
         World {
-            broadcaster: Broadcaster::begin(&bells, &Fatal::new()),
-            bells,
+            broadcaster: Broadcaster::begin(&notifiers, &Fatal::new()),
+            notifiers,
             type_name: TypeName::new("pods"),
             window: Arc::new(Window::new(Revision(1), window_bytes)),
             past: vec![(Revision(1), objects.clone())],
@@ -213,13 +213,13 @@ impl World {
             };
             Arc::new(Object::new(draft, revision))
         });
-        let (change, told) = match (&previous, &object) {
+        let (change, event_type) = match (&previous, &object) {
             (None, None) => return,
             (None, Some(object)) => (Change::Created, Arc::clone(object)),
             (Some(_), Some(object)) => (Change::Replaced, Arc::clone(object)),
             (Some(previous), None) => (Change::Removed, Arc::new(previous.at(revision))),
         };
-        let event = Arc::new(Event::new(change, told, previous.clone(), Timestamp(revision.0)));
+        let event = Arc::new(Event::new(change, event_type, previous.clone(), Timestamp(revision.0)));
         self.objects[at] = object.clone();
         self.past.push((revision, self.objects.clone()));
         for client in &mut self.clients {
@@ -238,14 +238,14 @@ impl World {
     }
 
     /// Begins a watch at an earlier state, with the objects of that state as initial ones.
-    fn open_as(&mut self, filter: Filter, ago: usize, frames: Rc<dyn Frames>) {
+    fn open_as(&mut self, filter: Filter, ago: usize, encoder: Rc<dyn EventEncoder>) {
         let at = self.past.len().saturating_sub(1 + ago);
         let (cursor, objects) = self.past[at].clone();
         let initial: Vec<Arc<Object>> = objects.into_iter().flatten().collect();
         let mut lines: Vec<String> = initial
             .iter()
             .filter(|object| filter.matches(object))
-            .map(|object| line(Told::Added, object))
+            .map(|object| line(WatchEventType::Added, object))
             .collect();
         for (state, next) in self.past[at..].iter().zip(&self.past[at + 1..]) {
             for (was, is) in state.1.iter().zip(&next.1) {
@@ -262,7 +262,7 @@ impl World {
             initial: Box::new(initial.into_iter()),
             cursor,
             filter: filter.clone(),
-            frames,
+            encoder,
             broadcaster: self.broadcaster.clone(),
             deadline: None,
             bookmarks: false,
@@ -281,7 +281,7 @@ impl World {
             let clients = self.clients.len().max(1);
             match step {
                 Step::Write(at, look) => self.write(at, look),
-                Step::Ring => self.bells.ring(&self.type_name),
+                Step::Ring => self.notifiers.notify(&self.type_name),
                 Step::Settle => settle().await,
                 Step::Open(filter, ago) => self.open(filter, ago),
                 Step::Take(client, chunks) => {
@@ -296,7 +296,7 @@ impl World {
                 }
             }
         }
-        self.bells.ring(&self.type_name);
+        self.notifiers.notify(&self.type_name);
         settle().await;
     }
 
@@ -334,14 +334,14 @@ fn expected(
     let was = was.filter(|object| filter.matches(object));
     let is = is.filter(|object| filter.matches(object));
     match (was, is) {
-        (None, Some(object)) => Some(line(Told::Added, object)),
-        (Some(_), Some(object)) => Some(line(Told::Modified, object)),
-        (Some(object), None) => Some(line(Told::Deleted, &object.at(revision))),
+        (None, Some(object)) => Some(line(WatchEventType::Added, object)),
+        (Some(_), Some(object)) => Some(line(WatchEventType::Modified, object)),
+        (Some(object), None) => Some(line(WatchEventType::Deleted, &object.at(revision))),
         (None, None) => None,
     }
 }
 
-/// Enough turns for every actor here to finish what it can do: a change takes three (bell, broadcaster, session), and
+/// Enough turns for every actor here to finish what it can do: a change takes three (notifier, broadcaster, session), and
 /// the longest backlog of a test fits into a single turn of a session.
 async fn settle() {
     for _ in 0..32 {
@@ -436,13 +436,13 @@ fn a_body_dropped_before_its_session_began_leaves_nothing() {
 /// A way of writing that has a bug.
 struct Broken;
 
-impl Frames for Broken {
+impl EventEncoder for Broken {
     fn variant(&self) -> Variant {
         Variant(9)
     }
 
     #[expect(clippy::panic, reason = "the bug that the test is about")]
-    fn frame(&self, _: Told, object: &Object) -> Bytes {
+    fn frame(&self, _: WatchEventType, object: &Object) -> Bytes {
         panic!("cannot write {object:?}")
     }
 
@@ -467,7 +467,7 @@ fn a_session_that_panics_ends_its_own_watch_and_no_other() {
         world.open(Filter::everything(), 0);
         settle().await;
         world.write(0, Some(Look { app: "web", node: "1" }));
-        world.bells.ring(&world.type_name);
+        world.notifiers.notify(&world.type_name);
         world.drain(|_| true).await;
         assert!(world.clients[0].ended && world.clients[0].heard.is_empty());
         assert_eq!(world.clients[1].lines(), world.clients[1].expected);
@@ -484,12 +484,12 @@ fn a_quiet_watch_survives_a_busy_type_whose_window_is_small() {
         let look = || Some(Look { app: "web", node: "1" });
         for _ in 0..500 {
             world.write(3, look());
-            world.bells.ring(&world.type_name);
+            world.notifiers.notify(&world.type_name);
             settle().await;
         }
         assert!(world.window.floor() > Revision(400));
         world.write(0, look());
-        world.bells.ring(&world.type_name);
+        world.notifiers.notify(&world.type_name);
         world.drain(|_| true).await;
         assert_eq!(world.clients[0].lines(), ["Added x/a@502 on 1."]);
     });
@@ -519,8 +519,9 @@ fn a_watch_that_is_far_behind_reads_the_log_and_goes_on_in_memory() {
     in_system(async {
         let kept = Arc::new(Kept::default());
         let mut world = World::new(2_000);
-        let shelf = Shelf::new(Arc::clone(&kept) as Arc<dyn Archive>, world.type_name.clone());
-        world.window = Arc::new(Window::new(Revision(1), 2_000).with_shelf(Some(shelf)));
+        let archive_reader =
+            ArchiveReader::new(Arc::clone(&kept) as Arc<dyn Archive>, world.type_name.clone());
+        world.window = Arc::new(Window::new(Revision(1), 2_000).with_archive(Some(archive_reader)));
         for turn in 0..60 {
             world.write(turn % KEYS.len(), (turn % 7 != 0).then_some(Look { app: "web", node: "1" }));
             if let Read::Events(events) = world.window.read(Revision(world.window.head().0 - 1), 1) {
@@ -530,13 +531,16 @@ fn a_watch_that_is_far_behind_reads_the_log_and_goes_on_in_memory() {
             }
         }
         assert_eq!(world.window.floor(), Revision(1));
-        assert!(world.window.extent().shelved > 30);
+        assert!(world.window.extent().archived > 30);
         let present = world.objects.iter().flatten().map(|object| (object.key.clone(), Arc::clone(object)));
         let snapshot = Snapshot { revision: world.window.head(), objects: present.collect() };
         let position =
             Position { window: Arc::clone(&world.window), snapshot, history: std::time::Duration::MAX };
         // What is read from the log to show an old state is asked for first, by its bytes.
-        assert_eq!(state_at(&position, Revision(4), |_| false).await.unwrap_err(), NoState::TooLarge);
+        assert_eq!(
+            state_at(&position, Revision(4), |_| false).await.unwrap_err(),
+            PointInTimeError::TooLarge
+        );
         let mut bytes = 0;
         let counted = |more| {
             bytes += more;
@@ -558,7 +562,7 @@ fn a_watch_that_is_far_behind_reads_the_log_and_goes_on_in_memory() {
         assert_eq!(client.lines(), client.expected);
         // And what comes now is told as ever.
         world.write(0, Some(Look { app: "db", node: "2" }));
-        world.bells.ring(&world.type_name);
+        world.notifiers.notify(&world.type_name);
         assert!(feed.next().await.is_some());
         assert_eq!(world.live.stalled(), 0);
     });
@@ -592,7 +596,7 @@ fn a_deadline_ends_the_watch() {
             initial: Box::new(std::iter::empty()),
             cursor: Revision(1),
             filter: Filter::everything(),
-            frames: Rc::new(Lines),
+            encoder: Rc::new(Lines),
             broadcaster: world.broadcaster.clone(),
             deadline: Some(std::time::Duration::from_millis(1)),
             bookmarks: true,

@@ -11,7 +11,6 @@ use std::time::Duration;
 use actix::{Addr, Handler, Message};
 use common::*;
 use futures::future::join_all;
-use pilothouse_actors::bell::Bells;
 use pilothouse_actors::broadcaster::Broadcaster;
 use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::committer::{Check, Flush, Tidy};
@@ -26,12 +25,13 @@ use pilothouse_actors::limits::{
     BATCH_WRITES, COMMITTER_WRITES, RECORD_BYTES, TRIM_PER_BATCH, TURNS_WAITING_PER_KEY,
     WRITES_WAITING_PER_KEY,
 };
+use pilothouse_actors::notifier::ChangeNotifiers;
 use pilothouse_actors::object::{Key, Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::recover::recover;
-use pilothouse_actors::store::{Create, Expire, Get, Replace, Settled, Store};
-use pilothouse_actors::turns::{TakeTurn, Turning};
+use pilothouse_actors::store::{Create, Expire, Get, GetSettled, Replace, Store};
 use pilothouse_actors::window::Read;
+use pilothouse_actors::write_turns::{TakeTurn, TurnMode};
 use tokio::sync::Semaphore;
 
 fn faulty(log: &Memory) -> (Stores, Faults) {
@@ -41,7 +41,7 @@ fn faulty(log: &Memory) -> (Stores, Faults) {
 
 /// Lets other tasks run until the stores hold this many writes.
 async fn held(stores: &Stores, writes: usize) {
-    while stores.gauge.writes() != writes {
+    while stores.write_limiter.writes() != writes {
         actix_rt::task::yield_now().await;
     }
 }
@@ -135,8 +135,8 @@ impl Handler<Crash> for Broadcaster {
 
 #[actix_rt::test]
 async fn a_broadcaster_that_panics_ends_the_server() {
-    let (bells, fatal) = (Bells::default(), Fatal::new());
-    let broadcaster = Broadcaster::begin(&bells, &fatal);
+    let (notifiers, fatal) = (ChangeNotifiers::default(), Fatal::new());
+    let broadcaster = Broadcaster::begin(&notifiers, &fatal);
     assert!(broadcaster.send(Crash).await.is_err());
     assert_eq!(fatal.wait().await, "a broadcaster panicked");
 }
@@ -229,7 +229,7 @@ async fn writers_of_one_key_take_turns() {
 async fn whoever_must_know_what_becomes_of_a_key_is_never_sent_away() {
     let (stores, faults) = faulty(&Memory::new());
     let pods = find(&stores, "pods").await;
-    let settled = |key| pods.send(Settled { key: Key::cluster(key), permit: Permit::none() });
+    let settled = |key| pods.send(GetSettled { key: Key::cluster(key), permit: Permit::none() });
     assert!(settled("hot").await.unwrap().unwrap().is_none());
     let first = create(&pods, "hot", "0").await.unwrap().revision;
     faults.hold();
@@ -240,7 +240,7 @@ async fn whoever_must_know_what_becomes_of_a_key_is_never_sent_away() {
         // No write of the key may wait any more, and no write at all is taken in.
         let late = replace(&pods, "hot", "", first).await;
         assert!(matches!(late, Err(StoreError::Busy)));
-        let places: Vec<_> = std::iter::from_fn(|| stores.gauge.take(0)).collect();
+        let places: Vec<_> = std::iter::from_fn(|| stores.write_limiter.take(0)).collect();
         assert!(settled("cold").await.unwrap().unwrap().is_none(), "nothing of it is under way");
         let seen = settled("hot");
         faults.release();
@@ -460,7 +460,7 @@ async fn turns_at_one_object_come_in_order_and_end_by_themselves() {
     let stores = run(Box::new(Memory::new()), &quiet());
     let pods = find(&stores, "pods").await;
     let ask =
-        |key| pods.send(TakeTurn { key: Key::cluster(key), turn: Turning::Always, permit: Permit::none() });
+        |key| pods.send(TakeTurn { key: Key::cluster(key), turn: TurnMode::Always, permit: Permit::none() });
     let first = ask("a").await.unwrap().unwrap();
     let elsewhere = ask("b").await.unwrap().unwrap();
     let (mut second, gone, mut third) = (Box::pin(ask("a")), ask("a"), Box::pin(ask("a")));
@@ -489,7 +489,7 @@ async fn whoever_gives_up_waiting_for_a_turn_leaves_its_place_to_others() {
     let stores = run(Box::new(Memory::new()), &quiet());
     let pods = find(&stores, "pods").await;
     let places = Arc::new(Semaphore::new(TURNS_WAITING_PER_KEY));
-    let ask = |permit| pods.send(TakeTurn { key: Key::cluster("a"), turn: Turning::Always, permit });
+    let ask = |permit| pods.send(TakeTurn { key: Key::cluster("a"), turn: TurnMode::Always, permit });
     let holder = ask(Permit::none()).await.unwrap().unwrap();
     let mut waiting = Vec::new();
     for _ in 0..TURNS_WAITING_PER_KEY {
@@ -520,14 +520,14 @@ async fn changes_in_turn_build_on_each_other_and_become_durable_together() {
     let pods = find(&stores, "pods").await;
     let first = create(&pods, "hot", "0").await.unwrap().revision;
     let take = |turn| pods.send(TakeTurn { key: Key::cluster("hot"), turn, permit: Permit::none() });
-    let basis = take(Turning::IfContended).await.unwrap().unwrap();
+    let basis = take(TurnMode::IfContended).await.unwrap().unwrap();
     assert!(basis.turn.is_none() && basis.is_durable, "nobody else writes it");
     let before = faults.commits().len();
     faults.hold();
     let mut answers = Vec::new();
     for number in 0..CHANGES {
         let basis =
-            take(if number > 0 { Turning::IfContended } else { Turning::Always }).await.unwrap().unwrap();
+            take(if number > 0 { TurnMode::IfContended } else { TurnMode::Always }).await.unwrap().unwrap();
         let found = basis.object.unwrap();
         assert_eq!((found.revision, basis.is_durable), (Revision(first.0 + number), number == 0));
         let change = Replace {
@@ -540,7 +540,7 @@ async fn changes_in_turn_build_on_each_other_and_become_durable_together() {
         // The message is on its way before the next asks.
         assert!(futures::poll!(answers.last_mut().unwrap()).is_pending());
     }
-    let newest = take(Turning::Never).await.unwrap().unwrap();
+    let newest = take(TurnMode::Never).await.unwrap().unwrap();
     assert_eq!((newest.object.unwrap().revision.0, newest.is_durable), (first.0 + CHANGES, false));
     let get = || pods.send(Get { key: Key::cluster("hot"), permit: Permit::none() });
     assert_eq!(get().await.unwrap().unwrap().revision, first, "nobody sees what is not durable");
@@ -554,7 +554,7 @@ async fn changes_in_turn_build_on_each_other_and_become_durable_together() {
     let commits = faults.commits();
     assert!(commits.len() - before <= 2, "{commits:?}");
     assert_eq!(get().await.unwrap().unwrap().revision.0, first.0 + CHANGES);
-    assert!(take(Turning::IfContended).await.unwrap().unwrap().turn.is_none(), "all is quiet again");
+    assert!(take(TurnMode::IfContended).await.unwrap().unwrap().turn.is_none(), "all is quiet again");
 
     let again = run(Box::new(log), &quiet());
     let pods = find(&again, "pods").await;
@@ -575,7 +575,7 @@ async fn whoever_comes_after_a_write_that_waits_sees_what_becomes_of_it() {
     assert!(futures::poll!(&mut made).is_pending());
     let mut removed = Box::pin(remove(&pods, "hot", first.next()));
     assert!(futures::poll!(&mut removed).is_pending());
-    let mut seen = Box::pin(pods.send(Settled { key: Key::cluster("hot"), permit: Permit::none() }));
+    let mut seen = Box::pin(pods.send(GetSettled { key: Key::cluster("hot"), permit: Permit::none() }));
     assert!(futures::poll!(&mut seen).is_pending());
     let (changed, made, removed, seen, ()) =
         futures::join!(changed, made, removed, seen, async { faults.release() });

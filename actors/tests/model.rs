@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use actix::{Actor, Context, Handler};
 use common::*;
-use pilothouse_actors::bell::{Bell, Published};
 use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::committer::{Check, Tidy};
 use pilothouse_actors::directory::{Options, Stop, Stores, Types};
@@ -20,10 +19,11 @@ use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::limits::WINDOW_BYTES;
+use pilothouse_actors::notifier::{ChangeNotifier, Published};
 use pilothouse_actors::object::{Key, Revision, TypeName};
-use pilothouse_actors::past::{NoState, state_at};
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::store::{self, Answer, Expire, Get, Position};
+use pilothouse_actors::point_in_time::{PointInTimeError, state_at};
+use pilothouse_actors::store::{self, Expire, Get, ObjectResult, Position};
 use pilothouse_actors::window::Change;
 use proptest::prelude::*;
 
@@ -184,7 +184,7 @@ impl World {
                 let name = TYPES[at];
                 let model = self.model.entry(name).or_default();
                 let above = Revision(model.counter());
-                let step = store::Step { above, permit: Permit::none() };
+                let step = store::AdvanceRevision { above, permit: Permit::none() };
                 find(&self.stores, name).await.send(step).await.unwrap().unwrap();
                 if model.last_at.is_none_or(|last| last < now.minus(HISTORY)) {
                     let revision = model.advance(now);
@@ -285,14 +285,20 @@ async fn compare_past(model: &TypeModel, position: &Position) {
         };
         revision = event.revision - 1;
     }
-    assert_eq!(state_at(position, Revision(model.counter() + 1), |_| true).await.unwrap_err(), NoState::Gone);
+    assert_eq!(
+        state_at(position, Revision(model.counter() + 1), |_| true).await.unwrap_err(),
+        PointInTimeError::Gone
+    );
     if let Some(floor) = model.floor {
-        assert_eq!(state_at(position, Revision(floor - 1), |_| true).await.unwrap_err(), NoState::Gone);
+        assert_eq!(
+            state_at(position, Revision(floor - 1), |_| true).await.unwrap_err(),
+            PointInTimeError::Gone
+        );
     }
 }
 
 /// Whether the model lets a Replace or Remove happen; if not, the answer must say why.
-fn may(model: &TypeModel, key: &str, expected: Revision, answer: &Answer) -> bool {
+fn may(model: &TypeModel, key: &str, expected: Revision, answer: &ObjectResult) -> bool {
     match model.live.get(key) {
         None => assert!(matches!(answer, Err(StoreError::NotFound)), "{answer:?}"),
         Some((revision, _)) if Revision(*revision) != expected => match answer {
@@ -304,7 +310,7 @@ fn may(model: &TypeModel, key: &str, expected: Revision, answer: &Answer) -> boo
     false
 }
 
-fn written(answer: Answer, revision: u64, body: &str) {
+fn written(answer: ObjectResult, revision: u64, body: &str) {
     let object = answer.unwrap();
     assert_eq!((object.revision.0, text_of(&object)), (revision, text(body, revision)));
     assert_eq!(object.labels.get("body"), Some(body));
@@ -386,15 +392,15 @@ impl Handler<Published> for Listener {
 #[actix_rt::test]
 async fn an_answered_write_is_readable_and_announced() {
     let stores = run(Box::new(Memory::new()), &quiet());
-    let bell = stores.bells.add(Bell::new(Listener.start().recipient()));
+    let notifier = stores.notifiers.add(ChangeNotifier::new(Listener.start().recipient()));
     let pods = find(&stores, "pods").await;
     let before = position(&pods).await;
     let made = create(&pods, "a", "1").await.unwrap();
     // The window is shared: whoever watches needs no further message to read what was answered.
     assert_eq!(events(&before).await.last().unwrap().revision(), made.revision);
-    assert_eq!(bell.drain(), [TypeName::new("pods")]);
+    assert_eq!(notifier.drain(), [TypeName::new("pods")]);
     assert!(before.snapshot.is_empty());
     assert_eq!(position(&pods).await.snapshot.revision, made.revision);
     assert!(create(&pods, "a", "2").await.is_err());
-    assert!(bell.drain().is_empty(), "a refused write is no news");
+    assert!(notifier.drain().is_empty(), "a refused write is no news");
 }

@@ -1,11 +1,11 @@
 //! Parses FlowSchemas and PriorityLevelConfigurations: which requests a FlowSchema matches, its flow distinguisher, and the
-//! limits of a priority level. `crate::flows` classifies requests with them.
+//! limits of a priority level. `crate::flowcontrol` classifies requests with them.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pilothouse_actors::fair::queues::Shape;
-use pilothouse_actors::fair::shares::Share;
+use pilothouse_actors::fair_queuing::queues::LevelKind;
+use pilothouse_actors::fair_queuing::shares::Share;
 use pilothouse_actors::identity::Identity;
 
 use super::bootstrap::flow_control::{self, EXEMPT};
@@ -63,7 +63,7 @@ pub struct PriorityLevel {
     /// Its concurrency limits.
     pub share: Share,
     /// Its queues, or that it rejects (limitResponse).
-    pub shape: Shape,
+    pub shape: LevelKind,
 }
 
 /// A PolicyRulesWithSubjects.
@@ -279,9 +279,9 @@ impl PriorityLevel {
         };
         let queuing = numbers.at(&["limitResponse", "queuing"]);
         let shape = match queuing {
-            _ if is_exempt => Shape::Exempt,
-            None => Shape::Reject,
-            Some(queuing) => Shape::Queue {
+            _ if is_exempt => LevelKind::Exempt,
+            None => LevelKind::Reject,
+            Some(queuing) => LevelKind::Queue {
                 queues: number(queuing, "queues")?,
                 hand: number(queuing, "handSize")? as usize,
                 length: number(queuing, "queueLengthLimit")? as usize,
@@ -308,11 +308,11 @@ mod tests {
             flow_control::levels().iter().map(|wanted| PriorityLevel::read(&wanted.object)).collect();
         assert!(levels.len() == 8 && levels.iter().all(Option::is_some));
         let workload = levels[7].as_ref().unwrap();
-        assert_eq!(workload.shape, Shape::Queue { queues: 128, hand: 6, length: 50 });
+        assert_eq!(workload.shape, LevelKind::Queue { queues: 128, hand: 6, length: 50 });
         assert_eq!(workload.share, Share { is_exempt: false, shares: 100, lendable: 90, borrowing: None });
-        assert_eq!(PriorityLevel::mandatory(EXEMPT).unwrap().shape, Shape::Exempt);
+        assert_eq!(PriorityLevel::mandatory(EXEMPT).unwrap().shape, LevelKind::Exempt);
         let rest = PriorityLevel::mandatory("catch-all").unwrap();
-        assert_eq!((rest.shape, rest.share.shares), (Shape::Reject, 5));
+        assert_eq!((rest.shape, rest.share.shares), (LevelKind::Reject, 5));
         assert_eq!(
             (FlowSchema::mandatory(EXEMPT).precedence, FlowSchema::mandatory("catch-all").distinguisher),
             (1, FlowDistinguisher::User)

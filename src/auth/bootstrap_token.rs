@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use openssl::memcmp;
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authenticator::{Verdict, Verifier};
+use pilothouse_actors::authenticator::{Verification, Verifier};
 use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::object::Key;
@@ -31,9 +31,9 @@ impl BootstrapTokens {
 }
 
 impl Verifier for BootstrapTokens {
-    fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
+    fn verify(&self, credentials: &Credentials) -> Answer<Verification> {
         let Some((id, secret)) = credentials.bearer.as_deref().and_then(split) else {
-            return Answer::Now(Verdict::NoOpinion);
+            return Answer::Now(Verification::NoOpinion);
         };
         let (id, secret) = (id.to_owned(), secret.to_owned());
         let (objects, clock) = (Arc::clone(&self.objects), self.clock.clone());
@@ -41,16 +41,16 @@ impl Verifier for BootstrapTokens {
             let key = Key::namespaced(SYSTEM_NAMESPACE, &format!("bootstrap-token-{id}"));
             match objects.get(TokenObjectKind::Secret, key).await {
                 Ok(Some(found)) => match bearer(&found, &id, &secret, clock.now()) {
-                    Ok(identity) => Verdict::Known(Arc::new(identity)),
+                    Ok(identity) => Verification::Known(Arc::new(identity)),
                     // As in the reference, a bad token gets the same answer as an unknown one, so that the client learns nothing
                     // about the Secrets.
                     Err(why) => {
                         tracing::debug!(id, why, "a bootstrap token is not accepted");
-                        Verdict::NoOpinion
+                        Verification::NoOpinion
                     }
                 },
-                Ok(None) => Verdict::NoOpinion,
-                Err(error) => Verdict::Refused(format!("bootstrap tokens cannot be looked up: {error}")),
+                Ok(None) => Verification::NoOpinion,
+                Err(error) => Verification::Refused(format!("bootstrap tokens cannot be looked up: {error}")),
             }
         })
     }

@@ -10,7 +10,7 @@ use openssl::nid::Nid;
 use openssl::sha::sha256;
 use openssl::x509::{X509, X509NameEntryRef};
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authenticator::{Verdict, Verifier};
+use pilothouse_actors::authenticator::{Verification, Verifier};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::{Credentials, Identity};
 use prometheus::Histogram;
@@ -93,18 +93,18 @@ fn uid(certificate: &X509) -> Result<String, String> {
 }
 
 impl Verifier for CertificateVerifier {
-    fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
+    fn verify(&self, credentials: &Credentials) -> Answer<Verification> {
         let Some(chain) = credentials.certificates.as_deref().filter(|chain| !chain.is_empty()) else {
-            return Answer::Now(Verdict::NoOpinion);
+            return Answer::Now(Verification::NoOpinion);
         };
         let read = |certificate: &X509| Ok(subject(certificate, self.reads_uid)?.map(Arc::new));
         Answer::Now(match self.chains.check(chain, read) {
             Ok((Some(identity), until)) => {
                 self.left.observe(until.since(self.clock.now()).as_secs_f64());
-                Verdict::Known(identity)
+                Verification::Known(identity)
             }
-            Ok((None, _)) => Verdict::NoOpinion,
-            Err(why) => Verdict::Refused(why),
+            Ok((None, _)) => Verification::NoOpinion,
+            Err(why) => Verification::Refused(why),
         })
     }
 }

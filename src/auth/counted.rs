@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authorizer::{Action, Decision, Grants, Policy, Selection, Verdict};
+use pilothouse_actors::authorizer::{Action, Decision, ExplainedDecision, Grants, Policy, Selection};
 use pilothouse_actors::identity::Identity;
 use prometheus::IntCounter;
 
@@ -41,7 +41,12 @@ impl Policy for CountedAuthorizer {
         self.count(self.policy.decide(identity, action), |decision| decision)
     }
 
-    fn judge(&self, identity: &Identity, action: &Action, selection: &Selection) -> Answer<Verdict> {
+    fn judge(
+        &self,
+        identity: &Identity,
+        action: &Action,
+        selection: &Selection,
+    ) -> Answer<ExplainedDecision> {
         self.count(self.policy.judge(identity, action, selection), |verdict| &verdict.decision)
     }
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use openssl::error::ErrorStack;
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authenticator::{Verdict, Verifier};
+use pilothouse_actors::authenticator::{Verification, Verifier};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::{Credentials, Identity};
 
 use super::certificate::common_name;
 use super::chain_verifier::ChainVerifier;
 use crate::api::query;
-use crate::config::callers::{self as config, listed};
+use crate::config::external_authenticators::{self as config, listed};
 
 /// The names of the identity headers, in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,21 +120,21 @@ impl FrontProxy {
 }
 
 impl Verifier for FrontProxy {
-    fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
+    fn verify(&self, credentials: &Credentials) -> Answer<Verification> {
         let chain = credentials.certificates.as_deref().filter(|chain| !chain.is_empty());
         // A certificate without headers is left to the certificate verifier.
         let (Some(chain), Some(claimed)) = (chain, &credentials.claimed) else {
-            return Answer::Now(Verdict::NoOpinion);
+            return Answer::Now(Verification::NoOpinion);
         };
         let name = self.chains.check(chain, |certificate| Ok(common_name(certificate).into()));
         Answer::Now(match name {
             Ok((name, _))
                 if self.allowed.is_empty() || self.allowed.iter().any(|allowed| **allowed == *name) =>
             {
-                Verdict::Known(Arc::clone(claimed))
+                Verification::Known(Arc::clone(claimed))
             }
-            Ok((name, _)) => Verdict::Refused(format!("{name:?} may not speak for others")),
-            Err(why) => Verdict::Refused(why),
+            Ok((name, _)) => Verification::Refused(format!("{name:?} may not speak for others")),
+            Err(why) => Verification::Refused(why),
         })
     }
 }

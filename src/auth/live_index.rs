@@ -60,7 +60,7 @@ impl Source {
             let events = match self.window.read(at, EVENTS_PER_READ) {
                 Read::Events(events) => events,
                 // Reading the log would take longer than reading the current objects.
-                Read::Expired(_) | Read::Shelved(..) => return false,
+                Read::Expired(_) | Read::Archived(..) => return false,
             };
             let Some(last) = events.last().map(|event| event.revision()) else {
                 self.at.store(at.max(head).0, Ordering::Release);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use actix::Addr;
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authorizer::{Action, Decision, Grants, Policy, Selection, Target, Verdict};
+use pilothouse_actors::authorizer::{Action, Decision, ExplainedDecision, Grants, Policy, Selection, Target};
 use pilothouse_actors::directory::Directory;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::filter::FieldRule;
@@ -290,8 +290,13 @@ impl Policy for Nodes {
         self.judge(identity, action, &Selection::default()).map(|verdict| verdict.decision)
     }
 
-    fn judge(&self, identity: &Identity, action: &Action, selection: &Selection) -> Answer<Verdict> {
-        let no = |why: String| Verdict::from(Decision::NoOpinion(why));
+    fn judge(
+        &self,
+        identity: &Identity,
+        action: &Action,
+        selection: &Selection,
+    ) -> Answer<ExplainedDecision> {
+        let no = |why: String| ExplainedDecision::from(Decision::NoOpinion(why));
         let Some(node) = node_of(identity) else { return Answer::Now(no(String::new())) };
         if node.is_empty() {
             return Answer::Now(no(format!("unknown node for user {:?}", identity.name)));
@@ -318,10 +323,10 @@ impl Policy for Nodes {
         });
         found.map(|found| match found {
             Ok(true) => Decision::Allowed.into(),
-            Ok(false) => Verdict::from(Decision::NoOpinion(stranger)),
+            Ok(false) => ExplainedDecision::from(Decision::NoOpinion(stranger)),
             Err(error) => {
                 let error = Some(format!("what nodes need cannot be read: {error}"));
-                Verdict { decision: Decision::NoOpinion(String::new()), grounds: None, error }
+                ExplainedDecision { decision: Decision::NoOpinion(String::new()), grounds: None, error }
             }
         })
     }

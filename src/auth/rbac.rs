@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use actix::Addr;
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authorizer::{Action, Decision, Grants, Policy, Selection, Verdict};
+use pilothouse_actors::authorizer::{Action, Decision, ExplainedDecision, Grants, Policy, Selection};
 use pilothouse_actors::directory::Directory;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::identity::Identity;
@@ -72,10 +72,10 @@ impl StoreIndex for Index {
 /// Allows what roles and bindings grant.
 pub struct Rbac(pub Arc<Roles>);
 
-fn verdict(found: RuleLookup) -> Verdict {
+fn verdict(found: RuleLookup) -> ExplainedDecision {
     match found {
         RuleLookup::Allowed(allowance) => {
-            Verdict { decision: Decision::Allowed, grounds: Some(Arc::new(allowance)), error: None }
+            ExplainedDecision { decision: Decision::Allowed, grounds: Some(Arc::new(allowance)), error: None }
         }
         RuleLookup::Nothing(missing) => {
             let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
@@ -89,9 +89,9 @@ fn verdict(found: RuleLookup) -> Verdict {
     }
 }
 
-fn unknown(error: &StoreError) -> Verdict {
+fn unknown(error: &StoreError) -> ExplainedDecision {
     let error = Some(format!("roles and bindings cannot be read: {error}"));
-    Verdict { decision: Decision::NoOpinion(String::new()), grounds: None, error }
+    ExplainedDecision { decision: Decision::NoOpinion(String::new()), grounds: None, error }
 }
 
 impl Policy for Rbac {
@@ -99,7 +99,7 @@ impl Policy for Rbac {
         self.judge(identity, action, &Selection::default()).map(|verdict| verdict.decision)
     }
 
-    fn judge(&self, identity: &Identity, action: &Action, _: &Selection) -> Answer<Verdict> {
+    fn judge(&self, identity: &Identity, action: &Action, _: &Selection) -> Answer<ExplainedDecision> {
         // The common case, without copying the question.
         if let Some(index) = self.0.fresh() {
             return Answer::Now(verdict(index.decide(identity, action)));

@@ -6,7 +6,7 @@ use std::str::Chars;
 use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authenticator::{Verdict, Verifier};
+use pilothouse_actors::authenticator::{Verification, Verifier};
 use pilothouse_actors::identity::{Credentials, Identity};
 
 /// The tokens of one file; by default none.
@@ -117,13 +117,13 @@ impl Iterator for Records<'_> {
 }
 
 impl Verifier for TokenFile {
-    fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
+    fn verify(&self, credentials: &Credentials) -> Answer<Verification> {
         let Some(token) = &credentials.bearer else {
-            return Answer::Now(Verdict::NoOpinion);
+            return Answer::Now(Verification::NoOpinion);
         };
         Answer::Now(match self.known.get(token) {
-            Some(identity) => Verdict::Known(identity.clone()),
-            None => Verdict::NoOpinion,
+            Some(identity) => Verification::Known(identity.clone()),
+            None => Verification::NoOpinion,
         })
     }
 }

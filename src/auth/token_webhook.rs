@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use openssl::sha::Sha256;
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authenticator::{Bearer, Verdict, Verifier};
+use pilothouse_actors::authenticator::{Authenticated, Verification, Verifier};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::lock::Lock;
@@ -36,7 +36,7 @@ pub struct Settings {
 type Digest = [u8; 32];
 
 /// The answer about a token: a verdict to cache, or the error.
-type ReviewOutcome = Result<Verdict, String>;
+type ReviewOutcome = Result<Verification, String>;
 
 /// The verifier.
 pub struct WebhookTokenVerifier(Arc<Inner>);
@@ -46,7 +46,7 @@ struct Inner {
     settings: Settings,
     metrics: Arc<Metrics>,
     clock: Clock,
-    kept: ExpiringCache<Digest, Verdict>,
+    kept: ExpiringCache<Digest, Verification>,
     /// Calls in progress. At most one per request.
     open: Lock<HashMap<Digest, Arc<OnceCell<ReviewOutcome>>>>,
 }
@@ -103,12 +103,12 @@ fn digest(token: &str, audiences: &[String]) -> Digest {
 
 impl Inner {
     /// Makes the call, or waits for one with the same token.
-    async fn find_out(self: Arc<Inner>, token: String, wanted: Arc<[String]>, key: Digest) -> Verdict {
+    async fn find_out(self: Arc<Inner>, token: String, wanted: Arc<[String]>, key: Digest) -> Verification {
         let cell = Arc::clone(self.open.lock().entry(key).or_default());
         let waiting = Waiting { inner: &self, key, cell };
         // If the caller goes away, the next waiter makes the call.
         let said = waiting.cell.get_or_init(|| self.ask(&token, &wanted, key)).await.clone();
-        said.unwrap_or_else(Verdict::Refused)
+        said.unwrap_or_else(Verification::Refused)
     }
 
     async fn ask(&self, token: &str, wanted: &[String], key: Digest) -> ReviewOutcome {
@@ -136,7 +136,7 @@ impl Inner {
         fetching.succeeded();
         let verdict = self.weigh(status, wanted);
         // Errors may be transient. Long answers are not cached.
-        if !matches!(verdict, Verdict::Refused(_)) && answer.len() < WEBHOOK_CACHED_BYTES {
+        if !matches!(verdict, Verification::Refused(_)) && answer.len() < WEBHOOK_CACHED_BYTES {
             let now = self.clock.now();
             self.kept.put(key, verdict.clone(), now.plus(self.settings.kept_for), now);
         }
@@ -155,17 +155,17 @@ impl Inner {
         Ok(review.status)
     }
 
-    fn weigh(&self, status: Status, wanted: &[String]) -> Verdict {
+    fn weigh(&self, status: Status, wanted: &[String]) -> Verification {
         // A server that ignores audiences accepts tokens for this server's own.
         let meant = status.audiences.filter(|all| !all.is_empty());
         let meant = meant.as_deref().unwrap_or(&self.settings.audiences);
         let common: Vec<String> = wanted.iter().filter(|name| meant.contains(name)).cloned().collect();
         if common.is_empty() && !wanted.is_empty() {
-            return Verdict::NoOpinion;
+            return Verification::NoOpinion;
         }
         if !status.authenticated {
             let silent = status.error.is_empty();
-            return if silent { Verdict::NoOpinion } else { Verdict::Refused(status.error) };
+            return if silent { Verification::NoOpinion } else { Verification::Refused(status.error) };
         }
         let identity = Identity {
             name: status.user.username,
@@ -173,7 +173,11 @@ impl Inner {
             groups: status.user.groups.unwrap_or_default(),
             extra: status.user.extra.unwrap_or_default(),
         };
-        Verdict::KnownFor(Bearer { identity: Arc::new(identity), audiences: common, remarks: Vec::new() })
+        Verification::KnownFor(Authenticated {
+            identity: Arc::new(identity),
+            audiences: common,
+            remarks: Vec::new(),
+        })
     }
 }
 
@@ -197,9 +201,9 @@ impl Drop for Waiting<'_> {
 }
 
 impl Verifier for WebhookTokenVerifier {
-    fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
+    fn verify(&self, credentials: &Credentials) -> Answer<Verification> {
         let Some(token) = &credentials.bearer else {
-            return Answer::Now(Verdict::NoOpinion);
+            return Answer::Now(Verification::NoOpinion);
         };
         let asked = &credentials.audiences;
         let wanted = if asked.is_empty() { &self.0.settings.audiences } else { asked };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authorizer::{Action, Decision, Grants, Policy, Selection, Target, Verdict};
+use pilothouse_actors::authorizer::{Action, Decision, ExplainedDecision, Grants, Policy, Selection, Target};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::filter::{FieldRule, LabelRule};
 use pilothouse_actors::identity::Identity;
@@ -20,7 +20,7 @@ use crate::api::auth_expressions::Expression;
 use crate::api::auth_expressions::match_conditions::{Matched, matched};
 use crate::api::well_known::AUTHORIZATION_GROUP;
 use crate::limits::WEBHOOK_CACHED_BYTES;
-use crate::metrics::webhooks::{Round, WebhookMeter};
+use crate::metrics::authorization_webhooks::{AuthorizationWebhookMeter, CallResult};
 use crate::webhook::{Failure, Service, patiently};
 
 const KIND: &str = "SubjectAccessReview";
@@ -74,14 +74,19 @@ struct Inner {
     service: Service,
     settings: Settings,
     clock: Clock,
-    meter: WebhookMeter,
+    meter: AuthorizationWebhookMeter,
     /// Cached answers by question.
     said: ExpiringCache<String, ReviewStatus>,
 }
 
 impl WebhookAuthorizer {
     /// An authorizer that calls this server.
-    pub fn new(service: Service, settings: Settings, clock: Clock, meter: WebhookMeter) -> WebhookAuthorizer {
+    pub fn new(
+        service: Service,
+        settings: Settings,
+        clock: Clock,
+        meter: AuthorizationWebhookMeter,
+    ) -> WebhookAuthorizer {
         WebhookAuthorizer(Arc::new(Inner { service, settings, clock, meter, said: ExpiringCache::default() }))
     }
 }
@@ -148,17 +153,19 @@ fn label_requirement(rule: &LabelRule) -> Option<Json> {
     })
 }
 
-fn verdict(said: ReviewStatus) -> Verdict {
+fn verdict(said: ReviewStatus) -> ExplainedDecision {
     match (said.allowed, said.denied) {
-        (true, true) => Verdict {
+        (true, true) => ExplainedDecision {
             decision: Decision::Denied(said.reason),
             grounds: None,
             error: Some("webhook subject access review returned both allow and deny response".to_owned()),
         },
         (false, true) => Decision::Denied(said.reason).into(),
-        (true, false) => {
-            Verdict { decision: Decision::Allowed, grounds: Some(Arc::new(said.reason)), error: None }
-        }
+        (true, false) => ExplainedDecision {
+            decision: Decision::Allowed,
+            grounds: Some(Arc::new(said.reason)),
+            error: None,
+        },
         (false, false) => Decision::NoOpinion(said.reason).into(),
     }
 }
@@ -187,20 +194,19 @@ impl Inner {
     }
 
     /// Makes one call and counts it.
-    async fn ask_once(&self, review: &str) -> Result<ReviewStatus, (Round, Trouble)> {
+    async fn ask_once(&self, review: &str) -> Result<ReviewStatus, (CallResult, Trouble)> {
         let began = self.clock.now();
         let limit = self.settings.timeout;
         let asked = tokio::time::timeout(limit, self.service.ask(review.to_owned())).await;
         let said = match asked.unwrap_or(Err(Failure::Slow(limit))) {
-            Ok(answer) => {
-                read(&answer, &self.settings.version).map_err(|why| (Round::Error, Trouble::Nonsense(why)))
-            }
+            Ok(answer) => read(&answer, &self.settings.version)
+                .map_err(|why| (CallResult::Error, Trouble::Nonsense(why))),
             Err(failure @ (Failure::Slow(_) | Failure::Refused(504))) => {
-                Err((Round::Timeout, Trouble::Silence(failure)))
+                Err((CallResult::Timeout, Trouble::Silence(failure)))
             }
-            Err(failure) => Err((Round::Error, Trouble::Silence(failure))),
+            Err(failure) => Err((CallResult::Error, Trouble::Silence(failure))),
         };
-        let round = said.as_ref().map_or_else(|(round, _)| *round, |_| Round::Success);
+        let round = said.as_ref().map_or_else(|(round, _)| *round, |_| CallResult::Success);
         self.meter.asked(round, self.clock.now().since(began).as_secs_f64());
         said
     }
@@ -226,7 +232,12 @@ impl Inner {
     }
 
     /// The verdict without a call: the conditions do not match, or could not be evaluated.
-    fn passes_over(&self, who: &Identity, action: &Action, selection: &Selection) -> Option<Verdict> {
+    fn passes_over(
+        &self,
+        who: &Identity,
+        action: &Action,
+        selection: &Selection,
+    ) -> Option<ExplainedDecision> {
         let conditions = &self.settings.conditions;
         if conditions.is_empty() {
             return None;
@@ -247,13 +258,13 @@ impl Inner {
     }
 
     /// The verdict after a failed call.
-    fn unknown(&self, error: String) -> Verdict {
+    fn unknown(&self, error: String) -> ExplainedDecision {
         let nothing = String::new();
         let decision = match self.settings.denies_on_failure {
             true => Decision::Denied(nothing),
             false => Decision::NoOpinion(nothing),
         };
-        Verdict { decision, grounds: None, error: Some(error) }
+        ExplainedDecision { decision, grounds: None, error: Some(error) }
     }
 }
 
@@ -262,7 +273,12 @@ impl Policy for WebhookAuthorizer {
         self.judge(identity, action, &Selection::default()).map(|verdict| verdict.decision)
     }
 
-    fn judge(&self, identity: &Identity, action: &Action, selection: &Selection) -> Answer<Verdict> {
+    fn judge(
+        &self,
+        identity: &Identity,
+        action: &Action,
+        selection: &Selection,
+    ) -> Answer<ExplainedDecision> {
         if let Some(verdict) = self.0.passes_over(identity, action, selection) {
             return Answer::Now(verdict);
         }

@@ -6,7 +6,7 @@ use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
 use super::document;
-use super::groups::{Authorization, AuthorizationMode};
+use super::flag_groups::{Authorization, AuthorizationMode};
 use super::values::go_duration;
 use crate::api::auth_expressions::Expression;
 use crate::api::auth_expressions::match_conditions::Compiler;
@@ -34,7 +34,7 @@ const DEFAULT_WEBHOOK: &str = "default";
 
 /// One authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decider {
+pub struct AuthorizerConfig {
     /// Its mode.
     pub mode: AuthorizationMode,
     /// Its name in metrics.
@@ -62,16 +62,16 @@ pub struct Webhook {
     pub conditions: Vec<Expression>,
 }
 
-impl Decider {
-    fn plain(mode: AuthorizationMode) -> Decider {
-        Decider { mode, name: mode.to_string().to_lowercase(), webhook: None }
+impl AuthorizerConfig {
+    fn plain(mode: AuthorizationMode) -> AuthorizerConfig {
+        AuthorizerConfig { mode, name: mode.to_string().to_lowercase(), webhook: None }
     }
 
     /// The authorizers of the flags.
-    pub fn of_flags(flags: &Authorization) -> Result<Vec<Decider>, String> {
+    pub fn of_flags(flags: &Authorization) -> Result<Vec<AuthorizerConfig>, String> {
         let one = |mode: &AuthorizationMode| {
             if *mode != AuthorizationMode::Webhook {
-                return Ok(Decider::plain(*mode));
+                return Ok(AuthorizerConfig::plain(*mode));
             }
             let kubeconfig = flags.authorization_webhook_config_file.clone();
             let kubeconfig =
@@ -85,13 +85,13 @@ impl Decider {
                 denies_on_failure: false,
                 conditions: Vec::new(),
             };
-            Ok(Decider { mode: *mode, name: DEFAULT_WEBHOOK.to_owned(), webhook: Some(webhook) })
+            Ok(AuthorizerConfig { mode: *mode, name: DEFAULT_WEBHOOK.to_owned(), webhook: Some(webhook) })
         };
         flags.authorization_mode.iter().map(one).collect()
     }
 
     /// Parses a file and reports all errors.
-    pub fn parse(text: &[u8]) -> Result<Vec<Decider>, String> {
+    pub fn parse(text: &[u8]) -> Result<Vec<AuthorizerConfig>, String> {
         let file = document::read(text, AUTHORIZATION_FILE_BYTES, KIND, &VERSIONS)?;
         let mut found = Found::default();
         found.only(&file, &FieldPath::root(), &["apiVersion", "kind", "authorizers"]);
@@ -100,7 +100,7 @@ impl Decider {
         if all.is_empty() {
             found.wrong(&FieldError::required(&path, "at least one authorization mode must be defined"));
         }
-        let deciders: Vec<Decider> =
+        let deciders: Vec<AuthorizerConfig> =
             all.iter().enumerate().filter_map(|(at, one)| found.decider(one, &path.index(at))).collect();
         match found.wrong.as_slice() {
             [] => Ok(deciders),
@@ -110,8 +110,8 @@ impl Decider {
     }
 
     /// Whether a list may replace the one from the start: authorizers that follow stored objects must be the same.
-    pub fn may_follow(first: &[Decider], next: &[Decider]) -> Result<(), String> {
-        let own = |all: &[Decider]| -> BTreeSet<String> {
+    pub fn may_follow(first: &[AuthorizerConfig], next: &[AuthorizerConfig]) -> Result<(), String> {
+        let own = |all: &[AuthorizerConfig]| -> BTreeSet<String> {
             let own = all.iter().filter(|one| one.mode != AuthorizationMode::Webhook);
             own.map(|one| one.mode.to_string()).collect()
         };
@@ -153,7 +153,7 @@ impl Found {
         }
     }
 
-    fn decider(&mut self, one: &Value, path: &FieldPath) -> Option<Decider> {
+    fn decider(&mut self, one: &Value, path: &FieldPath) -> Option<AuthorizerConfig> {
         self.only(one, path, &["type", "name", "webhook"]);
         let (kind, at) = (one.str("type"), path.child("type"));
         if kind.is_empty() {
@@ -183,7 +183,7 @@ impl Found {
             }
             (_, None) => None,
         };
-        Some(Decider { mode: *mode, name: name.to_owned(), webhook })
+        Some(AuthorizerConfig { mode: *mode, name: name.to_owned(), webhook })
     }
 
     fn name(&mut self, name: &str, mode: AuthorizationMode, path: &FieldPath) {

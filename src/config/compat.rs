@@ -1,6 +1,6 @@
 //! Flags of the reference without effect here. They are accepted, so that start scripts work, and logged, so that nobody is
 //! misled. Flags whose absence would make the server less safe than requested are refused. A flag that gains an effect moves to
-//! `groups.rs`.
+//! `flag_groups.rs`.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 

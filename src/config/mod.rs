@@ -1,23 +1,23 @@
 //! The configuration of a server: parsed once from flags, or built by an embedder, then validated as a whole.
 //!
-//! [`groups`] has the settings, [`values`] their types, [`gates`] the feature gates; `compat` has the flags of the reference that
-//! are accepted without effect.
+//! [`flag_groups`] has the settings, [`values`] their types, [`gates`] the feature gates; `compat` has the flags of the reference
+//! that are accepted without effect.
 
 pub mod admission_file;
 pub mod audit;
 pub mod authentication_file;
 pub mod authorization_file;
-pub mod callers;
 mod compat;
 mod document;
+pub mod external_authenticators;
+pub mod flag_groups;
 pub mod gates;
 mod gates_table;
-pub mod groups;
 pub mod oidc;
 pub mod plugins;
-pub mod private;
+mod service_account_tokens;
 pub mod signing;
-mod tokens;
+pub mod tls_values;
 pub mod values;
 mod version;
 
@@ -32,15 +32,15 @@ use clap::{Args, Command, FromArgMatches};
 pub use admission_file::AdmissionFile;
 pub use audit::Audit;
 pub use authentication_file::AuthenticationFile;
-pub use callers::{FrontProxy, TokenWebhook};
-pub use gates::FeatureGates;
-pub use groups::{
-    Aggregation, Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Kubelets, Lifecycle,
-    LogFormat, Logging, Loops, RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
+pub use external_authenticators::{FrontProxy, TokenWebhook};
+pub use flag_groups::{
+    Aggregation, Api, Authentication, Authorization, AuthorizationMode, Backend, Controllers, Engine,
+    Kubelets, Lifecycle, LogFormat, Logging, RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
 };
+pub use gates::FeatureGates;
 pub use oidc::OpenId;
-pub use private::NamedCertificate;
 pub use signing::Signing;
+pub use tls_values::NamedCertificate;
 
 use crate::limits;
 
@@ -82,7 +82,7 @@ pub struct Config {
     pub aggregation: Aggregation,
     /// What the control loops are told.
     #[command(flatten)]
-    pub loops: Loops,
+    pub loops: Controllers,
     /// Who answers requests for certificates.
     #[command(flatten)]
     pub signing: Signing,

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use self::DefaultState::{Off, On};
 use self::Effect::{Absent, Idle, Works};
-use self::Usually::{Off, On};
 
 /// One plug-in.
 #[derive(Debug, PartialEq, Eq)]
@@ -11,14 +11,14 @@ pub struct Plugin {
     /// The name on the command line.
     pub name: &'static str,
     /// What it is when nothing is said.
-    pub usually: Usually,
+    pub usually: DefaultState,
     /// What it does when it is on.
     pub effect: Effect,
 }
 
 /// Whether a plug-in works when nothing is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Usually {
+pub enum DefaultState {
     /// It does.
     On,
     /// It does if somebody names it.
@@ -36,7 +36,7 @@ pub enum Effect {
     Absent,
 }
 
-const fn plugin(name: &'static str, usually: Usually, effect: Effect) -> Plugin {
+const fn plugin(name: &'static str, usually: DefaultState, effect: Effect) -> Plugin {
     Plugin { name, usually, effect }
 }
 

@@ -13,13 +13,13 @@ use crate::api::aggregation::availability::{AvailableCondition, check_endpoints,
 use crate::api::aggregation::{ApiService, STORE, Service, asker};
 use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
+use crate::backend::aggregation::{ExtensionRequest, Extensions};
 use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_PROBED_EVERY, EXTENSION_PROBES};
 use crate::metrics::Metrics;
-use crate::verbs::aggregation::{Extensions, Question};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "apiservice-availability";
@@ -34,7 +34,7 @@ pub struct Availability {
     pub metrics: Arc<Metrics>,
 }
 
-impl Loop for Availability {
+impl Controller for Availability {
     type Key = String;
 
     fn follows(&self) -> Follows {
@@ -46,9 +46,9 @@ impl Loop for Availability {
         EXTENSION_PROBED_EVERY
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<String>) {
-        let key = &news.object.key;
-        match news.of.as_str() {
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<String>) {
+        let key = &change.object.key;
+        match change.of.as_str() {
             STORE => queue.add(key.name().to_owned()),
             _ => {
                 let names = self.extensions.behind(key.namespace(), key.name());
@@ -140,7 +140,8 @@ impl Availability {
     async fn probe(&self, registration: &ApiService, service: &Service) -> std::result::Result<(), String> {
         let path = registration.path();
         let user = asker();
-        let question = Question { verifies: false, ..Question::get(&path, &user, EXTENSION_DISCOVERY) };
+        let question =
+            ExtensionRequest { verifies: false, ..ExtensionRequest::get(&path, &user, EXTENSION_DISCOVERY) };
         let mut asked: FuturesUnordered<_> = (0..EXTENSION_PROBES)
             .map(|_| self.extensions.ask(self.client.backend(), service, &question))
             .collect();

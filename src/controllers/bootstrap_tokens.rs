@@ -25,17 +25,17 @@ use crate::api::well_known::{BOOTSTRAP_TOKEN_TYPE, PUBLIC_NAMESPACE, SYSTEM_NAME
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 const INFO: (&str, &str) = (PUBLIC_NAMESPACE, "cluster-info");
 const SIGNATURE: &str = "jws-kubeconfig-";
 /// The length of a token ID, as in the name of its Secret.
 const ID_LENGTH: usize = 6;
 
-fn is_token(news: &News<'_>) -> bool {
-    news.of.as_str() == SECRETS
-        && news.object.key.namespace() == SYSTEM_NAMESPACE
-        && news.object.fields.get("type") == Some(BOOTSTRAP_TOKEN_TYPE)
+fn is_token(change: &ObjectChange<'_>) -> bool {
+    change.of.as_str() == SECRETS
+        && change.object.key.namespace() == SYSTEM_NAMESPACE
+        && change.object.fields.get("type") == Some(BOOTSTRAP_TOKEN_TYPE)
 }
 
 /// A value of a Secret; empty if absent.
@@ -140,22 +140,23 @@ fn put_signatures(info: &mut Value, tokens: &BTreeMap<String, String>) -> bool {
     changed
 }
 
-impl Loop for BootstrapSigner {
+impl Controller for BootstrapSigner {
     type Key = ();
 
     fn follows(&self) -> Follows {
         Follows::These(&[SECRETS, CONFIG_MAPS])
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<()>) {
-        let key = &news.object.key;
-        let is_info = news.of.as_str() == CONFIG_MAPS && (key.namespace(), key.name()) == INFO && !news.gone;
-        if is_info || is_token(news) {
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<()>) {
+        let key = &change.object.key;
+        let is_info =
+            change.of.as_str() == CONFIG_MAPS && (key.namespace(), key.name()) == INFO && !change.gone;
+        if is_info || is_token(change) {
             queue.add(());
         }
     }
 
-    fn hear_all(&self, _: &TypeName, _: &Snapshot, queue: &mut Queue<()>) {
+    fn on_list(&self, _: &TypeName, _: &Snapshot, queue: &mut Queue<()>) {
         // A token may have gone unheard, and its signature must not stay.
         queue.add(());
     }
@@ -194,16 +195,16 @@ impl TokenCleaner {
     }
 }
 
-impl Loop for TokenCleaner {
+impl Controller for TokenCleaner {
     type Key = Key;
 
     fn follows(&self) -> Follows {
         Follows::These(&[SECRETS])
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        if is_token(news) && !news.gone {
-            queue.add(news.object.key.clone());
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Key>) {
+        if is_token(change) && !change.gone {
+            queue.add(change.object.key.clone());
         }
     }
 

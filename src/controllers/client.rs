@@ -20,19 +20,20 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::well_known::{ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, SERVER_NAME, SYSTEM_NAMESPACE};
 use crate::api::{codec, meta};
-use crate::verbs::bootstrap::own_identity;
+use crate::backend::services::Services;
+use crate::backend::{Backend, Call, Warnings};
+use crate::bootstrap::own_identity;
 use crate::verbs::delete::{Outcome, delete_object};
-use crate::verbs::services::Services;
 use crate::verbs::update::{NewState, store_update};
-use crate::verbs::{Backend, Call, Warnings, apply, create};
+use crate::verbs::{apply, create};
 
-use super::known::{Catalogs, Known};
+use super::resource_index::{ResourceIndex, ResourceIndexes};
 
 /// The client of one loop.
 #[derive(Clone)]
 pub struct Client {
     backend: Rc<Backend>,
-    catalogs: Rc<Catalogs>,
+    catalogs: Rc<ResourceIndexes>,
     user: Rc<Identity>,
     agent: Rc<str>,
 }
@@ -74,7 +75,7 @@ impl<F: Fn(&mut Value) -> Result<bool>> NewState for Edit<'_, F> {
 
 impl Client {
     /// A client that acts as the service account `name` in kube-system.
-    pub fn new(backend: Rc<Backend>, catalogs: Rc<Catalogs>, name: &str) -> Client {
+    pub fn new(backend: Rc<Backend>, catalogs: Rc<ResourceIndexes>, name: &str) -> Client {
         let user = Identity {
             name: format!("{ACCOUNT_PREFIX}{SYSTEM_NAMESPACE}:{name}"),
             groups: vec![
@@ -89,7 +90,7 @@ impl Client {
     }
 
     /// A client that acts as the server itself.
-    pub fn of_server(backend: Rc<Backend>, catalogs: Rc<Catalogs>) -> Client {
+    pub fn of_server(backend: Rc<Backend>, catalogs: Rc<ResourceIndexes>) -> Client {
         Client { backend, catalogs, user: Rc::new(own_identity()), agent: SERVER_NAME.into() }
     }
 
@@ -109,7 +110,7 @@ impl Client {
     }
 
     /// The resources that are served now.
-    pub fn known(&self) -> Rc<Known> {
+    pub fn known(&self) -> Rc<ResourceIndex> {
         self.catalogs.now()
     }
 
@@ -197,7 +198,7 @@ impl Client {
     }
 
     /// The same for an object that was read before, and only while it is at that version: what was decided about one object must not
-    /// happen to another that has taken its name. Where it has changed nothing is written, and its bell has rung again.
+    /// happen to another that has taken its name. Where it has changed nothing is written, and its notifier fires again.
     pub async fn edit_as_read(
         &self,
         at: At<'_>,

@@ -18,7 +18,7 @@ use crate::api::well_known::RBAC_GROUP;
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 /// The name in flags, and the field manager of the rules.
 pub const NAME: &str = "clusterrole-aggregation-controller";
@@ -26,16 +26,16 @@ pub const NAME: &str = "clusterrole-aggregation-controller";
 const STORE: &str = "clusterroles.rbac.authorization.k8s.io";
 
 /// Aggregates ClusterRoles.
-pub struct GatheredRoles {
+pub struct ClusterRoleAggregation {
     client: Client,
     /// Which roles select which.
     roles: RefCell<RoleAggregator>,
 }
 
-impl GatheredRoles {
+impl ClusterRoleAggregation {
     /// A loop without any known roles.
-    pub fn new(client: Client) -> GatheredRoles {
-        GatheredRoles { client, roles: RefCell::default() }
+    pub fn new(client: Client) -> ClusterRoleAggregation {
+        ClusterRoleAggregation { client, roles: RefCell::default() }
     }
 
     async fn sync(&self, name: &str) -> Result<()> {
@@ -72,16 +72,16 @@ impl GatheredRoles {
     }
 }
 
-impl Loop for GatheredRoles {
+impl Controller for ClusterRoleAggregation {
     type Key = String;
 
     fn follows(&self) -> Follows {
         Follows::These(&[STORE])
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<String>) {
-        let (name, mut roles) = (news.object.key.name(), self.roles.borrow_mut());
-        let role = if news.gone { None } else { codec::json::read(&news.object.bytes).ok() };
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<String>) {
+        let (name, mut roles) = (change.object.key.name(), self.roles.borrow_mut());
+        let role = if change.gone { None } else { codec::json::read(&change.object.bytes).ok() };
         let concerned = match role {
             Some(role) => roles.put(name, &role),
             // A corrupt role contributes no rules.
@@ -90,10 +90,10 @@ impl Loop for GatheredRoles {
         concerned.into_iter().for_each(|name| queue.add(name));
     }
 
-    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<String>) {
+    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<String>) {
         // Roles that were deleted unnoticed must not count any more. All aggregated roles are checked again.
         *self.roles.borrow_mut() = RoleAggregator::default();
-        self.hear_each(of, snapshot, queue);
+        self.on_each(of, snapshot, queue);
     }
 
     fn work(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {

@@ -18,8 +18,8 @@ use crate::api::value::Value;
 use crate::api::well_known::signers::{CLIENT, KUBELET, SERVING};
 use crate::api::well_known::stores::SIGNING_REQUESTS;
 use crate::api::well_known::{NODE_PREFIX, NODES};
+use crate::backend::authorization;
 use crate::pki::signing::{Request, Subject};
-use crate::verbs::rights;
 
 use super::client::{At, Client};
 use super::per_object::PerObject;
@@ -222,7 +222,7 @@ impl CertificateApprover {
             namespace: String::new(),
             name: String::new(),
         };
-        rights::may(&self.authorizer, &identity, "create", target).await
+        authorization::may(&self.authorizer, &identity, "create", target).await
     }
 }
 

@@ -4,7 +4,7 @@ use pilothouse_actors::object::Key;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::value::Value;
-use crate::ids;
+use crate::random;
 
 use super::client::{At, Client};
 
@@ -24,7 +24,7 @@ impl Recorder {
     pub async fn warn(&self, of: &Resource, key: &Key, uid: &str, reason: &str, message: &str) {
         let Ok(events) = self.client.resource("events") else { return };
         let namespace = if key.namespace().is_empty() { "default" } else { key.namespace() };
-        let unique = ids::uuid().replace('-', "");
+        let unique = random::uuid().replace('-', "");
         let name = format!("{}.{}", key.name(), unique.get(..16).unwrap_or_default());
         let mut about = Value::object();
         for (field, text) in [

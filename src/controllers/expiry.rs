@@ -18,7 +18,7 @@ use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "event-expiry";
@@ -31,13 +31,13 @@ pub struct Expiry {
     /// The lifetime of an event.
     ttl: Duration,
     /// The revision of each event, and its expiry. An event may be due and then be updated before it is removed.
-    heard: RefCell<HashMap<Key, (Revision, Timestamp)>>,
+    changed: RefCell<HashMap<Key, (Revision, Timestamp)>>,
 }
 
 impl Expiry {
     /// A loop with this TTL.
     pub fn new(client: Client, clock: Clock, ttl: Duration) -> Expiry {
-        Expiry { client, clock, ttl, heard: RefCell::default() }
+        Expiry { client, clock, ttl, changed: RefCell::default() }
     }
 
     async fn expire(&self, key: &Key) -> Outcome {
@@ -46,9 +46,9 @@ impl Expiry {
             Ok(found) => found,
             Err(status) => return Outcome::Again(status.to_string()),
         };
-        let Some((revision, due)) = self.heard.borrow().get(key).copied() else { return Outcome::Done };
+        let Some((revision, due)) = self.changed.borrow().get(key).copied() else { return Outcome::Done };
         let Some(object) = found else {
-            self.heard.borrow_mut().remove(key);
+            self.changed.borrow_mut().remove(key);
             return Outcome::Done;
         };
         // A newer version has an expiry of its own.
@@ -105,7 +105,7 @@ fn written(event: &[u8], now: Timestamp) -> Timestamp {
     seconds.filter(|at| *at >= 0).map_or(now, Timestamp::from_unix).min(now)
 }
 
-impl Loop for Expiry {
+impl Controller for Expiry {
     type Key = Key;
 
     fn follows(&self) -> Follows {
@@ -116,16 +116,16 @@ impl Loop for Expiry {
         DELETIONS_IN_FLIGHT
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        let key = &news.object.key;
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Key>) {
+        let key = &change.object.key;
         queue.forget(key);
-        if news.gone {
-            self.heard.borrow_mut().remove(key);
+        if change.gone {
+            self.changed.borrow_mut().remove(key);
             return;
         }
-        let at = news.at.unwrap_or_else(|| written(&news.object.bytes, self.clock.now()));
+        let at = change.at.unwrap_or_else(|| written(&change.object.bytes, self.clock.now()));
         let due = at.plus(self.ttl);
-        self.heard.borrow_mut().insert(key.clone(), (news.object.revision, due));
+        self.changed.borrow_mut().insert(key.clone(), (change.object.revision, due));
         queue.add_at(key.clone(), due);
     }
 

@@ -18,12 +18,14 @@ use crate::api::aggregation::discovered::{
 use crate::api::aggregation::{ApiService, READS_AS, STORE, Service, asker};
 use crate::api::openapi::merged::ServedSpec;
 use crate::api::well_known::JSON;
+use crate::backend::aggregation::{
+    Description, ExtensionRequest, ExtensionResponse, Extensions, PublishedDocuments,
+};
 use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_OPENAPI, EXTENSION_READ_EVERY};
-use crate::verbs::aggregation::{Description, Extensions, Question, Reply, Told};
 
 use super::client::Client;
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "apiservice-documents";
@@ -39,7 +41,7 @@ pub struct ExtensionDocuments {
     pub extensions: Arc<Extensions>,
 }
 
-impl Loop for ExtensionDocuments {
+impl Controller for ExtensionDocuments {
     type Key = String;
 
     fn follows(&self) -> Follows {
@@ -50,8 +52,8 @@ impl Loop for ExtensionDocuments {
         EXTENSION_READ_EVERY
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<String>) {
-        queue.add(news.object.key.name().to_owned());
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<String>) {
+        queue.add(change.object.key.name().to_owned());
     }
 
     fn work(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
@@ -87,7 +89,7 @@ impl ExtensionDocuments {
         Outcome::After(EXTENSION_READ_EVERY)
     }
 
-    async fn ask(&self, service: &Service, question: &Question<'_>) -> Option<Reply> {
+    async fn ask(&self, service: &Service, question: &ExtensionRequest<'_>) -> Option<ExtensionResponse> {
         let reply = self.extensions.ask(self.client.backend(), service, question).await;
         if let Err(why) = &reply {
             tracing::debug!(path = question.path, why, "an extension server does not say what it serves");
@@ -95,20 +97,25 @@ impl ExtensionDocuments {
         reply.ok()
     }
 
-    async fn discover(&self, registration: &ApiService, service: &Service, before: &Told) -> Told {
+    async fn discover(
+        &self,
+        registration: &ApiService,
+        service: &Service,
+        before: &PublishedDocuments,
+    ) -> PublishedDocuments {
         let user = asker();
         let version = &*registration.gv.version;
-        let told = |version: DiscoveredVersion, etag: &str, bytes| Told {
+        let told = |version: DiscoveredVersion, etag: &str, bytes| PublishedDocuments {
             version: Some(Arc::new(version)),
             etag: etag.to_owned(),
             bytes,
-            ..Told::default()
+            ..PublishedDocuments::default()
         };
         let stale = || told(DiscoveredVersion::bare(version, STALE), "", 0);
-        let question = Question {
+        let question = ExtensionRequest {
             accept: EVERYTHING,
             known: &before.etag,
-            ..Question::get("/apis", &user, EXTENSION_DISCOVERY)
+            ..ExtensionRequest::get("/apis", &user, EXTENSION_DISCOVERY)
         };
         match self.ask(service, &question).await {
             None => return stale(),
@@ -130,7 +137,8 @@ impl ExtensionDocuments {
         // Older servers have one document per version.
         let user = Identity { groups: Vec::new(), ..user };
         let path = registration.path();
-        let question = Question { accept: JSON, ..Question::get(&path, &user, EXTENSION_DISCOVERY) };
+        let question =
+            ExtensionRequest { accept: JSON, ..ExtensionRequest::get(&path, &user, EXTENSION_DISCOVERY) };
         let one = self.ask(service, &question).await.filter(|reply| reply.status == 200);
         let found = one.and_then(|reply| Some((read_one(version, &reply.body)?, reply.body.len())));
         found.map_or_else(stale, |(found, bytes)| told(found, "", bytes))
@@ -139,7 +147,10 @@ impl ExtensionDocuments {
     /// The index of its OpenAPI v3 documents; `None` if the request fails.
     async fn openapi(&self, service: &Service) -> Option<(BTreeMap<String, String>, usize)> {
         let user = Identity { name: READS_AS.to_owned(), ..Identity::default() };
-        let question = Question { accept: JSON, ..Question::get("/openapi/v3", &user, EXTENSION_OPENAPI) };
+        let question = ExtensionRequest {
+            accept: JSON,
+            ..ExtensionRequest::get("/openapi/v3", &user, EXTENSION_OPENAPI)
+        };
         let reply = self.ask(service, &question).await?;
         match reply.status {
             200 => Some((read_openapi_index(&reply.body)?, reply.body.len())),
@@ -156,10 +167,10 @@ impl ExtensionDocuments {
         before: &Description,
     ) -> Option<Description> {
         let user = Identity { name: READS_AS.to_owned(), ..Identity::default() };
-        let question = Question {
+        let question = ExtensionRequest {
             accept: JSON,
             known: &before.etag,
-            ..Question::get("/openapi/v2", &user, EXTENSION_OPENAPI)
+            ..ExtensionRequest::get("/openapi/v2", &user, EXTENSION_OPENAPI)
         };
         let reply = self.ask(service, &question).await?;
         match reply.status {

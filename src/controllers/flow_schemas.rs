@@ -15,11 +15,11 @@ use crate::api::bootstrap::flow_control;
 use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
 
+use super::attempts::Attempts;
 use super::client::{At, Client};
-use super::each::Attempts;
-use super::own_objects::Settle;
+use super::own_objects::Reconcile;
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "priority-and-fairness-config";
@@ -53,9 +53,9 @@ pub struct FlowSchemas {
     /// The source of time.
     pub clock: Clock,
     /// Restores the built-in configuration.
-    pub settle: Settle,
+    pub settle: Reconcile,
     /// Applies the configuration, even without any request.
-    pub count: Settle,
+    pub count: Reconcile,
     /// Whether the status of schemas is written: only if API Priority and Fairness is enabled.
     pub tells: bool,
     /// The times of recent status writes by schema, of the last minute only.
@@ -133,7 +133,7 @@ fn says(schema: &Value, status: &Value) -> bool {
     wanted.iter().all(|wanted| told.iter().any(|told| same(told, wanted)))
 }
 
-impl Loop for FlowSchemas {
+impl Controller for FlowSchemas {
     type Key = Task;
 
     fn follows(&self) -> Follows {
@@ -152,15 +152,15 @@ impl Loop for FlowSchemas {
         vec![Task::Own]
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Task>) {
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Task>) {
         if !self.tells {
             return;
         }
-        match news.of.as_str() {
-            SCHEMAS if !news.gone => queue.add(Task::One(news.object.key.clone())),
+        match change.of.as_str() {
+            SCHEMAS if !change.gone => queue.add(Task::One(change.object.key.clone())),
             LEVELS => {
                 queue.add(Task::Count);
-                if news.gone || news.previous.is_none() {
+                if change.gone || change.previous.is_none() {
                     queue.add(Task::All);
                 }
             }

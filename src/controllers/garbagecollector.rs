@@ -1,9 +1,10 @@
 //! garbage-collector-controller: deletes objects whose owners are gone, and completes deletions that wait for dependents.
 //!
-//! The index (`graph.rs`) tells which objects a change may concern; `judge.rs` reads the objects themselves before it acts.
+//! The index (`graph.rs`) tells which objects a change may concern; `attempt_to_delete.rs` reads the objects themselves before it
+//! acts.
 
+mod attempt_to_delete;
 mod graph;
-mod judge;
 
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
@@ -24,12 +25,12 @@ use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::client::Client;
 use super::events::Recorder;
-use super::head::{Head, Reference};
-use super::informer::{Hear, Informer};
-use super::known::Known;
+use super::informer::{CatchUp, Informer};
+use super::object_meta::{ObjectMeta, OwnerReference};
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
-use graph::{Going, Graph, Owner, Place, Task, Uid};
+use super::resource_index::ResourceIndex;
+use super::runner::{Controller, Follows, ObjectChange};
+use graph::{DeletionMode, Graph, ObjectLocation, Owner, Task, Uid};
 
 /// Events are not collected: they are many, own nothing, and expire.
 const IGNORED: &str = "events";
@@ -92,12 +93,12 @@ impl State {
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    fn type_of(&self, place: &Place) -> Option<&TypeName> {
+    fn type_of(&self, place: &ObjectLocation) -> Option<&TypeName> {
         self.types.get(usize::try_from(place.of).ok()?)
     }
 
     /// Whether a reference in `namespace` agrees with the observed owner.
-    fn fits(&self, known: &Known, reference: &Reference<'_>, namespace: &str) -> bool {
+    fn fits(&self, known: &ResourceIndex, reference: &OwnerReference<'_>, namespace: &str) -> bool {
         let Some(place) = self.graph.place(Uid::new(&reference.uid)) else { return true };
         let owner = place.key.namespace();
         let kind = known.of_kind(&reference.api_version, &reference.kind);
@@ -115,11 +116,11 @@ impl GarbageCollector {
         GarbageCollector { client, recorder, informer, state: RefCell::default(), more: RefCell::default() }
     }
 
-    fn observe(&self, of: &TypeName, object: &Arc<Object>, known: &Known, tasks: &mut Vec<Task>) {
-        let head = Head::of(object);
+    fn observe(&self, of: &TypeName, object: &Arc<Object>, known: &ResourceIndex, tasks: &mut Vec<Task>) {
+        let head = ObjectMeta::of(object);
         let mut state = self.state.borrow_mut();
-        let place = Place { of: state.number(of), key: object.key.clone() };
-        let owner = |reference: &Reference<'_>| Owner {
+        let place = ObjectLocation { of: state.number(of), key: object.key.clone() };
+        let owner = |reference: &OwnerReference<'_>| Owner {
             uid: Uid::new(&reference.uid),
             blocks: reference.blocks(),
             fits: state.fits(known, reference, object.key.namespace()),
@@ -133,13 +134,13 @@ impl GarbageCollector {
     /// Waits until the index knows everything that was acknowledged before. Types are reported one after the other: a dependent
     /// that was created before its owner's deletion may be reported after it.
     async fn catch_up(&self) -> Result<()> {
-        match self.informer.send(Hear).await {
+        match self.informer.send(CatchUp).await {
             Ok(true) => Ok(()),
             _ => Err(Status::internal("what happened until now cannot be heard")),
         }
     }
 
-    fn resource(&self, place: &Place) -> Option<Arc<Resource>> {
+    fn resource(&self, place: &ObjectLocation) -> Option<Arc<Resource>> {
         let of = self.state.borrow().type_of(place)?.clone();
         self.client.known().of_store(&of).cloned()
     }
@@ -165,20 +166,20 @@ fn merge(owners: &mut Vec<Owner>) {
     });
 }
 
-fn going(head: &Head<'_>) -> Going {
+fn going(head: &ObjectMeta<'_>) -> DeletionMode {
     match (
         head.is_terminating(),
         head.has_finalizer(ORPHAN_FINALIZER),
         head.has_finalizer(FOREGROUND_FINALIZER),
     ) {
-        (false, ..) => Going::No,
-        (true, true, _) => Going::Orphaning,
-        (true, false, true) => Going::Foreground,
-        (true, false, false) => Going::Plainly,
+        (false, ..) => DeletionMode::No,
+        (true, true, _) => DeletionMode::Orphaning,
+        (true, false, true) => DeletionMode::Foreground,
+        (true, false, false) => DeletionMode::Plainly,
     }
 }
 
-impl Loop for GarbageCollector {
+impl Controller for GarbageCollector {
     type Key = Task;
 
     fn follows(&self) -> Follows {
@@ -189,23 +190,24 @@ impl Loop for GarbageCollector {
         DELETIONS_IN_FLIGHT
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Task>) {
-        let plain =
-            !news.gone && is_plain(news.object) && news.previous.is_none_or(|previous| is_plain(previous));
-        if plain || news.of.as_str() == IGNORED {
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Task>) {
+        let plain = !change.gone
+            && is_plain(change.object)
+            && change.previous.is_none_or(|previous| is_plain(previous));
+        if plain || change.of.as_str() == IGNORED {
             return;
         }
         let mut tasks = Vec::new();
-        if news.gone {
-            let uid = Uid::new(&Head::of(news.object).uid);
+        if change.gone {
+            let uid = Uid::new(&ObjectMeta::of(change.object).uid);
             self.state.borrow_mut().graph.remove(uid, &mut tasks);
         } else {
-            self.observe(news.of, news.object, &self.client.known(), &mut tasks);
+            self.observe(change.of, change.object, &self.client.known(), &mut tasks);
         }
         tasks.into_iter().for_each(|task| queue.add(task));
     }
 
-    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Task>) {
+    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Task>) {
         if of.as_str() == IGNORED {
             return;
         }
@@ -216,7 +218,7 @@ impl Loop for GarbageCollector {
         let readable = snapshot.iter().filter(|object| object.is_readable());
         for object in readable.filter(|object| !(seen.is_empty() && is_plain(object))) {
             if !seen.is_empty() {
-                there.insert(Uid::new(&Head::of(object).uid));
+                there.insert(Uid::new(&ObjectMeta::of(object).uid));
             }
             self.observe(of, object, &known, &mut tasks);
         }

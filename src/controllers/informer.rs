@@ -1,9 +1,10 @@
-//! The actor that tells all loops of changes: one bell for the thread, one cursor per type, no HTTP.
+//! The actor that tells all loops of changes: one notifier for the thread, one cursor per type, no HTTP.
 //!
 //! It reads windows like a watch session and passes events on, type by type. After each round it announces that it has caught up.
 //! If it falls behind the events in memory, it reads the log; if it falls behind the log too, every loop is told all objects. A
 //! type is followed from its first write on, so unused types cost nothing. A loop that joins is told all objects. A type whose
-//! store does not answer is tried again soon. If the informer panics, [`Hearing`] starts another one and the loops join that.
+//! store does not answer is tried again soon. If the informer panics, [`InformerHandle`] starts another one and the loops join
+//! that.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -12,16 +13,16 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use futures::future::join_all;
-use pilothouse_actors::bell::{Bell, Bells, Published};
+use pilothouse_actors::notifier::{ChangeNotifier, ChangeNotifiers, Published};
 use pilothouse_actors::object::{Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::window::{Event, Read, Window};
 use tokio::sync::watch;
 
+use crate::backend::stores::{StoreResult, Stores};
 use crate::limits::{CONTROLLER_EVENTS_PER_TURN, INFORMER_MAILBOX};
-use crate::verbs::stores::{StoreResult, Stores};
 
-use super::runner::{CaughtUp, Follows, Heard, Listed};
+use super::runner::{CaughtUp, Changed, Follows, Listed};
 
 /// When a type is tried again whose store did not answer.
 const ASKED_AGAIN: Duration = Duration::from_millis(200);
@@ -30,23 +31,23 @@ const ASKED_AGAIN: Duration = Duration::from_millis(200);
 /// asks for another informer.
 #[derive(Message)]
 #[rtype(result = "StoreResult<()>")]
-pub struct Join(pub Member);
+pub struct AddSubscriber(pub Subscriber);
 
 /// Tells all loops everything up to now. Answers whether that succeeded: then every loop knows all writes that were acknowledged
 /// before. On Full the sender waits; on Closed it asks again later.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "bool")]
-pub struct Hear;
+pub struct CatchUp;
 
 /// A loop that receives events.
 #[derive(Clone)]
-pub struct Member {
+pub struct Subscriber {
     /// The types that it follows.
     pub follows: Follows,
     /// Receives snapshots.
     pub listed: Recipient<Listed>,
     /// Receives events.
-    pub heard: Recipient<Heard>,
+    pub changed: Recipient<Changed>,
     /// Receives the end of each round.
     pub caught_up: Recipient<CaughtUp>,
 }
@@ -63,8 +64,8 @@ impl Followed {
     async fn next(&self) -> Option<Vec<Arc<Event>>> {
         match self.window.read(self.cursor, CONTROLLER_EVENTS_PER_TURN) {
             Read::Events(events) => Some(events),
-            Read::Shelved(shelf, through) => {
-                let read = shelf.read(self.cursor, through, CONTROLLER_EVENTS_PER_TURN).await;
+            Read::Archived(archive_reader, through) => {
+                let read = archive_reader.read(self.cursor, through, CONTROLLER_EVENTS_PER_TURN).await;
                 read.inspect_err(|error| tracing::warn!(%error, "loops have missed something")).ok()
             }
             Read::Expired(_) => None,
@@ -74,19 +75,19 @@ impl Followed {
 
 /// The followed types and the loops. It moves into each round and back.
 #[derive(Default)]
-struct Ear {
+struct Subscriptions {
     followed: HashMap<TypeName, Followed>,
-    members: Vec<Member>,
-    /// Types that could not be read in the last round: their bells will not ring again for that.
+    subscribers: Vec<Subscriber>,
+    /// Types that could not be read in the last round: their notifiers will not fire again for that.
     behind: BTreeSet<TypeName>,
 }
 
 /// The actor. See the module documentation.
 pub struct Informer {
-    bell: Arc<Bell>,
-    bells: Bells,
+    notifier: Arc<ChangeNotifier>,
+    notifiers: ChangeNotifiers,
     stores: Arc<dyn Fn() -> Stores + Send + Sync>,
-    ear: Ear,
+    subscriptions: Subscriptions,
     /// Dropped with the informer: that signals its end.
     _lives: watch::Sender<()>,
 }
@@ -95,16 +96,16 @@ pub struct Informer {
 pub type Lives = watch::Receiver<()>;
 
 /// Finds the living informer of this thread, or starts a new one.
-pub struct Hearing {
-    bells: Bells,
+pub struct InformerHandle {
+    notifiers: ChangeNotifiers,
     stores: Arc<dyn Fn() -> Stores + Send + Sync>,
     current: RefCell<Option<(Addr<Informer>, Lives)>>,
 }
 
-impl Hearing {
-    /// Informers add their bell there and read these stores.
-    pub fn new(bells: Bells, stores: Arc<dyn Fn() -> Stores + Send + Sync>) -> Hearing {
-        Hearing { bells, stores, current: RefCell::default() }
+impl InformerHandle {
+    /// Informers add their notifier there and read these stores.
+    pub fn new(notifiers: ChangeNotifiers, stores: Arc<dyn Fn() -> Stores + Send + Sync>) -> InformerHandle {
+        InformerHandle { notifiers, stores, current: RefCell::default() }
     }
 
     /// The informer, and the signal of its end.
@@ -112,52 +113,61 @@ impl Hearing {
         let mut current = self.current.borrow_mut();
         match &*current {
             Some((informer, lives)) if informer.connected() => (informer.clone(), lives.clone()),
-            _ => current.insert(Informer::begin(&self.bells, self.stores.clone())).clone(),
+            _ => current.insert(Informer::begin(&self.notifiers, self.stores.clone())).clone(),
         }
     }
 }
 
 impl Informer {
-    /// Starts the informer of this thread and adds its bell.
-    fn begin(bells: &Bells, stores: Arc<dyn Fn() -> Stores + Send + Sync>) -> (Addr<Informer>, Lives) {
+    /// Starts the informer of this thread and adds its notifier.
+    fn begin(
+        notifiers: &ChangeNotifiers,
+        stores: Arc<dyn Fn() -> Stores + Send + Sync>,
+    ) -> (Addr<Informer>, Lives) {
         let (lives, told) = watch::channel(());
         let informer = Informer::create(|context| {
-            let bell = bells.add(Bell::new(context.address().recipient()));
-            Informer { bell, bells: bells.clone(), stores, ear: Ear::default(), _lives: lives }
+            let notifier = notifiers.add(ChangeNotifier::new(context.address().recipient()));
+            Informer {
+                notifier,
+                notifiers: notifiers.clone(),
+                stores,
+                subscriptions: Subscriptions::default(),
+                _lives: lives,
+            }
         });
         (informer, told)
     }
 
-    /// A round over the types that were rung; whether all of them could be read.
-    fn hear() -> impl ActorFuture<Self, Output = bool> {
+    /// A round over the types that were announced; whether all of them could be read.
+    fn deliver() -> impl ActorFuture<Self, Output = bool> {
         Informer::round(|informer| {
-            let rung = informer.bell.drain();
-            async move |ear, stores| ear.hear(&rung, &stores).await
+            let notified = informer.notifier.drain();
+            async move |subscriptions, stores| subscriptions.deliver(&notified, &stores).await
         })
     }
 
     /// Work on the ear as a future that takes it along and brings it back. What could not be read is asked for again.
     ///
-    /// The ear and the note of the bell are taken when the future is polled and not before: until an actor waits for a future,
-    /// those that it has spawned may still run once, and would find an empty ear and lose what they drain.
+    /// The subscriptions and the marks of the notifier are taken when the future is polled and not before: until an actor waits for
+    /// a future, those that it has spawned may still run once, and would find an empty ear and lose what they drain.
     fn round<T, W>(begin: impl FnOnce(&mut Informer) -> W) -> impl ActorFuture<Self, Output = T>
     where
-        W: AsyncFnOnce(&mut Ear, Stores) -> T,
+        W: AsyncFnOnce(&mut Subscriptions, Stores) -> T,
     {
         let round = actix::fut::ready(()).then(move |(), informer: &mut Informer, _| {
             let (work, stores) = (begin(informer), (informer.stores)());
-            let mut ear = std::mem::take(&mut informer.ear);
+            let mut subscriptions = std::mem::take(&mut informer.subscriptions);
             let round = async move {
-                let done = work(&mut ear, stores).await;
-                (ear, done)
+                let done = work(&mut subscriptions, stores).await;
+                (subscriptions, done)
             };
             round.into_actor(informer)
         });
-        round.map(|(ear, done), informer: &mut Informer, context: &mut Context<Informer>| {
-            if !ear.behind.is_empty() {
+        round.map(|(subscriptions, done), informer: &mut Informer, context: &mut Context<Informer>| {
+            if !subscriptions.behind.is_empty() {
                 context.notify_later(Published, ASKED_AGAIN);
             }
-            informer.ear = ear;
+            informer.subscriptions = subscriptions;
             done
         })
     }
@@ -165,8 +175,8 @@ impl Informer {
 
 impl Drop for Informer {
     fn drop(&mut self) {
-        // Also after a panic, when `stopped` is not called: nothing may ring this bell any more.
-        self.bells.remove(&self.bell);
+        // Also after a panic, when `stopped` is not called: nothing may use this notifier any more.
+        self.notifiers.remove(&self.notifier);
     }
 }
 
@@ -182,34 +192,34 @@ impl Handler<Published> for Informer {
     type Result = ();
 
     fn handle(&mut self, _: Published, context: &mut Self::Context) {
-        // No other message is handled meanwhile: rings are found by the next round.
-        context.wait(Informer::hear().map(|_, _, _| ()));
+        // No other message is handled meanwhile: notifications are found by the next round.
+        context.wait(Informer::deliver().map(|_, _, _| ()));
     }
 }
 
-impl Handler<Hear> for Informer {
+impl Handler<CatchUp> for Informer {
     type Result = AtomicResponse<Self, bool>;
 
-    fn handle(&mut self, _: Hear, _: &mut Self::Context) -> Self::Result {
-        AtomicResponse::new(Box::pin(Informer::hear()))
+    fn handle(&mut self, _: CatchUp, _: &mut Self::Context) -> Self::Result {
+        AtomicResponse::new(Box::pin(Informer::deliver()))
     }
 }
 
-impl Handler<Join> for Informer {
+impl Handler<AddSubscriber> for Informer {
     type Result = AtomicResponse<Self, StoreResult<()>>;
 
-    fn handle(&mut self, Join(member): Join, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, AddSubscriber(subscriber): AddSubscriber, _: &mut Self::Context) -> Self::Result {
         AtomicResponse::new(Box::pin(Informer::round(|_| {
-            async move |ear, stores| ear.join(member, &stores).await
+            async move |subscriptions, stores| subscriptions.join(subscriber, &stores).await
         })))
     }
 }
 
-impl Ear {
-    /// Tells the loops the new events of the types that rang. Answers whether all could be read.
-    async fn hear(&mut self, rung: &[TypeName], stores: &Stores) -> bool {
+impl Subscriptions {
+    /// Tells the loops the new events of the types that changed. Answers whether all could be read.
+    async fn deliver(&mut self, notified: &[TypeName], stores: &Stores) -> bool {
         let mut due = std::mem::take(&mut self.behind);
-        due.extend(rung.iter().cloned());
+        due.extend(notified.iter().cloned());
         for of in due {
             if let Err(error) = self.advance(&of, stores).await {
                 tracing::debug!(%of, %error, "cannot be followed now");
@@ -221,12 +231,12 @@ impl Ear {
     }
 
     async fn say_caught_up(&mut self) {
-        join_all(self.members.iter().map(|member| member.caught_up.send(CaughtUp))).await;
-        self.members.retain(|member| member.heard.connected());
+        join_all(self.subscribers.iter().map(|subscriber| subscriber.caught_up.send(CaughtUp))).await;
+        self.subscribers.retain(|subscriber| subscriber.changed.connected());
     }
 
     async fn advance(&mut self, of: &TypeName, stores: &Stores) -> StoreResult<()> {
-        if !self.members.iter().any(|member| member.follows.includes(of)) {
+        if !self.subscribers.iter().any(|subscriber| subscriber.follows.includes(of)) {
             return Ok(());
         }
         if !self.followed.contains_key(of) {
@@ -238,15 +248,15 @@ impl Ear {
             self.followed.insert(of.clone(), Followed { window, cursor: Revision::FIRST });
         }
         let Some(followed) = self.followed.get_mut(of) else { return Ok(()) };
-        // Events that come meanwhile ring again.
+        // Events that come meanwhile notify again.
         let head = followed.window.head();
         while followed.cursor < head {
             let Some(events) = followed.next().await else { return self.list(of, stores).await };
             let Some(last) = events.last() else { break };
             followed.cursor = last.revision();
-            let heard = Heard { of: of.clone(), events: events.into() };
-            let following = self.members.iter().filter(|member| member.follows.includes(of));
-            join_all(following.map(|member| member.heard.send(heard.clone()))).await;
+            let changed = Changed { of: of.clone(), events: events.into() };
+            let following = self.subscribers.iter().filter(|subscriber| subscriber.follows.includes(of));
+            join_all(following.map(|subscriber| subscriber.changed.send(changed.clone()))).await;
         }
         Ok(())
     }
@@ -257,22 +267,22 @@ impl Ear {
         let followed = Followed { window: position.window, cursor: position.snapshot.revision };
         self.followed.insert(of.clone(), followed);
         let listed = Listed { of: of.clone(), snapshot: position.snapshot };
-        let following = self.members.iter().filter(|member| member.follows.includes(of));
-        join_all(following.map(|member| member.listed.send(listed.clone()))).await;
+        let following = self.subscribers.iter().filter(|subscriber| subscriber.follows.includes(of));
+        join_all(following.map(|subscriber| subscriber.listed.send(listed.clone()))).await;
         Ok(())
     }
 
     /// Adds a loop. Its snapshot contains everything that the others were told before.
-    async fn join(&mut self, member: Member, stores: &Stores) -> StoreResult<()> {
-        for of in stores.types().await?.iter().filter(|of| member.follows.includes(of)) {
+    async fn join(&mut self, subscriber: Subscriber, stores: &Stores) -> StoreResult<()> {
+        for of in stores.types().await?.iter().filter(|of| subscriber.follows.includes(of)) {
             // A type that is new since the last round is told to the other loops now: afterwards it counts as told.
             self.advance(of, stores).await?;
             let position = stores.open_watch(of, &Permit::none()).await?;
             let cursor = position.snapshot.revision;
             self.followed.entry(of.clone()).or_insert_with(|| Followed { window: position.window, cursor });
-            let _ended = member.listed.send(Listed { of: of.clone(), snapshot: position.snapshot }).await;
+            let _ended = subscriber.listed.send(Listed { of: of.clone(), snapshot: position.snapshot }).await;
         }
-        self.members.push(member);
+        self.subscribers.push(subscriber);
         self.say_caught_up().await;
         Ok(())
     }

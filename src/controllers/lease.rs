@@ -21,7 +21,7 @@ use crate::api::{codec, meta};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 /// The name of the lease. It differs from that of kube-controller-manager, which may run beside our loops.
 pub const LEASE: &str = "pilothouse-controllers";
@@ -37,7 +37,7 @@ const OF_EACH_SERVER: [&str; 9] = [
     super::extension_documents::NAME,
     super::flow_schemas::NAME,
     super::own_objects::NAME,
-    super::registrations::NAME,
+    super::apiservice_registration::NAME,
     super::server_leases::NAME,
     super::service_repair::NAME,
     super::token_use::NAME,
@@ -50,7 +50,7 @@ pub struct Wake;
 
 /// Whether the loops of this server work. Shared by all of them.
 #[derive(Clone, Default)]
-pub struct Lead(Rc<State>);
+pub struct Leadership(Rc<State>);
 
 #[derive(Default)]
 struct State {
@@ -58,7 +58,7 @@ struct State {
     waiting: RefCell<Vec<Recipient<Wake>>>,
 }
 
-impl Lead {
+impl Leadership {
     /// Whether a loop may work. Loops of every server always may.
     pub fn allows(&self, name: &str) -> bool {
         self.0.held.get() || name == LEASE || OF_EACH_SERVER.contains(&name)
@@ -88,7 +88,7 @@ pub struct LeaseHolder {
     /// The source of time.
     pub clock: Clock,
     /// Tells the loops whether they may work.
-    pub lead: Lead,
+    pub leadership: Leadership,
     /// Whether it has held the lease since the start. Whoever else is named before that is an earlier run of this server, perhaps
     /// under another host name: the store belongs to one process.
     pub has_begun: Cell<bool>,
@@ -98,7 +98,7 @@ impl LeaseHolder {
     async fn hold(&self) -> Result<Outcome> {
         let Ok(resource) = self.client.resource(LEASES) else {
             // Without the Lease API nobody else can hold it, either.
-            self.lead.set(true);
+            self.leadership.set(true);
             return Ok(Outcome::Done);
         };
         let at = At { resource: &resource, namespace: SYSTEM_NAMESPACE, name: LEASE };
@@ -106,14 +106,14 @@ impl LeaseHolder {
         let Some(found) = self.client.read(at).await? else {
             self.client.create(at, &lease(&me, now)).await?;
             self.has_begun.set(true);
-            self.lead.set(true);
+            self.leadership.set(true);
             return Ok(Outcome::After(RENEWED_EVERY));
         };
         let spec = found.get("spec").unwrap_or(&Value::Null);
         let renewed = until(spec, Duration::ZERO);
         if spec.str("holderIdentity") == me && renewed.plus(RENEWED_EVERY) > now && renewed <= now {
             self.has_begun.set(true);
-            self.lead.set(true);
+            self.leadership.set(true);
             return Ok(Outcome::After(renewed.plus(RENEWED_EVERY).since(now)));
         }
         let holds =
@@ -121,12 +121,12 @@ impl LeaseHolder {
         let ends = until(spec, Duration::from_secs(holds.unwrap_or(0)));
         let is_others = !matches!(spec.str("holderIdentity"), "" | "-") && spec.str("holderIdentity") != me;
         if is_others && ends > now && self.has_begun.get() {
-            self.lead.set(false);
+            self.leadership.set(false);
             return Ok(Outcome::After(ends.since(now)));
         }
         self.client.edit(at, "", |lease| Ok(take(lease, &me, now))).await?;
         self.has_begun.set(true);
-        self.lead.set(true);
+        self.leadership.set(true);
         Ok(Outcome::After(RENEWED_EVERY))
     }
 
@@ -176,7 +176,7 @@ fn take(lease: &mut Value, me: &str, now: Timestamp) -> bool {
     true
 }
 
-impl Loop for LeaseHolder {
+impl Controller for LeaseHolder {
     type Key = ();
 
     fn follows(&self) -> Follows {
@@ -191,10 +191,10 @@ impl Loop for LeaseHolder {
         vec![()]
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<()>) {
-        if news.at.is_some()
-            && news.object.key.name() == LEASE
-            && news.object.key.namespace() == SYSTEM_NAMESPACE
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<()>) {
+        if change.at.is_some()
+            && change.object.key.name() == LEASE
+            && change.object.key.namespace() == SYSTEM_NAMESPACE
         {
             queue.add(());
         }

@@ -20,12 +20,12 @@ use crate::api::well_known::ACCOUNT_TOKEN_TYPE;
 use crate::api::well_known::annotations::{ACCOUNT_NAME, ACCOUNT_UID};
 use crate::api::well_known::stores::{CONFIG_MAPS, SECRETS};
 use crate::auth::service_account::legacy_use::{INVALID_SINCE, LAST_USED, day, is_day};
-use crate::verbs::bootstrap::trust::{SINCE, TRACKED};
+use crate::bootstrap::system_config_maps::{SINCE, TRACKED};
 
+use super::attempts;
 use super::client::{At, Client};
-use super::each;
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 const EVERY: Duration = Duration::from_secs(24 * 3_600);
 
@@ -77,7 +77,7 @@ impl LegacyTokenCleaner {
             let secrets = self.client.snapshot(&TypeName::new(SECRETS)).await?;
             let tokens =
                 secrets.iter().filter(|object| object.fields.get("type") == Some(ACCOUNT_TOKEN_TYPE));
-            each::all(tokens.map(|object| self.look(object, now)), 1).await?;
+            attempts::all(tokens.map(|object| self.look(object, now)), 1).await?;
         }
         Ok(Outcome::After(EVERY))
     }
@@ -155,7 +155,7 @@ impl LegacyTokenCleaner {
     }
 }
 
-impl Loop for LegacyTokenCleaner {
+impl Controller for LegacyTokenCleaner {
     type Key = ();
 
     fn follows(&self) -> Follows {
@@ -166,9 +166,9 @@ impl Loop for LegacyTokenCleaner {
         vec![()]
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<()>) {
-        let key = &news.object.key;
-        if news.at.is_some() && !news.gone && (key.namespace(), key.name()) == TRACKED {
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<()>) {
+        let key = &change.object.key;
+        if change.at.is_some() && !change.gone && (key.namespace(), key.name()) == TRACKED {
             queue.add(());
         }
     }

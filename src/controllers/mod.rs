@@ -1,36 +1,36 @@
 //! Control loops: clients of the server's own verbs that reconcile the cluster. One file each.
 //!
 //! All loops run on one thread of their own, so that they never block a worker. Each is an actor (`runner.rs`) around a
-//! [`runner::Loop`]. One informer tells them of changes. Their work waits in a queue (`queue.rs`). Their writes go through the
-//! verbs (`client.rs`) like those of other clients. See docs/ARCHITECTURE.md.
+//! [`runner::Controller`]. One informer tells them of changes. Their work waits in a queue (`queue.rs`). Their writes go through
+//! the verbs (`client.rs`) like those of other clients. See docs/ARCHITECTURE.md.
 
+mod apiservice_registration;
+mod attempts;
 mod availability;
 mod bootstrap_tokens;
 pub mod client;
 mod clusterrole_aggregation;
 mod csr;
 mod csr_cleaner;
-mod each;
+pub mod descriptors;
 mod events;
 pub mod expiry;
 mod extension_documents;
 mod flow_schemas;
 mod garbagecollector;
-pub mod head;
 mod informer;
-pub mod known;
 pub mod lease;
 mod legacy_serviceaccount_token_cleaner;
 mod namespace;
+pub mod object_meta;
 mod own_objects;
 mod per_namespace;
 mod per_object;
 mod podgc;
 mod pv_protection;
 pub mod queue;
-mod registrations;
+pub mod resource_index;
 mod resourcequota;
-pub mod roster;
 pub mod runner;
 mod server_leases;
 mod service_repair;
@@ -38,27 +38,27 @@ pub mod serviceaccount_token;
 pub mod start;
 mod token_use;
 
-use self::roster::{Entry, ROSTER};
+use self::descriptors::{ControllerDescriptor, DESCRIPTORS};
 mod ttl_after_finished;
 mod validatingadmissionpolicy_status;
 
 /// The loops that `--controllers` asks for: `*` for all, `NAME` for one, `-NAME` for all but one. The first entry that names a
 /// loop decides. Also answers unknown names.
-pub fn choose(asked: &[String]) -> (Vec<&'static Entry>, Vec<&str>) {
+pub fn choose(asked: &[String]) -> (Vec<&'static ControllerDescriptor>, Vec<&str>) {
     let (plain, star) = (
         |entry: &str| entry.strip_prefix('-').unwrap_or(entry).to_owned(),
         asked.iter().any(|entry| entry == "*"),
     );
-    let is_on = |Entry { name, old_name, .. }: &&Entry| {
+    let is_on = |ControllerDescriptor { name, old_name, .. }: &&ControllerDescriptor| {
         let decides = asked.iter().find(|entry| [*name, *old_name].contains(&plain(entry).as_str()));
         decides.map_or(star, |entry| !entry.starts_with('-'))
     };
-    let on = ROSTER.iter().filter(is_on).collect();
+    let on = DESCRIPTORS.iter().filter(is_on).collect();
     let means_nothing = |entry: &&str| {
         let entry = plain(entry);
         !entry.is_empty()
             && entry != "*"
-            && !ROSTER.iter().any(|known| [known.name, known.old_name].contains(&&*entry))
+            && !DESCRIPTORS.iter().any(|known| [known.name, known.old_name].contains(&&*entry))
     };
     (on, asked.iter().map(String::as_str).filter(means_nothing).collect())
 }
@@ -85,12 +85,12 @@ mod tests {
             let (on, unknown) = choose(&asked);
             (on.len(), on.iter().any(|entry| entry.name == "namespace-controller"), unknown.len())
         };
-        assert_eq!(chosen(&["*"]), (ROSTER.len(), true, 0));
+        assert_eq!(chosen(&["*"]), (DESCRIPTORS.len(), true, 0));
         assert_eq!(chosen(&["-*"]), (0, false, 0));
-        assert_eq!(chosen(&["*", "-namespace"]), (ROSTER.len() - 1, false, 0));
-        assert_eq!(chosen(&["*", "-namespace-controller"]), (ROSTER.len() - 1, false, 0));
+        assert_eq!(chosen(&["*", "-namespace"]), (DESCRIPTORS.len() - 1, false, 0));
+        assert_eq!(chosen(&["*", "-namespace-controller"]), (DESCRIPTORS.len() - 1, false, 0));
         assert_eq!(chosen(&["namespace"]), (1, true, 0));
-        assert_eq!(chosen(&["-namespace", "namespace", "*"]), (ROSTER.len() - 1, false, 0));
-        assert_eq!(chosen(&["deployment", "*"]), (ROSTER.len(), true, 1));
+        assert_eq!(chosen(&["-namespace", "namespace", "*"]), (DESCRIPTORS.len() - 1, false, 0));
+        assert_eq!(chosen(&["deployment", "*"]), (DESCRIPTORS.len(), true, 1));
     }
 }

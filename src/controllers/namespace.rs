@@ -1,11 +1,11 @@
 //! namespace-controller: deletes everything in a terminating namespace, then the namespace.
 //!
-//! Pods go first, then every type that the catalog serves at that moment, then objects of extension API servers (`elsewhere.rs`).
+//! Pods go first, then every type that the catalog serves at that moment, then objects of extension API servers (`aggregated.rs`).
 //! An object with finalizers blocks the namespace, and so does an extension server that does not answer; the conditions say so.
 //! All progress is in the store: a killed server continues after its next start.
 
+mod aggregated;
 mod conditions;
-mod elsewhere;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
@@ -27,16 +27,16 @@ use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::well_known::{NAMESPACE_FINALIZER, NAMESPACES};
+use crate::backend::aggregation::Extensions;
 use crate::limits::DELETIONS_IN_FLIGHT;
-use crate::verbs::aggregation::Extensions;
 
+use super::attempts;
 use super::client::{At, Client};
-use super::each;
-use super::head::Head;
+use super::object_meta::ObjectMeta;
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
-use conditions::Found;
-use elsewhere::Elsewhere;
+use super::runner::{Controller, Follows, ObjectChange};
+use aggregated::AggregatedResources;
+use conditions::DeletionFindings;
 
 /// Seconds until the next check if only finalizers are left.
 const FINALIZERS_TAKE: i64 = 15;
@@ -58,7 +58,7 @@ pub struct NamespaceController {
     client: Client,
     clock: Clock,
     rules: Rules,
-    elsewhere: Elsewhere,
+    elsewhere: AggregatedResources,
     /// The existing namespaces.
     there: RefCell<HashSet<String>>,
     /// Terminating namespaces that are not empty: a removal in them triggers another check.
@@ -68,7 +68,7 @@ pub struct NamespaceController {
 /// What a namespace still waits for.
 #[derive(Default)]
 struct Progress {
-    found: Found,
+    found: DeletionFindings,
     /// Seconds until the next check; zero if nothing left is known to take time.
     estimate: i64,
     /// Errors, which make the loop retry.
@@ -121,7 +121,7 @@ impl NamespaceController {
         rules: Rules,
         extensions: Arc<Extensions>,
     ) -> NamespaceController {
-        let elsewhere = Elsewhere { client: client.clone(), extensions };
+        let elsewhere = AggregatedResources { client: client.clone(), extensions };
         let (there, waiting) = (RefCell::default(), RefCell::default());
         NamespaceController { client, clock, rules, elsewhere, there, waiting }
     }
@@ -248,7 +248,7 @@ impl NamespaceController {
         self.delete_all(resource, objects).await?;
         let left = self.objects(&stored.store, namespace).await?;
         let mut finalizers: BTreeMap<String, usize> = BTreeMap::new();
-        for finalizer in left.iter().flat_map(|object| Head::of(object).finalizers) {
+        for finalizer in left.iter().flat_map(|object| ObjectMeta::of(object).finalizers) {
             *finalizers.entry(finalizer.into_owned()).or_default() += 1;
         }
         progress.note(namespace, (&resource.gv, &*resource.plural), estimate, (left.len(), finalizers))
@@ -272,14 +272,14 @@ impl NamespaceController {
         let deletions = objects.into_iter().map(|object| async move {
             // Exactly this object: a new namespace of the same name may have an object of the same name.
             let options = DeleteOptions {
-                uid: Some(Head::of(&object).uid.into_owned()),
+                uid: Some(ObjectMeta::of(&object).uid.into_owned()),
                 propagation: Some(Propagation::Background),
                 ..DeleteOptions::default()
             };
             self.client.delete(resource, object, &options).await.ignore_not_found_or_conflict()?;
             Ok(())
         });
-        each::all(deletions, DELETIONS_IN_FLIGHT).await.map_err(|status| status.message)
+        attempts::all(deletions, DELETIONS_IN_FLIGHT).await.map_err(|status| status.message)
     }
 
     /// How many seconds the pods of a namespace may take to terminate, counted from its deletion.
@@ -359,7 +359,7 @@ fn take_off(namespace: &mut Value) -> bool {
     changed
 }
 
-impl Loop for NamespaceController {
+impl Controller for NamespaceController {
     type Key = String;
 
     fn follows(&self) -> Follows {
@@ -374,32 +374,32 @@ impl Loop for NamespaceController {
         Duration::from_secs(60)
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<String>) {
-        if news.of.as_str() == NAMESPACES {
-            let name = news.object.key.name();
-            if news.gone {
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<String>) {
+        if change.of.as_str() == NAMESPACES {
+            let name = change.object.key.name();
+            if change.gone {
                 // Objects that are stored by now are found at once; later ones cause an event.
                 self.there.borrow_mut().remove(name);
                 queue.add(name.to_owned());
                 return;
             }
             self.there.borrow_mut().insert(name.to_owned());
-            if news.object.fields.get("status.phase") == Some("Terminating")
-                || Head::of(news.object).is_terminating()
+            if change.object.fields.get("status.phase") == Some("Terminating")
+                || ObjectMeta::of(change.object).is_terminating()
             {
                 queue.add(name.to_owned());
             }
-        } else if news.gone {
-            let namespace = news.object.key.namespace();
+        } else if change.gone {
+            let namespace = change.object.key.namespace();
             if !namespace.is_empty() && self.waiting.borrow().contains(namespace) {
                 queue.add_at(namespace.to_owned(), self.clock.now().plus(REMOVALS_GATHERED));
             }
-        } else if news.previous.is_none() {
-            self.hear_of_place(news.object.key.namespace(), queue);
+        } else if change.previous.is_none() {
+            self.hear_of_place(change.object.key.namespace(), queue);
         }
     }
 
-    fn hear_all(
+    fn on_list(
         &self,
         of: &TypeName,
         snapshot: &pilothouse_actors::snapshot::Snapshot,
@@ -409,7 +409,7 @@ impl Loop for NamespaceController {
             // Some may have been removed unnoticed.
             self.there.borrow_mut().drain().for_each(|name| queue.add(name));
             for object in snapshot.iter() {
-                self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
+                self.on_change(&ObjectChange { of, object, previous: None, gone: false, at: None }, queue);
             }
             return;
         }

@@ -10,11 +10,11 @@ use pilothouse_actors::clock::Clock;
 
 use crate::api::status::Result;
 use crate::api::well_known::{NAMESPACES, SYSTEM_NAMESPACE, SYSTEM_NAMESPACES};
-use crate::verbs::bootstrap::home::KUBERNETES;
-use crate::verbs::bootstrap::trust;
+use crate::bootstrap::kubernetes_service::KUBERNETES;
+use crate::bootstrap::system_config_maps;
 
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "own-objects";
@@ -24,27 +24,27 @@ const EVERY: Duration = Duration::from_secs(10);
 const SOON: Duration = Duration::from_secs(1);
 
 /// Restores the objects.
-pub type Settle = Rc<dyn Fn() -> LocalBoxFuture<'static, Result<()>>>;
+pub type Reconcile = Rc<dyn Fn() -> LocalBoxFuture<'static, Result<()>>>;
 
 /// Restores the server's own objects.
 pub struct OwnObjects {
     /// The source of time.
     pub clock: Clock,
     /// Does the work.
-    pub settle: Settle,
+    pub settle: Reconcile,
 }
 
 /// Whether this is one of those objects.
 fn is_own(store: &str, namespace: &str, name: &str) -> bool {
     match store {
         NAMESPACES => SYSTEM_NAMESPACES.contains(&name),
-        "configmaps" => (namespace, name) == (SYSTEM_NAMESPACE, trust::NAME),
+        "configmaps" => (namespace, name) == (SYSTEM_NAMESPACE, system_config_maps::NAME),
         "servicecidrs.networking.k8s.io" => name == KUBERNETES,
         _ => (namespace, name) == ("default", KUBERNETES),
     }
 }
 
-impl Loop for OwnObjects {
+impl Controller for OwnObjects {
     type Key = ();
 
     fn follows(&self) -> Follows {
@@ -66,9 +66,9 @@ impl Loop for OwnObjects {
         vec![()]
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<()>) {
-        let key = &news.object.key;
-        if news.at.is_some() && is_own(news.of.as_str(), key.namespace(), key.name()) {
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<()>) {
+        let key = &change.object.key;
+        if change.at.is_some() && is_own(change.of.as_str(), key.namespace(), key.name()) {
             queue.add_at((), self.clock.now().plus(SOON));
         }
     }

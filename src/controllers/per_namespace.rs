@@ -16,7 +16,7 @@ use crate::api::well_known::{NAMESPACES, ROOT_CERTIFICATE};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 const DESCRIPTION: &str = "kubernetes.io/description";
 /// The text of the description annotation; clients may show it.
@@ -25,7 +25,7 @@ const ABOUT: &str = "Contains a CA bundle that can be used to verify the kube-ap
                      of Kubernetes clusters.";
 
 /// The object that such a loop creates.
-pub struct Made {
+pub struct NamespaceObject {
     /// The store of the object, and the types to follow.
     pub store: &'static str,
     follows: &'static [&'static str],
@@ -35,10 +35,10 @@ pub struct Made {
     content: Option<Value>,
 }
 
-impl Made {
+impl NamespaceObject {
     /// The default service account of pods.
-    pub fn default_account() -> Made {
-        Made {
+    pub fn default_account() -> NamespaceObject {
+        NamespaceObject {
             store: "serviceaccounts",
             follows: &[NAMESPACES, "serviceaccounts"],
             object_name: "default",
@@ -47,10 +47,10 @@ impl Made {
     }
 
     /// The CA bundle by which pods verify this server.
-    pub fn root_certificate(authority_pem: &str) -> Made {
+    pub fn root_certificate(authority_pem: &str) -> NamespaceObject {
         let mut data = Value::object();
         data.set("ca.crt", authority_pem);
-        Made {
+        NamespaceObject {
             store: "configmaps",
             follows: &[NAMESPACES, "configmaps"],
             object_name: ROOT_CERTIFICATE,
@@ -93,14 +93,14 @@ pub enum Work {
 /// Creates an object in every namespace.
 pub struct PerNamespace {
     client: Client,
-    made: Rc<Made>,
+    made: Rc<NamespaceObject>,
     /// What the work so far makes worth looking at.
     more: RefCell<Vec<Work>>,
 }
 
 impl PerNamespace {
     /// Creates this object in every namespace, acting as `client`.
-    pub fn new(client: Client, made: Rc<Made>) -> PerNamespace {
+    pub fn new(client: Client, made: Rc<NamespaceObject>) -> PerNamespace {
         PerNamespace { client, made, more: RefCell::default() }
     }
 
@@ -131,29 +131,29 @@ impl PerNamespace {
     }
 }
 
-impl Loop for PerNamespace {
+impl Controller for PerNamespace {
     type Key = Work;
 
     fn follows(&self) -> Follows {
         Follows::These(self.made.follows)
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Work>) {
-        let key = &news.object.key;
-        if news.of.as_str() == NAMESPACES {
-            if !news.gone && news.object.fields.get("status.phase") == Some("Active") {
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
+        let key = &change.object.key;
+        if change.of.as_str() == NAMESPACES {
+            if !change.gone && change.object.fields.get("status.phase") == Some("Active") {
                 queue.add(Work::One(key.name().to_owned()));
             }
-        } else if key.name() == self.made.object_name && (news.gone || self.made.content.is_some()) {
+        } else if key.name() == self.made.object_name && (change.gone || self.made.content.is_some()) {
             queue.add(Work::One(key.namespace().to_owned()));
         }
     }
 
-    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
+    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
         if of.as_str() != NAMESPACES {
             return queue.add(Work::Every);
         }
-        self.hear_each(of, snapshot, queue);
+        self.on_each(of, snapshot, queue);
     }
 
     fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_somebody_changed_is_put_right_once() {
-        let made = Made::root_certificate("PEM");
+        let made = NamespaceObject::root_certificate("PEM");
         let mut object = made.object("ConfigMap");
         let wanted = object.clone();
         assert!(!made.fill(&mut object));
@@ -188,6 +188,6 @@ mod tests {
         assert_eq!(object, wanted);
         let text = codec::to_json(&wanted);
         assert!(String::from_utf8_lossy(&text).contains(r#""ca.crt":"PEM""#));
-        assert!(!Made::default_account().fill(&mut object));
+        assert!(!NamespaceObject::default_account().fill(&mut object));
     }
 }

@@ -9,7 +9,7 @@ use pilothouse_actors::object::Key;
 use crate::api::status::Result;
 
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 /// A loop over the objects of one type.
 pub trait PerObject: 'static {
@@ -20,16 +20,16 @@ pub trait PerObject: 'static {
     fn sync(&self, key: &Key) -> impl Future<Output = Result<Outcome>>;
 }
 
-impl<L: PerObject> Loop for L {
+impl<L: PerObject> Controller for L {
     type Key = Key;
 
     fn follows(&self) -> Follows {
         Follows::These(L::STORES)
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        if !news.gone {
-            queue.add(news.object.key.clone());
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Key>) {
+        if !change.gone {
+            queue.add(change.object.key.clone());
         }
     }
 

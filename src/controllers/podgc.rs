@@ -24,11 +24,11 @@ use crate::api::value::Value;
 use crate::api::well_known::stores::PODS;
 use crate::limits::DELETIONS_IN_FLIGHT;
 
+use super::attempts::{self, Attempts};
 use super::client::{At, Client};
-use super::each::{self, Attempts};
-use super::head::Head;
+use super::object_meta::ObjectMeta;
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 const NODES: &str = "nodes";
 /// How long a node may be missing before its pods are deleted: it may be about to register.
@@ -88,7 +88,7 @@ impl PodCollector {
                 let Some(object) = self.client.get(At::of(&resource, key)).await? else {
                     return Ok(Outcome::Done);
                 };
-                if node_of(&object).is_empty() && Head::of(&object).is_terminating() {
+                if node_of(&object).is_empty() && ObjectMeta::of(&object).is_terminating() {
                     self.end(&resource, object, None).await?;
                 }
                 Ok(Outcome::Done)
@@ -160,7 +160,7 @@ impl PodCollector {
             let node = node_of(pod);
             if found.gone.contains(node) {
                 orphans.push(pod.clone());
-            } else if found.lost.contains(node) && Head::of(pod).is_terminating() {
+            } else if found.lost.contains(node) && ObjectMeta::of(pod).is_terminating() {
                 going.push(pod.clone());
             }
         }
@@ -174,12 +174,12 @@ impl PodCollector {
         pods: Vec<Arc<Object>>,
         because: Option<&str>,
     ) -> Result<()> {
-        each::all(pods.into_iter().map(|pod| self.end(resource, pod, because)), DELETIONS_IN_FLIGHT).await
+        attempts::all(pods.into_iter().map(|pod| self.end(resource, pod, because)), DELETIONS_IN_FLIGHT).await
     }
 
     /// Marks a pod as failed, because no kubelet will, and removes it.
     async fn end(&self, resource: &Arc<Resource>, object: Arc<Object>, because: Option<&str>) -> Result<()> {
-        let head = Head::of(&object);
+        let head = ObjectMeta::of(&object);
         let uid = head.uid.to_string();
         if !is_over(&object) {
             let now = self.client.now();
@@ -200,17 +200,17 @@ impl PodCollector {
         Ok(())
     }
 
-    fn hear_node(&self, news: &News<'_>, queue: &mut Queue<Work>) {
-        let name = news.object.key.name();
+    fn hear_node(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
+        let name = change.object.key.name();
         let mut state = self.state.borrow_mut();
-        if news.gone {
+        if change.gone {
             state.nodes.remove(name);
             state.lost.remove(name);
             self.doubt(&mut state, queue, name, QUARANTINE);
             return;
         }
         state.nodes.insert(name.to_owned());
-        if memchr::memmem::find(&news.object.bytes, OUT_OF_SERVICE.as_bytes()).is_some() {
+        if memchr::memmem::find(&change.object.bytes, OUT_OF_SERVICE.as_bytes()).is_some() {
             state.lost.insert(name.to_owned());
             self.doubt(&mut state, queue, name, GATHERED);
         } else {
@@ -218,26 +218,26 @@ impl PodCollector {
         }
     }
 
-    fn hear_pod(&self, news: &News<'_>, queue: &mut Queue<Work>) {
-        let (key, node) = (&news.object.key, node_of(news.object));
+    fn hear_pod(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
+        let (key, node) = (&change.object.key, node_of(change.object));
         let mut state = self.state.borrow_mut();
-        if news.gone {
+        if change.gone {
             state.over.remove(key);
             return;
         }
-        if is_over(news.object) && self.threshold > 0 {
+        if is_over(change.object) && self.threshold > 0 {
             state.over.insert(key.clone());
             if state.over.len() > self.threshold {
                 queue.add_at(Work::Over, self.clock.now().plus(GATHERED));
             }
         }
         if node.is_empty() {
-            if Head::of(news.object).is_terminating() {
+            if ObjectMeta::of(change.object).is_terminating() {
                 queue.add(Work::Pod(key.clone()));
             }
         } else if !state.nodes.contains(node) {
             self.doubt(&mut state, queue, node, QUARANTINE);
-        } else if state.lost.contains(node) && Head::of(news.object).is_terminating() {
+        } else if state.lost.contains(node) && ObjectMeta::of(change.object).is_terminating() {
             self.doubt(&mut state, queue, node, GATHERED);
         }
     }
@@ -324,21 +324,21 @@ fn fail(pod: &mut Value, because: Option<&str>, now: &str) -> bool {
     true
 }
 
-impl Loop for PodCollector {
+impl Controller for PodCollector {
     type Key = Work;
 
     fn follows(&self) -> Follows {
         Follows::These(&[NODES, PODS])
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Work>) {
-        match news.of.as_str() {
-            NODES => self.hear_node(news, queue),
-            _ => self.hear_pod(news, queue),
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
+        match change.of.as_str() {
+            NODES => self.hear_node(change, queue),
+            _ => self.hear_pod(change, queue),
         }
     }
 
-    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
+    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
         if of.as_str() == NODES {
             // Some may have been removed unnoticed.
             let mut state = self.state.borrow_mut();
@@ -350,7 +350,7 @@ impl Loop for PodCollector {
             self.state.borrow_mut().over.clear();
         }
         for object in snapshot.iter().filter(|object| object.is_readable()) {
-            self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
+            self.on_change(&ObjectChange { of, object, previous: None, gone: false, at: None }, queue);
         }
     }
 

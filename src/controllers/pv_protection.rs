@@ -20,9 +20,9 @@ use crate::api::well_known::stores::PODS;
 use crate::api::well_known::{CLAIM_PROTECTION, VOLUME_PROTECTION};
 
 use super::client::{At, Client};
-use super::head::Head;
+use super::object_meta::ObjectMeta;
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 const CLAIMS: &str = "persistentvolumeclaims";
 
@@ -155,7 +155,7 @@ fn uses(pod: &Value, claim: &Value) -> bool {
     })
 }
 
-impl Loop for Protection {
+impl Controller for Protection {
     type Key = Key;
 
     fn follows(&self) -> Follows {
@@ -165,28 +165,28 @@ impl Loop for Protection {
         }
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        if news.of.as_str() == PODS {
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Key>) {
+        if change.of.as_str() == PODS {
             let waiting = self.waiting.borrow();
-            let namespace = news.object.key.namespace();
+            let namespace = change.object.key.namespace();
             waiting
                 .iter()
                 .filter(|claim| claim.namespace() == namespace)
                 .for_each(|claim| queue.add(claim.clone()));
             return;
         }
-        let head = Head::of(news.object);
-        if !news.gone && head.is_terminating() == head.has_finalizer(self.what.finalizer()) {
-            queue.add(news.object.key.clone());
+        let head = ObjectMeta::of(change.object);
+        if !change.gone && head.is_terminating() == head.has_finalizer(self.what.finalizer()) {
+            queue.add(change.object.key.clone());
         }
     }
 
-    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Key>) {
+    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Key>) {
         if of.as_str() == PODS {
             // The last pod that used a claim may have gone unheard, wherever the others are.
             return self.waiting.borrow().iter().for_each(|claim| queue.add(claim.clone()));
         }
-        self.hear_each(of, snapshot, queue);
+        self.on_each(of, snapshot, queue);
     }
 
     fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {

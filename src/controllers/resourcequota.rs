@@ -1,6 +1,6 @@
 //! resourcequota-controller: writes the status of quotas, and recalculates their usage.
 //!
-//! Admission only adds usage (`verbs/admission/quota.rs`) and never subtracts it. This loop recalculates the usage of a namespace
+//! Admission only adds usage (`backend/admission/quota.rs`) and never subtracts it. This loop recalculates the usage of a namespace
 //! when an object is removed or uses less, when a quota is created or changed, and periodically. A count costs as much as the
 //! namespace has objects, so a large one is counted less often: see [`Watched`].
 
@@ -27,7 +27,7 @@ use crate::limits::QUOTA_REST;
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 /// How long changes are gathered before a namespace is counted: a thousand deletions cost a few counts.
 const GATHERED: Duration = Duration::from_millis(200);
@@ -166,10 +166,10 @@ impl QuotaStatus {
         meter.usage(&old, now) != meter.usage(&new, now) || deadline(&old) != deadline(&new)
     }
 
-    fn hear_quota(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        let key = &news.object.key;
+    fn hear_quota(&self, change: &ObjectChange<'_>, queue: &mut Queue<Key>) {
+        let key = &change.object.key;
         let mut watched = self.watched.borrow_mut();
-        if news.gone {
+        if change.gone {
             queue.forget(key);
             if let Some(all) = watched.get_mut(key.namespace()) {
                 all.quotas.remove(key.name());
@@ -181,12 +181,12 @@ impl QuotaStatus {
         }
         let Ok(resource) = self.client.resource(RESOURCE_QUOTAS) else { return };
         let read = |object: &Object| self.client.load(&resource, object).ok();
-        let Some(now) = read(news.object) else { return };
+        let Some(now) = read(change.object) else { return };
         let names = now.at(&["spec", "hard"]).and_then(Value::fields).into_iter().flatten();
         let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
         let all = &mut watched.entry(key.namespace().to_owned()).or_default().quotas;
         all.insert(key.name().to_owned(), names);
-        let before = news.previous.and_then(|previous| read(previous));
+        let before = change.previous.and_then(|previous| read(previous));
         // The status changes with every charge, so it causes no count; the periodic count finds a wrong one.
         let same = before.is_some_and(|before| before.get("spec") == now.get("spec"));
         if !same || !says_what_is_allowed(&now) {
@@ -194,16 +194,18 @@ impl QuotaStatus {
         }
     }
 
-    fn hear_other(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        let namespace = news.object.key.namespace();
+    fn hear_other(&self, change: &ObjectChange<'_>, queue: &mut Queue<Key>) {
+        let namespace = change.object.key.namespace();
         let watched = self.watched.borrow();
         let Some(Watched { quotas, .. }) = watched.get(namespace) else { return };
         let known = self.client.known();
-        let Some(resource) = known.of_store(news.of) else { return };
+        let Some(resource) = known.of_store(change.of) else { return };
         let Some(meter) = UsageEvaluator::of(resource.name(), self.features) else { return };
-        if !news.gone {
-            let Some(previous) = news.previous.filter(|_| self.depends_on_content(resource)) else { return };
-            if !self.uses_otherwise(resource, &meter, previous, news.object) {
+        if !change.gone {
+            let Some(previous) = change.previous.filter(|_| self.depends_on_content(resource)) else {
+                return;
+            };
+            if !self.uses_otherwise(resource, &meter, previous, change.object) {
                 return;
             }
         }
@@ -246,7 +248,7 @@ fn write(quota: &mut Value, used: &ResourceList) {
     status.set("used", shown);
 }
 
-impl Loop for QuotaStatus {
+impl Controller for QuotaStatus {
     type Key = Key;
 
     fn follows(&self) -> Follows {
@@ -258,15 +260,15 @@ impl Loop for QuotaStatus {
         LONGEST_RETRY
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        if news.of.as_str() == RESOURCE_QUOTAS {
-            self.hear_quota(news, queue);
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Key>) {
+        if change.of.as_str() == RESOURCE_QUOTAS {
+            self.hear_quota(change, queue);
         }
         // Quotas may count quotas.
-        self.hear_other(news, queue);
+        self.hear_other(change, queue);
     }
 
-    fn hear_all(
+    fn on_list(
         &self,
         of: &TypeName,
         snapshot: &pilothouse_actors::snapshot::Snapshot,
@@ -277,7 +279,7 @@ impl Loop for QuotaStatus {
             self.watched.borrow_mut().clear();
             let readable = snapshot.iter().filter(|object| object.is_readable());
             for object in readable {
-                self.hear_quota(&News { of, object, previous: None, gone: false, at: None }, queue);
+                self.hear_quota(&ObjectChange { of, object, previous: None, gone: false, at: None }, queue);
             }
             return;
         }

@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::metrics::Metrics;
 
-use super::lease::{Lead, Wake};
+use super::lease::{Leadership, Wake};
 use super::queue::{Outcome, Queue};
 
 /// The types that a loop follows.
@@ -46,7 +46,7 @@ impl Follows {
 }
 
 /// One event.
-pub struct News<'a> {
+pub struct ObjectChange<'a> {
     /// The type of the object.
     pub of: &'a TypeName,
     /// Its present state, or the last one.
@@ -60,7 +60,7 @@ pub struct News<'a> {
 }
 
 /// A control loop: it decides what to work on after an event, and does the work.
-pub trait Loop: 'static {
+pub trait Controller: 'static {
     /// The key of a work item.
     type Key: Clone + Debug + Eq + Hash + Unpin + 'static;
 
@@ -83,18 +83,18 @@ pub trait Loop: 'static {
     }
 
     /// Handles one event.
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Self::Key>);
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Self::Key>);
 
     /// Hears of all objects of a type, when it begins or when it has missed something. Nothing says what has gone unheard: a loop
     /// that acts on what goes looks at all that this may concern.
-    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
-        self.hear_each(of, snapshot, queue);
+    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
+        self.on_each(of, snapshot, queue);
     }
 
     /// Hears of the objects of a type one by one.
-    fn hear_each(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
+    fn on_each(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
         for object in snapshot.iter().filter(|object| object.is_readable()) {
-            self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
+            self.on_change(&ObjectChange { of, object, previous: None, gone: false, at: None }, queue);
         }
     }
 
@@ -120,7 +120,7 @@ pub struct Listed {
 /// The events of a type, in order. Answers nothing. The sender waits; on Closed the loop has ended.
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
-pub struct Heard {
+pub struct Changed {
     /// The type of the objects.
     pub of: TypeName,
     /// The events in order.
@@ -139,22 +139,22 @@ pub struct Stop;
 
 /// Dependencies of every runner besides its loop.
 #[derive(Clone)]
-pub struct Surroundings {
+pub struct RunnerDeps {
     /// The source of time.
     pub clock: Clock,
     /// Counts the work of the loops.
     pub metrics: Arc<Metrics>,
     /// Whether this server holds the lease.
-    pub lead: Lead,
+    pub leadership: Leadership,
     /// Whether the server is stopping.
-    pub leaving: Leaving,
+    pub stopping: ShutdownFlag,
 }
 
 /// Set once, when the server begins to stop: loops that end afterwards are not restarted. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Leaving(Arc<AtomicBool>);
+pub struct ShutdownFlag(Arc<AtomicBool>);
 
-impl Leaving {
+impl ShutdownFlag {
     /// The server begins to stop.
     pub fn begin(&self) {
         self.0.store(true, Ordering::Release);
@@ -167,7 +167,7 @@ impl Leaving {
 }
 
 /// The actor. See the module documentation.
-pub struct Runner<L: Loop> {
+pub struct Runner<L: Controller> {
     /// The name in flags, health checks and metrics.
     name: &'static str,
     inner: Rc<L>,
@@ -182,17 +182,17 @@ pub struct Runner<L: Loop> {
     counted: (u64, u64),
     /// The only timer, for the next delayed key.
     timer: Option<(Timestamp, SpawnHandle)>,
-    around: Surroundings,
+    deps: RunnerDeps,
     /// Dropped with the runner: that signals its end.
     _ended: oneshot::Sender<()>,
 }
 
-impl<L: Loop> Runner<L> {
+impl<L: Controller> Runner<L> {
     /// Starts the actor on this thread. `ended` is dropped when it ends.
     pub fn begin(
         name: &'static str,
         inner: L,
-        around: Surroundings,
+        deps: RunnerDeps,
         ended: oneshot::Sender<()>,
     ) -> Addr<Runner<L>> {
         let mut queue = Queue::new(inner.longest_retry());
@@ -206,7 +206,7 @@ impl<L: Loop> Runner<L> {
             listed: HashMap::new(),
             counted: (0, 0),
             timer: None,
-            around,
+            deps,
             _ended: ended,
         };
         runner.start()
@@ -216,10 +216,10 @@ impl<L: Loop> Runner<L> {
     fn go_on(&mut self, ctx: &mut Context<Self>) {
         self.inner.more().into_iter().for_each(|key| self.queue.add(key));
         // Work only while this server holds the lease.
-        if !self.caught_up || !self.around.lead.allows(self.name) {
+        if !self.caught_up || !self.deps.leadership.allows(self.name) {
             return;
         }
-        let now = self.around.clock.now();
+        let now = self.deps.clock.now();
         while self.working < self.inner.workers() {
             let Some(key) = self.queue.next(now) else { break };
             self.working += 1;
@@ -237,9 +237,9 @@ impl<L: Loop> Runner<L> {
             tracing::debug!(controller = self.name, ?key, %why, "will be tried again");
         }
         self.working -= 1;
-        let now = self.around.clock.now();
+        let now = self.deps.clock.now();
         let took = now.since(begun);
-        self.around.metrics.loops.count_work(self.name, took.as_secs_f64());
+        self.deps.metrics.loops.count_work(self.name, took.as_secs_f64());
         self.queue.done(key, outcome, now);
         self.go_on(ctx);
     }
@@ -265,28 +265,28 @@ impl<L: Loop> Runner<L> {
     fn count(&mut self) {
         let (name, all) = (self.name, (self.queue.added, self.queue.retried));
         let (added, retried) = std::mem::replace(&mut self.counted, all);
-        self.around.metrics.loops.count_queue(name, self.queue.depth(), all.0 - added, all.1 - retried);
+        self.deps.metrics.loops.count_queue(name, self.queue.depth(), all.0 - added, all.1 - retried);
     }
 }
 
-impl<L: Loop> Actor for Runner<L> {
+impl<L: Controller> Actor for Runner<L> {
     type Context = Context<Self>;
 }
 
-impl<L: Loop> Handler<Listed> for Runner<L> {
+impl<L: Controller> Handler<Listed> for Runner<L> {
     type Result = ();
 
     fn handle(&mut self, Listed { of, snapshot }: Listed, _: &mut Self::Context) {
         self.caught_up = false;
-        self.inner.hear_all(&of, &snapshot, &mut self.queue);
+        self.inner.on_list(&of, &snapshot, &mut self.queue);
         self.listed.insert(of, snapshot.revision);
     }
 }
 
-impl<L: Loop> Handler<Heard> for Runner<L> {
+impl<L: Controller> Handler<Changed> for Runner<L> {
     type Result = ();
 
-    fn handle(&mut self, Heard { of, events }: Heard, _: &mut Self::Context) {
+    fn handle(&mut self, Changed { of, events }: Changed, _: &mut Self::Context) {
         self.caught_up = false;
         let listed = self.listed.get(&of).copied().unwrap_or_default();
         for event in events.iter().filter(|event| event.revision() > listed) {
@@ -296,13 +296,13 @@ impl<L: Loop> Handler<Heard> for Runner<L> {
             if !gone && !object.is_readable() {
                 continue;
             }
-            let news = News { of: &of, object, previous, gone, at: Some(event.at) };
-            self.inner.hear(&news, &mut self.queue);
+            let change = ObjectChange { of: &of, object, previous, gone, at: Some(event.at) };
+            self.inner.on_change(&change, &mut self.queue);
         }
     }
 }
 
-impl<L: Loop> Handler<CaughtUp> for Runner<L> {
+impl<L: Controller> Handler<CaughtUp> for Runner<L> {
     type Result = ();
 
     fn handle(&mut self, _: CaughtUp, ctx: &mut Self::Context) {
@@ -311,7 +311,7 @@ impl<L: Loop> Handler<CaughtUp> for Runner<L> {
     }
 }
 
-impl<L: Loop> Handler<Wake> for Runner<L> {
+impl<L: Controller> Handler<Wake> for Runner<L> {
     type Result = ();
 
     fn handle(&mut self, _: Wake, ctx: &mut Self::Context) {
@@ -319,7 +319,7 @@ impl<L: Loop> Handler<Wake> for Runner<L> {
     }
 }
 
-impl<L: Loop> Handler<Stop> for Runner<L> {
+impl<L: Controller> Handler<Stop> for Runner<L> {
     type Result = ();
 
     fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {

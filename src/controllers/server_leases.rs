@@ -17,7 +17,7 @@ use crate::api::well_known::{SERVER_NAME, SYSTEM_NAMESPACE};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "apiserver-lease-expiry";
@@ -63,16 +63,16 @@ impl ServerLeases {
     }
 }
 
-impl Loop for ServerLeases {
+impl Controller for ServerLeases {
     type Key = Key;
 
     fn follows(&self) -> Follows {
         Follows::These(&[LEASES])
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        if !news.gone && is_of_server(news.object) {
-            queue.add(news.object.key.clone());
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Key>) {
+        if !change.gone && is_of_server(change.object) {
+            queue.add(change.object.key.clone());
         }
     }
 

@@ -13,13 +13,13 @@ use pilothouse_actors::object::{Key, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::status::{GroupResource, Result, Status};
-use crate::verbs::services::ADDRESSES;
-use crate::verbs::services::repair::Finding;
+use crate::backend::services::ADDRESSES;
+use crate::backend::services::repair::Finding;
 
+use super::attempts;
 use super::client::Client;
-use super::each;
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "service-repair";
@@ -59,14 +59,14 @@ impl ServiceRepair {
         let services = self.client.services();
         let found = services.findings().await.map_err(|error| Status::from_store(&error, of, ""))?;
         let wrong: Vec<Finding> = found.intersection(&self.doubted.borrow()).cloned().collect();
-        let mended = each::all(wrong.iter().map(|finding| services.mend(finding)), 1).await;
+        let mended = attempts::all(wrong.iter().map(|finding| services.mend(finding)), 1).await;
         *self.doubted.borrow_mut() = found;
         mended?;
         Ok(Outcome::After(self.every))
     }
 }
 
-impl Loop for ServiceRepair {
+impl Controller for ServiceRepair {
     type Key = Work;
 
     fn follows(&self) -> Follows {
@@ -77,15 +77,15 @@ impl Loop for ServiceRepair {
         vec![Work::All]
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Work>) {
-        let owner = || self.client.services().owner_of(news.object);
-        if let Some(owner) = news.gone.then(owner).flatten() {
-            queue.add(Work::Gone(news.object.key.name().to_owned(), owner));
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
+        let owner = || self.client.services().owner_of(change.object);
+        if let Some(owner) = change.gone.then(owner).flatten() {
+            queue.add(Work::Gone(change.object.key.name().to_owned(), owner));
         }
     }
 
     /// What has gone unheard is found by the next look. None is taken for that: two in a row could both meet one write.
-    fn hear_all(&self, _: &TypeName, _: &Snapshot, _: &mut Queue<Work>) {}
+    fn on_list(&self, _: &TypeName, _: &Snapshot, _: &mut Queue<Work>) {}
 
     fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
         async move {

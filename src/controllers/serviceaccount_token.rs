@@ -21,10 +21,10 @@ use crate::api::well_known::ACCOUNT_TOKEN_TYPE;
 use crate::api::well_known::annotations::{ACCOUNT_NAME, ACCOUNT_UID};
 use crate::api::well_known::stores::SECRETS;
 
+use super::attempts;
 use super::client::{At, Client};
-use super::each;
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 use super::start::Authorities;
 
 const ACCOUNTS: &str = "serviceaccounts";
@@ -122,7 +122,7 @@ impl AccountTokens {
             }
             Ok(())
         });
-        each::all(looks, 1).await.map(|()| Outcome::Done)
+        attempts::all(looks, 1).await.map(|()| Outcome::Done)
     }
 
     async fn every(&self) -> Result<Outcome> {
@@ -178,20 +178,20 @@ fn claims(secret: &Key, account: &str, uid: &str) -> String {
     .to_string()
 }
 
-impl Loop for AccountTokens {
+impl Controller for AccountTokens {
     type Key = Work;
 
     fn follows(&self) -> Follows {
         Follows::These(&[SECRETS, ACCOUNTS])
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Work>) {
-        let key = news.object.key.clone();
-        match (news.of.as_str(), news.gone) {
-            (SECRETS, false) if asks_for_token(news.object) => queue.add(Work::Secret(key)),
-            (SECRETS, true) if asks_for_token(news.object) => {
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
+        let key = change.object.key.clone();
+        match (change.of.as_str(), change.gone) {
+            (SECRETS, false) if asks_for_token(change.object) => queue.add(Work::Secret(key)),
+            (SECRETS, true) if asks_for_token(change.object) => {
                 let secrets = self.client.resource(SECRETS);
-                let last = secrets.and_then(|secrets| self.client.load(&secrets, news.object));
+                let last = secrets.and_then(|secrets| self.client.load(&secrets, change.object));
                 let account =
                     last.map(|secret| annotation(&secret, ACCOUNT_NAME).to_owned()).unwrap_or_default();
                 if !account.is_empty() {
@@ -203,11 +203,11 @@ impl Loop for AccountTokens {
         }
     }
 
-    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
+    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
         if of.as_str() == ACCOUNTS {
             return queue.add(Work::Every);
         }
-        self.hear_each(of, snapshot, queue);
+        self.on_each(of, snapshot, queue);
     }
 
     fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {

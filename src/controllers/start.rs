@@ -9,30 +9,30 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use pilothouse_actors::authorizer::Authorizer;
-use pilothouse_actors::bell::Bells;
 use pilothouse_actors::clock::Clock;
+use pilothouse_actors::notifier::ChangeNotifiers;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::api::quota::Features;
 use crate::auth::service_account::legacy_use::LegacyUseReceiver;
+use crate::backend::Backend;
+use crate::backend::aggregation::Extensions;
+use crate::backend::stores::Stores;
 use crate::metrics::Metrics;
 use crate::pki::signers::Signers;
-use crate::verbs::Backend;
-use crate::verbs::aggregation::Extensions;
-use crate::verbs::stores::Stores;
 
+use super::apiservice_registration::{self, ApiServiceRegistration};
 use super::availability::{self, Availability};
 use super::client::Client;
+use super::descriptors::ControllerDescriptor;
 use super::expiry::{self, Expiry};
 use super::extension_documents::{self, ExtensionDocuments};
 use super::flow_schemas::{self, FlowSchemas};
-use super::informer::{Hearing, Join, Member};
-use super::known::Catalogs;
-use super::lease::{LEASE, Lead, LeaseHolder};
-use super::own_objects::{self, OwnObjects, Settle};
-use super::registrations::{self, Registrations};
-use super::roster::Entry;
-use super::runner::{Leaving, Loop, Runner, Stop, Surroundings};
+use super::informer::{AddSubscriber, InformerHandle, Subscriber};
+use super::lease::{LEASE, Leadership, LeaseHolder};
+use super::own_objects::{self, OwnObjects, Reconcile};
+use super::resource_index::ResourceIndexes;
+use super::runner::{Controller, Runner, RunnerDeps, ShutdownFlag, Stop};
 use super::server_leases::{self, ServerLeases};
 use super::service_repair::{self, ServiceRepair};
 use super::serviceaccount_token::SignToken;
@@ -52,7 +52,7 @@ pub type Down = BTreeMap<&'static str, String>;
 /// Settings of the loops.
 pub struct Settings {
     /// The enabled loops.
-    pub enabled: Vec<&'static Entry>,
+    pub enabled: Vec<&'static ControllerDescriptor>,
     /// Whether the pods of a namespace are deleted before the rest.
     pub pods_first: bool,
     /// The lifetime of events.
@@ -74,21 +74,21 @@ pub struct Settings {
 }
 
 /// Dependencies of the loops that are made on their thread.
-pub struct Kit {
+pub struct ControllerDeps {
     /// The dependencies of the verbs.
     pub backend: Backend,
     /// Gives the current catalog.
-    pub catalogs: Catalogs,
+    pub catalogs: ResourceIndexes,
     /// Checks rights of other users.
     pub authorizer: Addr<Authorizer>,
     /// Signs service account tokens.
     pub sign_token: SignToken,
     /// Restores the server's own objects.
-    pub settle: Settle,
+    pub settle: Reconcile,
     /// Restores the built-in flow schemas and priority levels.
-    pub settle_flows: Settle,
+    pub settle_flows: Reconcile,
     /// Applies the configuration of API Priority and Fairness.
-    pub count_flows: Settle,
+    pub count_flows: Reconcile,
     /// The group versions that extension API servers serve.
     pub extensions: Arc<Extensions>,
 }
@@ -103,12 +103,12 @@ pub struct Authorities {
 }
 
 /// A loop of a program that embeds the server: started and supervised like the built-in ones.
-pub type Guest = Box<dyn FnOnce(&House) + Send>;
+pub type ExtraController = Box<dyn FnOnce(&ControllerContext) + Send>;
 
 /// Dependencies of the loops that come from other threads.
-pub struct Outside {
-    /// Where the informer adds its bell.
-    pub bells: Bells,
+pub struct SharedDeps {
+    /// Where the informer adds its notifier.
+    pub notifiers: ChangeNotifiers,
     /// Makes the informer's access to the stores.
     pub stores: Arc<dyn Fn() -> Stores + Send + Sync>,
     /// The source of time.
@@ -122,20 +122,20 @@ pub struct Outside {
     /// Receives changes of the CA and the signers.
     pub authorities: watch::Receiver<Arc<Authorities>>,
     /// Loops of the embedding program.
-    pub guests: Vec<Guest>,
+    pub extra_controllers: Vec<ExtraController>,
 }
 
 /// The running loops. They end with [`Running::stop`].
 pub struct Running {
     arbiter: Arbiter,
-    leaving: Leaving,
+    stopping: ShutdownFlag,
 }
 
 impl Running {
     /// Ends all loops at once: completed writes stay, and unfinished work is found again at the next start.
     pub fn stop(&self) {
         // First, because the thread may end after the stores do.
-        self.leaving.begin();
+        self.stopping.begin();
         self.arbiter.stop();
     }
 }
@@ -143,57 +143,62 @@ impl Running {
 /// Starts the loops.
 pub fn start(
     settings: Settings,
-    outside: Outside,
-    make: impl FnOnce() -> Kit + Send + 'static,
+    shared: SharedDeps,
+    make: impl FnOnce() -> ControllerDeps + Send + 'static,
 ) -> io::Result<Running> {
-    let (arbiter, leaving) = (Arbiter::try_new()?, Leaving::default());
-    let of_house = leaving.clone();
+    let (arbiter, stopping) = (Arbiter::try_new()?, ShutdownFlag::default());
+    let of_house = stopping.clone();
     let begun = arbiter.spawn_fn(move || {
-        let (house, guests) = House::new(outside, make(), of_house);
-        house.open(&settings, guests);
+        let (context, extra_controllers) = ControllerContext::new(shared, make(), of_house);
+        context.open(&settings, extra_controllers);
     });
     match begun {
-        true => Ok(Running { arbiter, leaving }),
+        true => Ok(Running { arbiter, stopping }),
         false => Err(io::Error::other("the thread of the control loops ended")),
     }
 }
 
 /// The state of the loops' thread.
-pub struct House {
+pub struct ControllerContext {
     backend: Rc<Backend>,
-    catalogs: Rc<Catalogs>,
+    catalogs: Rc<ResourceIndexes>,
     pub(super) authorizer: Addr<Authorizer>,
     pub(super) sign_token: SignToken,
-    pub(super) hearing: Rc<Hearing>,
-    settle: Settle,
-    settle_flows: Settle,
-    count_flows: Settle,
+    pub(super) informers: Rc<InformerHandle>,
+    settle: Reconcile,
+    settle_flows: Reconcile,
+    count_flows: Reconcile,
     pub(super) extensions: Arc<Extensions>,
     uses: Rc<Mutex<LegacyUseReceiver>>,
     authorities: watch::Receiver<Arc<Authorities>>,
-    around: Surroundings,
+    deps: RunnerDeps,
     down: Rc<watch::Sender<Down>>,
 }
 
-impl House {
-    fn new(outside: Outside, kit: Kit, leaving: Leaving) -> (House, Vec<Guest>) {
-        let Outside { bells, stores, clock, metrics, down, uses, authorities, guests } = outside;
-        let house = House {
-            backend: Rc::new(kit.backend),
-            catalogs: Rc::new(kit.catalogs),
-            authorizer: kit.authorizer,
-            sign_token: kit.sign_token,
-            hearing: Rc::new(Hearing::new(bells, stores)),
-            settle: kit.settle,
-            settle_flows: kit.settle_flows,
-            count_flows: kit.count_flows,
-            extensions: kit.extensions,
+impl ControllerContext {
+    fn new(
+        shared: SharedDeps,
+        controller_deps: ControllerDeps,
+        stopping: ShutdownFlag,
+    ) -> (ControllerContext, Vec<ExtraController>) {
+        let SharedDeps { notifiers, stores, clock, metrics, down, uses, authorities, extra_controllers } =
+            shared;
+        let context = ControllerContext {
+            backend: Rc::new(controller_deps.backend),
+            catalogs: Rc::new(controller_deps.catalogs),
+            authorizer: controller_deps.authorizer,
+            sign_token: controller_deps.sign_token,
+            informers: Rc::new(InformerHandle::new(notifiers, stores)),
+            settle: controller_deps.settle,
+            settle_flows: controller_deps.settle_flows,
+            count_flows: controller_deps.count_flows,
+            extensions: controller_deps.extensions,
             uses: Rc::new(Mutex::new(uses)),
             authorities,
-            around: Surroundings { clock, metrics, lead: Lead::default(), leaving },
+            deps: RunnerDeps { clock, metrics, leadership: Leadership::default(), stopping },
             down: Rc::new(down),
         };
-        (house, guests)
+        (context, extra_controllers)
     }
 
     /// A client that acts as a service account in kube-system.
@@ -201,22 +206,22 @@ impl House {
         Client::new(self.backend.clone(), self.catalogs.clone(), account)
     }
 
-    fn open(&self, settings: &Settings, guests: Vec<Guest>) {
-        let clock = self.around.clock.clone();
+    fn open(&self, settings: &Settings, extra_controllers: Vec<ExtraController>) {
+        let clock = self.deps.clock.clone();
         let (of_server, settle) = (clock.clone(), self.settle.clone());
-        self.keep(own_objects::NAME, move || OwnObjects { clock: of_server.clone(), settle: settle.clone() });
+        self.run(own_objects::NAME, move || OwnObjects { clock: of_server.clone(), settle: settle.clone() });
         let (client, ttl) = (self.client("event-expiry"), settings.event_ttl);
         if !ttl.is_zero() {
             let clock = clock.clone();
-            self.keep(expiry::NAME, move || Expiry::new(client.clone(), clock.clone(), ttl));
+            self.run(expiry::NAME, move || Expiry::new(client.clone(), clock.clone(), ttl));
         }
         let client = self.client("apiserver-lease-expiry");
-        self.keep(server_leases::NAME, move || ServerLeases { client: client.clone() });
+        self.run(server_leases::NAME, move || ServerLeases { client: client.clone() });
         let client = self.client("service-repair");
-        self.keep(service_repair::NAME, move || ServiceRepair::new(client.clone(), REPAIRED_EVERY));
+        self.run(service_repair::NAME, move || ServiceRepair::new(client.clone(), REPAIRED_EVERY));
         let (client, uses) = (self.client("legacy-token-tracking"), self.uses.clone());
         let of_uses = clock.clone();
-        self.keep(token_use::NAME, move || TokenUse {
+        self.run(token_use::NAME, move || TokenUse {
             client: client.clone(),
             clock: of_uses.clone(),
             uses: uses.clone(),
@@ -224,7 +229,7 @@ impl House {
         let client = Client::of_server(self.backend.clone(), self.catalogs.clone());
         let (of_flows, settle, tells) = (clock.clone(), self.settle_flows.clone(), settings.has_flows);
         let count = self.count_flows.clone();
-        self.keep(flow_schemas::NAME, move || FlowSchemas {
+        self.run(flow_schemas::NAME, move || FlowSchemas {
             client: client.clone(),
             clock: of_flows.clone(),
             settle: settle.clone(),
@@ -232,51 +237,51 @@ impl House {
             tells,
             written: RefCell::default(),
         });
-        self.keep_extensions();
-        if settings.enabled.is_empty() && guests.is_empty() {
+        self.run_extensions();
+        if settings.enabled.is_empty() && extra_controllers.is_empty() {
             return;
         }
-        let (client, lead) = (self.client("leader-election-controller"), self.around.lead.clone());
+        let (client, leadership) = (self.client("leader-election-controller"), self.deps.leadership.clone());
         let of_lease = clock.clone();
-        self.keep(LEASE, move || LeaseHolder {
+        self.run(LEASE, move || LeaseHolder {
             client: client.clone(),
             clock: of_lease.clone(),
-            lead: lead.clone(),
+            leadership: leadership.clone(),
             has_begun: Cell::new(false),
         });
         for entry in &settings.enabled {
-            self.keep_entry(entry, settings, &clock);
+            self.run_descriptor(entry, settings, &clock);
         }
-        guests.into_iter().for_each(|guest| guest(self));
+        extra_controllers.into_iter().for_each(|extra| extra(self));
     }
 
     /// Starts the loops that maintain APIServices and extension API servers.
-    fn keep_extensions(&self) {
+    fn run_extensions(&self) {
         let client = Client::of_server(self.backend.clone(), self.catalogs.clone());
         let of_server = client.clone();
-        self.keep(registrations::NAME, move || Registrations { client: of_server.clone() });
+        self.run(apiservice_registration::NAME, move || ApiServiceRegistration { client: of_server.clone() });
         let (of_server, extensions) = (client.clone(), self.extensions.clone());
-        let metrics = self.around.metrics.clone();
-        self.keep(availability::NAME, move || Availability {
+        let metrics = self.deps.metrics.clone();
+        self.run(availability::NAME, move || Availability {
             client: of_server.clone(),
             extensions: extensions.clone(),
             metrics: metrics.clone(),
         });
         let extensions = self.extensions.clone();
-        self.keep(extension_documents::NAME, move || ExtensionDocuments {
+        self.run(extension_documents::NAME, move || ExtensionDocuments {
             client: client.clone(),
             extensions: extensions.clone(),
         });
     }
 
     /// Runs the loop that `make` makes, and a new one after each panic. It works while this server holds the lease.
-    pub fn keep<L: Loop>(&self, name: &'static str, make: impl Fn() -> L + 'static) {
+    pub fn run<L: Controller>(&self, name: &'static str, make: impl Fn() -> L + 'static) {
         let never = std::future::pending;
         actix::spawn(self.supervised(name, make, never));
     }
 
-    /// Like [`House::keep`], for a loop that depends on the CA or the signers: it is restarted when they change.
-    pub(super) fn keep_told<L: Loop>(
+    /// Like [`ControllerContext::keep`], for a loop that depends on the CA or the signers: it is restarted when they change.
+    pub(super) fn run_with_authorities<L: Controller>(
         &self,
         name: &'static str,
         make: impl Fn(Arc<Authorities>) -> L + 'static,
@@ -296,13 +301,13 @@ impl House {
         actix::spawn(self.supervised(name, make, stale));
     }
 
-    fn supervised<L: Loop, S: Future<Output = ()> + 'static>(
+    fn supervised<L: Controller, S: Future<Output = ()> + 'static>(
         &self,
         name: &'static str,
         make: impl Fn() -> L + 'static,
         stale: impl Fn() -> S + 'static,
     ) -> impl Future<Output = ()> + 'static {
-        supervise(name, make, stale, self.hearing.clone(), self.around.clone(), self.down.clone())
+        supervise(name, make, stale, self.informers.clone(), self.deps.clone(), self.down.clone())
     }
 }
 
@@ -319,21 +324,21 @@ enum End {
 
 /// Keeps a loop running. A loop that panicked, or whose informer ended, is restarted after a growing pause; one whose inputs
 /// changed is restarted at once.
-async fn supervise<L: Loop, S: Future<Output = ()>>(
+async fn supervise<L: Controller, S: Future<Output = ()>>(
     name: &'static str,
     make: impl Fn() -> L,
     stale: impl Fn() -> S,
-    hearing: Rc<Hearing>,
-    around: Surroundings,
+    informers: Rc<InformerHandle>,
+    deps: RunnerDeps,
     down: Rc<watch::Sender<Down>>,
 ) {
     let mut pause = FIRST_RESTART;
     loop {
-        let began = around.clock.now();
+        let began = deps.clock.now();
         // Subscribed before the loop is made, so that a change in between is noticed.
         let stale = stale();
-        let end = run(name, make(), stale, &hearing, &around).await;
-        if around.leaving.has_begun() {
+        let end = run(name, make(), stale, &informers, &deps).await;
+        if deps.stopping.has_begun() {
             // At shutdown stores and loops end in any order.
             return;
         }
@@ -342,11 +347,11 @@ async fn supervise<L: Loop, S: Future<Output = ()>>(
             End::Panicked => "panicked",
             End::Deaf => "hears nothing",
         };
-        if began.plus(RAN_WELL) < around.clock.now() {
+        if began.plus(RAN_WELL) < deps.clock.now() {
             pause = FIRST_RESTART;
         }
         tracing::error!(controller = name, "a control loop {why} and is started again in {pause:?}");
-        around.metrics.loops.count_restart(name);
+        deps.metrics.loops.count_restart(name);
         down.send_modify(|down| {
             down.insert(name, format!("{why} and waits to be started again"));
         });
@@ -359,29 +364,29 @@ async fn supervise<L: Loop, S: Future<Output = ()>>(
 }
 
 /// Runs a loop until it panics, its informer ends, or its inputs change.
-async fn run<L: Loop>(
+async fn run<L: Controller>(
     name: &'static str,
     inner: L,
     stale: impl Future<Output = ()>,
-    hearing: &Hearing,
-    around: &Surroundings,
+    informers: &InformerHandle,
+    deps: &RunnerDeps,
 ) -> End {
     let (ended, mut end) = oneshot::channel();
     let follows = inner.follows();
-    let (informer, mut lives) = hearing.informer();
-    let runner = Runner::begin(name, inner, around.clone(), ended);
-    around.lead.wakes(runner.clone().recipient());
-    let member = Member {
+    let (informer, mut lives) = informers.informer();
+    let runner = Runner::begin(name, inner, deps.clone(), ended);
+    deps.leadership.wakes(runner.clone().recipient());
+    let subscriber = Subscriber {
         follows,
         listed: runner.clone().recipient(),
-        heard: runner.clone().recipient(),
+        changed: runner.clone().recipient(),
         caught_up: runner.clone().recipient(),
     };
     let deaf = async {
-        match informer.send(Join(member)).await {
+        match informer.send(AddSubscriber(subscriber)).await {
             // Nothing is ever sent on this channel, either.
             Ok(Ok(())) => drop(lives.changed().await),
-            Ok(Err(error)) if !around.leaving.has_begun() => {
+            Ok(Err(error)) if !deps.stopping.has_begun() => {
                 tracing::warn!(%error, "a control loop cannot be told what there is");
             }
             _ => {}

@@ -15,11 +15,11 @@ use crate::api::well_known::stores::CONFIG_MAPS;
 use crate::auth::service_account::legacy_use::{
     LAST_USED, LegacyTokenUse, LegacyUseReceiver, day, is_day, is_outdated,
 };
-use crate::verbs::bootstrap::trust::{SINCE, TRACKED};
+use crate::bootstrap::system_config_maps::{SINCE, TRACKED};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::runner::{Controller, Follows, ObjectChange};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "legacy-token-tracking";
@@ -91,7 +91,7 @@ fn begin(map: &mut Value, today: &str) -> bool {
     true
 }
 
-impl Loop for TokenUse {
+impl Controller for TokenUse {
     type Key = Work;
 
     fn follows(&self) -> Follows {
@@ -102,9 +102,9 @@ impl Loop for TokenUse {
         vec![Work::Since, Work::Use]
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Work>) {
-        let key = &news.object.key;
-        if news.at.is_some() && (key.namespace(), key.name()) == TRACKED {
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
+        let key = &change.object.key;
+        if change.at.is_some() && (key.namespace(), key.name()) == TRACKED {
             queue.add(Work::Since);
         }
     }

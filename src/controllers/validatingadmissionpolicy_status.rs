@@ -20,12 +20,12 @@ use super::queue::Outcome;
 const STORE: &str = "validatingadmissionpolicies.admissionregistration.k8s.io";
 
 /// Type-checks policies.
-pub struct PolicyTypes {
+pub struct PolicyTypeCheck {
     /// Reads and writes objects.
     pub client: Client,
 }
 
-impl PerObject for PolicyTypes {
+impl PerObject for PolicyTypeCheck {
     const STORES: &'static [&'static str] = &[STORE];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
@@ -71,7 +71,7 @@ fn tell(policy: &mut Value, generation: i64, found: &[Mismatch]) {
     status.set("typeChecking", types);
 }
 
-impl PolicyTypes {
+impl PolicyTypeCheck {
     /// The kinds that a policy is about.
     fn kinds(&self, policy: &Value) -> Vec<GroupVersionKind> {
         let known = self.client.known();

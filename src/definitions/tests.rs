@@ -20,94 +20,100 @@ fn registry() -> Arc<Registry> {
 }
 
 /// One round over the changes. Answers the definitions to write.
-fn round(book: &mut Book, registry: &Arc<Registry>) -> (Vec<String>, Option<Defined>) {
-    let written = book.settle("now");
-    book.make(registry);
-    (written, book.news(watch::channel(()).1))
+fn round(definition_set: &mut DefinitionSet, registry: &Arc<Registry>) -> (Vec<String>, Option<Defined>) {
+    let written = definition_set.settle("now");
+    definition_set.make(registry);
+    (written, definition_set.news(watch::channel(()).1))
 }
 
-fn is_established(book: &Book, name: &str) -> bool {
-    book.value(name).is_some_and(|value| status::is_true(&value, status::ESTABLISHED))
+fn is_established(definition_set: &DefinitionSet, name: &str) -> bool {
+    definition_set.value(name).is_some_and(|value| status::is_true(&value, status::ESTABLISHED))
 }
 
 #[test]
 fn a_round_works_on_what_changed_alone() {
-    let (registry, mut book) = (registry(), Book::new(10));
+    let (registry, mut definition_set) = (registry(), DefinitionSet::new(10));
     for at in 0..500u64 {
-        let before = book.done;
-        book.take_in(
+        let before = definition_set.done;
+        definition_set.take_in(
             &format!("k{at}s.g"),
             Revision(at + 2),
             definition(&format!("k{at}s"), &format!("K{at}"), "t"),
         );
-        let (written, news) = round(&mut book, &registry);
+        let (written, news) = round(&mut definition_set, &registry);
         assert_eq!(written, [format!("k{at}s.g")]);
         assert_eq!(news.map(|news| news.resources.len() as u64), Some(at + 1));
-        let cost = (book.done.settled - before.settled, book.done.made - before.made);
+        let cost = (definition_set.done.settled - before.settled, definition_set.done.made - before.made);
         assert_eq!(cost, (1, 1), "whatever else there is");
     }
     // The written status comes back, at the cost of one check.
-    let before = book.done;
-    let value = Value::clone(&book.value("k7s.g").unwrap());
-    book.take_in("k7s.g", Revision(900), value);
-    assert!(round(&mut book, &registry).1.is_none());
-    assert_eq!((book.done.settled - before.settled, book.done.made - before.made), (1, 0));
-    assert_eq!(book.versions().len(), 1);
-    book.remove("k7s.g");
-    assert_eq!(round(&mut book, &registry).1.map(|news| news.resources.len()), Some(499));
-    assert_eq!(book.done.settled - before.settled, 1, "nobody waits for its names");
-    assert_eq!(book.unreleased.len(), 1);
+    let before = definition_set.done;
+    let value = Value::clone(&definition_set.value("k7s.g").unwrap());
+    definition_set.take_in("k7s.g", Revision(900), value);
+    assert!(round(&mut definition_set, &registry).1.is_none());
+    assert_eq!(
+        (definition_set.done.settled - before.settled, definition_set.done.made - before.made),
+        (1, 0)
+    );
+    assert_eq!(definition_set.versions().len(), 1);
+    definition_set.remove("k7s.g");
+    assert_eq!(round(&mut definition_set, &registry).1.map(|news| news.resources.len()), Some(499));
+    assert_eq!(definition_set.done.settled - before.settled, 1, "nobody waits for its names");
+    assert_eq!(definition_set.unreleased.len(), 1);
 }
 
 #[test]
 fn names_belong_to_whom_they_were_given_and_then_to_the_oldest() {
-    let (registry, mut book) = (registry(), Book::new(10));
+    let (registry, mut definition_set) = (registry(), DefinitionSet::new(10));
     // Both at once: the older one gets the names, whatever its own name.
-    book.take_in("as.g", Revision(3), definition("as", "Kite", "2024-01-01T00:00:02Z"));
-    book.take_in("bs.g", Revision(2), definition("bs", "Kite", "2024-01-01T00:00:01Z"));
-    round(&mut book, &registry);
-    assert!(is_established(&book, "bs.g") && !is_established(&book, "as.g"));
+    definition_set.take_in("as.g", Revision(3), definition("as", "Kite", "2024-01-01T00:00:02Z"));
+    definition_set.take_in("bs.g", Revision(2), definition("bs", "Kite", "2024-01-01T00:00:01Z"));
+    round(&mut definition_set, &registry);
+    assert!(is_established(&definition_set, "bs.g") && !is_established(&definition_set, "as.g"));
     // An even older one comes late: accepted names stay. So they do when their holder is written again.
-    book.take_in("cs.g", Revision(4), definition("cs", "Kite", "2023-01-01T00:00:00Z"));
-    let held = Value::clone(&book.value("bs.g").unwrap());
-    book.take_in("bs.g", Revision(9), held);
-    round(&mut book, &registry);
-    assert!(is_established(&book, "bs.g") && !is_established(&book, "cs.g"));
+    definition_set.take_in("cs.g", Revision(4), definition("cs", "Kite", "2023-01-01T00:00:00Z"));
+    let held = Value::clone(&definition_set.value("bs.g").unwrap());
+    definition_set.take_in("bs.g", Revision(9), held);
+    round(&mut definition_set, &registry);
+    assert!(is_established(&definition_set, "bs.g") && !is_established(&definition_set, "cs.g"));
     // It is removed: the oldest of the others is next, and only those are checked.
-    book.take_in("ds.g", Revision(10), definition("ds", "Dog", "2024-01-01T00:00:00Z"));
-    round(&mut book, &registry);
-    let before = book.done;
-    book.remove("bs.g");
-    let (written, _) = round(&mut book, &registry);
+    definition_set.take_in("ds.g", Revision(10), definition("ds", "Dog", "2024-01-01T00:00:00Z"));
+    round(&mut definition_set, &registry);
+    let before = definition_set.done;
+    definition_set.remove("bs.g");
+    let (written, _) = round(&mut definition_set, &registry);
     assert_eq!(written, ["cs.g"]);
-    assert!(is_established(&book, "cs.g") && !is_established(&book, "as.g"));
-    assert!(book.done.settled - before.settled <= 4, "two who wait, and once more for what they let go");
+    assert!(is_established(&definition_set, "cs.g") && !is_established(&definition_set, "as.g"));
+    assert!(
+        definition_set.done.settled - before.settled <= 4,
+        "two who wait, and once more for what they let go"
+    );
 }
 
 #[test]
 fn a_definition_that_cannot_be_read_is_told_once_and_disturbs_nobody() {
-    let (registry, mut book) = (registry(), Book::new(10));
-    assert!(book.cannot_read("bad.g", Revision(5)));
-    assert!(book.knows("bad.g", Revision(5)) && !book.knows("bad.g", Revision(6)));
-    assert!(!book.cannot_read("bad.g", Revision(5)), "once");
-    assert!(book.cannot_read("bad.g", Revision(6)), "another version is another matter");
-    book.take_in("as.g", Revision(7), definition("as", "Kite", "t"));
-    round(&mut book, &registry);
-    assert!(is_established(&book, "as.g"));
+    let (registry, mut definition_set) = (registry(), DefinitionSet::new(10));
+    assert!(definition_set.cannot_read("bad.g", Revision(5)));
+    assert!(definition_set.knows("bad.g", Revision(5)) && !definition_set.knows("bad.g", Revision(6)));
+    assert!(!definition_set.cannot_read("bad.g", Revision(5)), "once");
+    assert!(definition_set.cannot_read("bad.g", Revision(6)), "another version is another matter");
+    definition_set.take_in("as.g", Revision(7), definition("as", "Kite", "t"));
+    round(&mut definition_set, &registry);
+    assert!(is_established(&definition_set, "as.g"));
     // A served definition stays served when it becomes corrupt.
-    assert!(book.cannot_read("as.g", Revision(8)));
-    assert!(round(&mut book, &registry).1.is_none() && is_established(&book, "as.g"));
-    book.remove("bad.g");
-    assert!(book.cannot_read("bad.g", Revision(6)), "it went and came again");
+    assert!(definition_set.cannot_read("as.g", Revision(8)));
+    assert!(round(&mut definition_set, &registry).1.is_none() && is_established(&definition_set, "as.g"));
+    definition_set.remove("bad.g");
+    assert!(definition_set.cannot_read("bad.g", Revision(6)), "it went and came again");
 }
 
 #[test]
 fn numbers_are_never_those_of_others() {
-    let (registry, mut book) = (registry(), Book::new(10));
-    book.next_ordinal = LAST_ORDINAL - 1;
-    book.take_in("as.g", Revision(2), definition("as", "A", "t"));
-    book.take_in("bs.g", Revision(3), definition("bs", "B", "t"));
-    let (_, news) = round(&mut book, &registry);
+    let (registry, mut definition_set) = (registry(), DefinitionSet::new(10));
+    definition_set.next_ordinal = LAST_ORDINAL - 1;
+    definition_set.take_in("as.g", Revision(2), definition("as", "A", "t"));
+    definition_set.take_in("bs.g", Revision(3), definition("bs", "B", "t"));
+    let (_, news) = round(&mut definition_set, &registry);
     let numbers: Vec<u32> = news.unwrap().resources.iter().map(|resource| resource.ordinal).collect();
     assert_eq!(numbers, [LAST_ORDINAL - 1, 10]);
 }

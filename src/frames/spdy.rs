@@ -26,7 +26,7 @@ const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 
 /// A frame from the peer.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum SpdyFrame {
     /// The peer accepted this stream. The flag tells whether it has nothing to send on it.
     Reply(u32, bool),
     /// Bytes of a stream. The flag tells whether they are the last.
@@ -56,7 +56,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     /// The next frame.
-    pub async fn next(&mut self) -> io::Result<Said> {
+    pub async fn next(&mut self) -> io::Result<SpdyFrame> {
         if self.left > 0 {
             return self.piece().await;
         }
@@ -68,12 +68,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
         (self.stream, self.left, self.last) = (first, length, flags & FIN != 0);
         if length == 0 {
-            return Ok(Said::Data(first, Vec::new(), self.last));
+            return Ok(SpdyFrame::Data(first, Vec::new(), self.last));
         }
         self.piece().await
     }
 
-    async fn piece(&mut self) -> io::Result<Said> {
+    async fn piece(&mut self) -> io::Result<SpdyFrame> {
         let mut bytes = vec![0; self.left.min(CONVERSATION_BYTES)];
         let read = self.io.read(&mut bytes).await?;
         if read == 0 {
@@ -81,10 +81,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
         bytes.truncate(read);
         self.left -= read;
-        Ok(Said::Data(self.stream, bytes, self.last && self.left == 0))
+        Ok(SpdyFrame::Data(self.stream, bytes, self.last && self.left == 0))
     }
 
-    async fn control(&mut self, kind: u16, flags: u8, length: usize) -> io::Result<Said> {
+    async fn control(&mut self, kind: u16, flags: u8, length: usize) -> io::Result<SpdyFrame> {
         if length > SPDY_CONTROL_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a control frame that is too long"));
         }
@@ -92,11 +92,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.io.read_exact(&mut body).await?;
         let number = body.first_chunk().map(|bytes| u32::from_be_bytes(*bytes) & 0x7fff_ffff);
         Ok(match (kind, number) {
-            (SYN_REPLY, Some(stream)) => Said::Reply(stream, flags & FIN != 0),
-            (RST_STREAM, Some(stream)) => Said::Reset(stream),
-            (PING, Some(number)) => Said::Ping(number),
-            (GOAWAY, _) => Said::Leaving,
-            _ => Said::Other,
+            (SYN_REPLY, Some(stream)) => SpdyFrame::Reply(stream, flags & FIN != 0),
+            (RST_STREAM, Some(stream)) => SpdyFrame::Reset(stream),
+            (PING, Some(number)) => SpdyFrame::Ping(number),
+            (GOAWAY, _) => SpdyFrame::Leaving,
+            _ => SpdyFrame::Other,
         })
     }
 }
@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    async fn read(bytes: &[u8]) -> Vec<Said> {
+    async fn read(bytes: &[u8]) -> Vec<SpdyFrame> {
         let mut reader = Reader::new(bytes);
         let mut all = Vec::new();
         while let Ok(said) = reader.next().await {
@@ -209,17 +209,17 @@ mod tests {
         writer.control(4, &[0; 4]).await.unwrap();
         writer.close().await.unwrap();
         let wanted = [
-            Said::Data(5, b"abc".to_vec(), false),
-            Said::Data(5, Vec::new(), true),
-            Said::Ping(2),
-            Said::Reply(3, false),
-            Said::Reset(7),
-            Said::Other,
-            Said::Leaving,
+            SpdyFrame::Data(5, b"abc".to_vec(), false),
+            SpdyFrame::Data(5, Vec::new(), true),
+            SpdyFrame::Ping(2),
+            SpdyFrame::Reply(3, false),
+            SpdyFrame::Reset(7),
+            SpdyFrame::Other,
+            SpdyFrame::Leaving,
         ];
         assert_eq!(read(&out).await, wanted);
         let ended = [0x80, 3, 0, 2, FIN, 0, 0, 4, 0, 0, 0, 3];
-        assert_eq!(read(&ended).await, [Said::Reply(3, true)], "a reply that is all it says");
+        assert_eq!(read(&ended).await, [SpdyFrame::Reply(3, true)], "a reply that is all it says");
         assert!(read(&[0x80, 3, 0, 2, 0, 0xff, 0xff, 0xff]).await.is_empty(), "a frame that is too long");
     }
 

@@ -12,7 +12,7 @@ use crate::limits::CONVERSATION_BYTES;
 
 /// A frame from a client.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum WebSocketFrame {
     /// A piece of a message; the flag tells whether it is the first.
     Piece(bool, Vec<u8>),
     /// A ping, to be answered with the same bytes.
@@ -42,7 +42,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     /// The next frame. A connection that ends without a close is an error.
-    pub async fn next(&mut self) -> io::Result<Said> {
+    pub async fn next(&mut self) -> io::Result<WebSocketFrame> {
         loop {
             if let Some(head) = self.head.filter(|head| self.passed < head.length) {
                 return self.piece(&head).await;
@@ -52,12 +52,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             match head.opcode {
                 BINARY | TEXT => self.first = true,
                 CONTINUED => {}
-                PING => return Ok(Said::Ping(self.control(&head).await?)),
+                PING => return Ok(WebSocketFrame::Ping(self.control(&head).await?)),
                 PONG => drop(self.control(&head).await?),
                 CLOSE => {
                     // The reason does not matter, nor whether all of it arrives.
                     let _ = self.control(&head).await;
-                    return Ok(Said::Close);
+                    return Ok(WebSocketFrame::Close);
                 }
                 _ => return Err(broken("an unknown frame")),
             }
@@ -73,7 +73,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Head::parse(&begun[..bytes]).map_err(broken)?.ok_or_else(|| broken("half a head"))
     }
 
-    async fn piece(&mut self, head: &Head) -> io::Result<Said> {
+    async fn piece(&mut self, head: &Head) -> io::Result<WebSocketFrame> {
         let left = head.length - self.passed;
         let room = CONVERSATION_BYTES.min(usize::try_from(left).unwrap_or(CONVERSATION_BYTES));
         let mut bytes = vec![0; room];
@@ -84,7 +84,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         bytes.truncate(read);
         head.unmask(self.passed, &mut bytes);
         self.passed += read as u64;
-        Ok(Said::Piece(std::mem::take(&mut self.first), bytes))
+        Ok(WebSocketFrame::Piece(std::mem::take(&mut self.first), bytes))
     }
 
     /// The payload of a control frame; its head was checked to be short.
@@ -143,7 +143,7 @@ mod tests {
     use super::frame::masked;
     use super::*;
 
-    async fn read(bytes: &[u8]) -> Vec<Said> {
+    async fn read(bytes: &[u8]) -> Vec<WebSocketFrame> {
         let mut reader = Reader::new(bytes);
         let mut all = Vec::new();
         while let Ok(said) = reader.next().await {
@@ -167,11 +167,11 @@ mod tests {
         assert_eq!(
             said,
             [
-                Said::Piece(true, b"\x00ab".to_vec()),
-                Said::Ping(b"?".to_vec()),
-                Said::Piece(false, b"cd".to_vec()),
-                Said::Piece(true, b"\x01".to_vec()),
-                Said::Close,
+                WebSocketFrame::Piece(true, b"\x00ab".to_vec()),
+                WebSocketFrame::Ping(b"?".to_vec()),
+                WebSocketFrame::Piece(false, b"cd".to_vec()),
+                WebSocketFrame::Piece(true, b"\x01".to_vec()),
+                WebSocketFrame::Close,
             ]
         );
         for wrong in

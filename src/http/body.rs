@@ -17,18 +17,18 @@ use futures::Stream;
 use tokio::time::Sleep;
 
 /// A body that must be complete before a deadline.
-struct Timely {
+struct BodyWithDeadline {
     body: Rc<RefCell<Payload>>,
     deadline: Pin<Box<Sleep>>,
-    lifted: Patience,
+    lifted: DeadlineLift,
 }
 
 /// Lifts the deadline of a body. Handlers find it in the extensions of their request. Proxies use it: the server behind them may
 /// take as long as it likes. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Patience(Rc<Cell<bool>>);
+pub(super) struct DeadlineLift(Rc<Cell<bool>>);
 
-impl Patience {
+impl DeadlineLift {
     pub(super) fn have(&self) {
         self.0.set(true);
     }
@@ -41,7 +41,7 @@ pub(super) struct Unread {
     _body: Rc<RefCell<Payload>>,
 }
 
-impl Stream for Timely {
+impl Stream for BodyWithDeadline {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -68,9 +68,9 @@ pub(super) fn timely(request: Request, within: Duration) -> (Request, Option<Unr
     let body = Rc::new(RefCell::new(body));
     let unread = by_http1.then(|| Unread { _body: Rc::clone(&body) });
     let deadline = Box::pin(tokio::time::sleep(within));
-    let lifted = Patience::default();
+    let lifted = DeadlineLift::default();
     request.extensions_mut().insert(lifted.clone());
-    let payload: BoxedPayloadStream = Box::pin(Timely { body, deadline, lifted });
+    let payload: BoxedPayloadStream = Box::pin(BodyWithDeadline { body, deadline, lifted });
     let (request, _) = request.replace_payload(Payload::Stream { payload });
     (request, unread)
 }
@@ -128,7 +128,7 @@ mod tests {
     #[actix_rt::test]
     async fn a_handler_can_lift_the_deadline() {
         let (mut asks, _) = timely(request(futures::stream::pending()), Duration::from_millis(1));
-        let patience = asks.extensions().get::<Patience>().cloned().unwrap();
+        let patience = asks.extensions().get::<DeadlineLift>().cloned().unwrap();
         patience.have();
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(futures::poll!(asks.payload().next()).is_pending());

@@ -13,13 +13,13 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::app::App;
+use super::coalesce::CoalescedStream;
 use super::drain::Drain;
-use super::gather::Gathered;
 use super::h2_stream::{self, Dates};
 use super::peer::Peer;
 use super::tls::TlsStream;
-use crate::ids;
 use crate::limits;
+use crate::random;
 
 /// State that the connections of one worker share. Cheap to clone.
 #[derive(Clone)]
@@ -62,7 +62,7 @@ impl H2 {
 
     async fn serve(&self, io: TlsStream) -> Result<(), Cut> {
         let peer = io.peer.clone();
-        let io = Gathered::new(io);
+        let io = CoalescedStream::new(io);
         self.converse(&io, &peer).await?;
         // A slow reader must get the end of the last response, too.
         let _ = timeout(limits::IDLE, io.close(limits::DISCONNECT)).await;
@@ -70,17 +70,17 @@ impl H2 {
     }
 
     /// Serves a connection until either side has closed it.
-    async fn converse(&self, io: &Gathered<TlsStream>, peer: &Peer) -> Result<(), Cut> {
+    async fn converse(&self, io: &CoalescedStream<TlsStream>, peer: &Peer) -> Result<(), Cut> {
         let handshake = io.send_between(self.settings().handshake(io.clone()));
         let Ok(connection) = timeout(limits::HANDSHAKE, handshake).await else {
             return Ok(());
         };
-        let mut connection: Connection<Gathered<TlsStream>, Bytes> = connection??;
+        let mut connection: Connection<CoalescedStream<TlsStream>, Bytes> = connection??;
         let mut look = pin!(sleep(limits::IDLE_LOOK));
         let mut told_to_go = pin!(self.drain.begun());
         let mut linger = pin!(sleep(limits::DRAIN_LINGER));
         let mut phase = Phase::Open;
-        let load = Rc::new(Load::default());
+        let load = Rc::new(ConnectionLoad::default());
         loop {
             let leave = tokio::select! {
                 accepted = io.send_between(connection.accept()) => {
@@ -131,26 +131,26 @@ impl H2 {
         if self.goaway_chance <= 0.0 {
             return false;
         }
-        ids::fraction() < self.goaway_chance
+        random::fraction() < self.goaway_chance
     }
 }
 
 /// The streams of one connection.
 #[derive(Default)]
-pub(super) struct Load {
+pub(super) struct ConnectionLoad {
     open: Cell<usize>,
     ever: Cell<u64>,
     /// `ever` at the last look.
     seen: Cell<u64>,
     /// Consecutive looks that found no stream.
     quiet: Cell<u32>,
-    /// `ever` at the last [`Load::has_rested`], if no stream was open then.
+    /// `ever` at the last [`ConnectionLoad::has_rested`], if no stream was open then.
     rested: Cell<Option<u64>>,
     /// Notified when a response ends its connection.
     leaving: Notify,
 }
 
-impl Load {
+impl ConnectionLoad {
     fn enter(self: &Rc<Self>) -> InFlight {
         self.open.set(self.open.get() + 1);
         self.ever.set(self.ever.get() + 1);
@@ -179,7 +179,7 @@ impl Load {
 }
 
 /// An open stream, counted until it is dropped.
-pub(super) struct InFlight(Rc<Load>);
+pub(super) struct InFlight(Rc<ConnectionLoad>);
 
 impl InFlight {
     /// Lets the connection accept no more streams and end after the last one.
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_idle_after_enough_looks_without_a_stream() {
-        let load = Rc::new(Load::default());
+        let load = Rc::new(ConnectionLoad::default());
         let looks = limits::IDLE.as_secs() / limits::IDLE_LOOK.as_secs();
         for _ in 1..looks {
             assert!(!load.idle_too_long());
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_connection_has_rested_when_two_looks_in_a_row_found_no_stream_and_none_came_between() {
-        let load = Rc::new(Load::default());
+        let load = Rc::new(ConnectionLoad::default());
         let last = load.enter();
         assert!(!load.has_rested());
         drop(last);

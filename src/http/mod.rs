@@ -2,13 +2,13 @@
 //!
 //! [`listener`] opens the socket, [`tls`] does the handshake, [`edge`] runs the workers and hands each connection to `h1` or
 //! `h2`, which hand each request to the [`app`]. [`peer`] describes the client, [`drain`] ends connections without cutting
-//! requests, `switch` lets a connection leave HTTP, `h1_stream` writes watches, and `gather` joins small writes.
+//! requests, `switch` lets a connection leave HTTP, `h1_stream` writes watches, and `coalesce` joins small writes.
 
 pub mod app;
 mod body;
+mod coalesce;
 pub mod drain;
 pub mod edge;
-mod gather;
 mod h1;
 mod h1_stream;
 mod h2;

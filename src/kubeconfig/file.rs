@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pilothouse_actors::clock::Clock;
 
-use super::plugin::{Cluster, Exec, Plugin};
+use super::exec_plugin::{Cluster, Exec, ExecPlugin};
 use super::{Access, ActingAs, Credentials, IdentityPem, Proxy};
 use crate::api::codec::yaml;
 use crate::api::value::Value;
@@ -156,7 +156,7 @@ pub(super) fn credentials(
         disable_compression: flag(cluster, "disable-compression"),
         config: plugin_config(cluster),
     };
-    Ok(Credentials::Exec(Arc::new(Plugin::new(exec, &cluster, Clock::system()))))
+    Ok(Credentials::Exec(Arc::new(ExecPlugin::new(exec, &cluster, Clock::system()))))
 }
 
 /// The plug-in configuration in the cluster's extensions.

@@ -1,10 +1,10 @@
 //! Kubeconfigs: address, CA and credentials of another server.
 //!
-//! Only the current context is read, with the files that it names. `file` parses, `user` has the credentials, `plugin` runs
+//! Only the current context is read, with the files that it names. `file` parses, `user` has the credentials, `exec_plugin` runs
 //! credential plug-ins.
 
+pub mod exec_plugin;
 mod file;
-pub mod plugin;
 pub mod proxy;
 pub mod user;
 pub mod users;
@@ -12,7 +12,7 @@ pub mod users;
 use std::path::Path;
 
 pub use self::proxy::Proxy;
-pub use self::user::{ActingAs, Credentials, Shown};
+pub use self::user::{ActingAs, Credentials, PresentedCredentials};
 
 /// A certificate with its intermediates, and its key; both PEM.
 pub type IdentityPem = (Vec<u8>, Vec<u8>);

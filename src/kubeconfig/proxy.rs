@@ -6,7 +6,7 @@ use hyper::Uri;
 
 /// The protocol of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Manner {
+pub enum ProxyProtocol {
     /// HTTP CONNECT.
     Http,
     /// SOCKS version 5.
@@ -17,7 +17,7 @@ pub enum Manner {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Proxy {
     /// The protocol.
-    pub manner: Manner,
+    pub manner: ProxyProtocol,
     /// The host of the proxy.
     pub host: String,
     /// The port of the proxy.
@@ -32,8 +32,8 @@ impl Proxy {
         let wrong = |why: &str| format!("proxy-url: {why}");
         let uri: Uri = url.parse().map_err(|error| wrong(&format!("{error}")))?;
         let (manner, usual) = match uri.scheme_str() {
-            Some("http") => (Manner::Http, 80),
-            Some("socks5") => (Manner::Socks, 1_080),
+            Some("http") => (ProxyProtocol::Http, 80),
+            Some("socks5") => (ProxyProtocol::Socks, 1_080),
             // TLS to the proxy itself is not supported: a kubeconfig has no settings for it.
             other => return Err(wrong(&format!("{} is neither http nor socks5", other.unwrap_or("it")))),
         };

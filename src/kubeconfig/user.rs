@@ -7,8 +7,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use super::exec_plugin::{ExecCredentials, ExecPlugin};
 use super::file;
-use super::plugin::{Made, Plugin};
 
 /// Credentials besides a certificate.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub enum Credentials {
     /// A user name and a password.
     Password(String, String),
     /// A credential plug-in.
-    Exec(Arc<Plugin>),
+    Exec(Arc<ExecPlugin>),
 }
 
 impl PartialEq for Credentials {
@@ -42,16 +42,16 @@ impl PartialEq for Credentials {
 
 /// The credentials of one connection.
 #[derive(Default)]
-pub struct Shown {
+pub struct PresentedCredentials {
     /// The Authorization header.
     pub header: Option<String>,
     /// The credentials of a plug-in, which may contain a certificate.
-    pub made: Option<Arc<Made>>,
+    pub made: Option<Arc<ExecCredentials>>,
 }
 
 impl Credentials {
     /// The current credentials. Files are read and programs run outside of this thread.
-    pub async fn show(&self) -> Result<Shown, String> {
+    pub async fn show(&self) -> Result<PresentedCredentials, String> {
         let header = match self {
             Credentials::None => None,
             Credentials::Token(token) => Some(format!("Bearer {token}")),
@@ -68,14 +68,14 @@ impl Credentials {
             Credentials::Exec(plugin) => {
                 let made = plugin.credentials().await?;
                 let header = made.token.as_ref().map(|token| format!("Bearer {token}"));
-                return Ok(Shown { header, made: Some(made) });
+                return Ok(PresentedCredentials { header, made: Some(made) });
             }
         };
-        Ok(Shown { header, made: None })
+        Ok(PresentedCredentials { header, made: None })
     }
 
     /// The credentials were rejected: those of a plug-in are made again.
-    pub async fn refused(&self, shown: &Shown) {
+    pub async fn refused(&self, shown: &PresentedCredentials) {
         if let (Credentials::Exec(plugin), Some(made)) = (self, &shown.made) {
             plugin.forget(made).await;
         }

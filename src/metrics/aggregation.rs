@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use pilothouse_actors::lock::Lock;
 use prometheus::{IntCounterVec, IntGaugeVec};
 
-use super::declare::{Page, Result};
+use super::registration::{MetricRegistry, Result};
 use crate::limits::EXTENSIONS_COUNTED;
 
 /// The name under which all are counted that come after too many others.
@@ -20,7 +20,7 @@ pub struct Aggregation {
 }
 
 impl Aggregation {
-    pub(super) fn new(page: &Page<'_>) -> Result<Aggregation> {
+    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<Aggregation> {
         Ok(Aggregation {
             unavailable: page.gauges(
                 "aggregator_unavailable_apiservice",
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn names_are_counted_up_to_a_bound() {
-        let metrics = Aggregation::new(&Page(&Registry::new())).unwrap();
+        let metrics = Aggregation::new(&MetricRegistry(&Registry::new())).unwrap();
         for number in 0..EXTENSIONS_COUNTED {
             metrics.is(&format!("v1.{number}"), number % 2 == 0);
         }

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec};
 
-use super::declare::{Page, Result};
+use super::registration::{MetricRegistry, Result};
 use crate::api::audit::Level;
 
 /// What is written down of requests, and what is not.
@@ -15,7 +15,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    pub(super) fn new(page: &Page<'_>) -> Result<Audit> {
+    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<Audit> {
         Ok(Audit {
             events: page.counter(
                 "apiserver_audit_event_total",

@@ -7,7 +7,7 @@ use openssl::sha::sha256;
 use pilothouse_actors::clock::Timestamp;
 use prometheus::{DEFAULT_BUCKETS, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge};
 
-use super::declare::{Page, Result};
+use super::registration::{MetricRegistry, Result};
 
 /// The bounds of the classes of what certificates have left, in seconds; the reference server's.
 const LEFT_SECONDS: [f64; 14] = [
@@ -69,7 +69,7 @@ pub struct Authentication {
 }
 
 impl Authentication {
-    pub(super) fn new(page: &Page<'_>) -> Result<Authentication> {
+    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<Authentication> {
         let attempts = page.counters(
             "authentication_attempts",
             "Requests of which it was found out who sent them, by result: success, failure or error.",
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn users_are_counted_under_names_that_nobody_can_choose() {
         let registry = Registry::new();
-        let counted = Authentication::new(&Page(&registry)).unwrap();
+        let counted = Authentication::new(&MetricRegistry(&registry)).unwrap();
         for user in ["admin", "ann@example.com", "ann", "system:anonymous", "email_id"] {
             counted.attempted(Attempt::Success, Some(user), Timestamp(0), Timestamp(3_000));
         }

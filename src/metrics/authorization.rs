@@ -3,9 +3,9 @@
 use pilothouse_actors::clock::Timestamp;
 use prometheus::{DEFAULT_BUCKETS, GaugeVec, HistogramVec, IntCounter, IntCounterVec};
 
-use super::conditions::Counts;
-use super::declare::{Page, Result};
-use super::webhooks::{Judged, WebhookMeter};
+use super::authorization_webhooks::{AuthorizationResult, AuthorizationWebhookMeter};
+use super::match_conditions::Counts;
+use super::registration::{MetricRegistry, Result};
 
 /// What came of asking whether somebody may.
 pub struct Authorization {
@@ -21,7 +21,7 @@ pub struct Authorization {
 }
 
 impl Authorization {
-    pub(super) fn new(page: &Page<'_>) -> Result<Authorization> {
+    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<Authorization> {
         let changed = "apiserver_authorization_config_controller_automatic_reload";
         Ok(Authorization {
             decisions: page.counters(
@@ -76,8 +76,8 @@ impl Authorization {
     }
 
     /// What counts the questions to an authorization webhook.
-    pub fn webhook(&self, name: &str) -> WebhookMeter {
-        WebhookMeter {
+    pub fn webhook(&self, name: &str) -> AuthorizationWebhookMeter {
+        AuthorizationWebhookMeter {
             name: name.to_owned(),
             rounds: self.webhook_rounds.clone(),
             durations: self.webhook_durations.clone(),
@@ -94,7 +94,7 @@ impl Authorization {
     }
 
     /// Counts a request that was judged.
-    pub fn count_judged(&self, result: Judged, seconds: f64) {
+    pub fn count_judged(&self, result: AuthorizationResult, seconds: f64) {
         let result = result.name();
         self.attempts.with_label_values(&[result]).inc();
         self.durations.with_label_values(&[result]).observe(seconds);

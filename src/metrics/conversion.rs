@@ -2,7 +2,7 @@
 
 use prometheus::{HistogramVec, IntCounterVec};
 
-use super::declare::{Page, Result};
+use super::registration::{MetricRegistry, Result};
 use crate::api::custom::conversion::FailureKind;
 
 /// The bounds of the classes of duration, in seconds; the reference server's.
@@ -20,7 +20,7 @@ pub struct Conversions {
 }
 
 impl Conversions {
-    pub(super) fn new(page: &Page<'_>) -> Result<Conversions> {
+    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<Conversions> {
         Ok(Conversions {
             requests: page.counters(
                 "apiserver_conversion_webhook_request_total",

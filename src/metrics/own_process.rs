@@ -5,7 +5,7 @@ use std::fs;
 use pilothouse_actors::clock::Timestamp;
 use prometheus::{IntGauge, Opts};
 
-use super::declare::{Page, Result};
+use super::registration::{MetricRegistry, Result};
 use crate::api::release::Release;
 
 /// What changes of it.
@@ -14,7 +14,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new(page: &Page<'_>, started: Timestamp) -> Result<Process> {
+    pub(super) fn new(page: &MetricRegistry<'_>, started: Timestamp) -> Result<Process> {
         tell_start(page, started)?;
         let memory = page.gauge("process_resident_memory_bytes", "Memory of the process, in bytes.")?;
         Ok(Process { memory })
@@ -28,7 +28,7 @@ impl Process {
 }
 
 /// Says what this server is.
-pub(super) fn tell_build(page: &Page<'_>, release: &Release) -> Result<()> {
+pub(super) fn tell_build(page: &MetricRegistry<'_>, release: &Release) -> Result<()> {
     let build = release.build();
     let labels = [
         ("major", build.major),
@@ -47,7 +47,7 @@ pub(super) fn tell_build(page: &Page<'_>, release: &Release) -> Result<()> {
 }
 
 /// Says since when the server runs.
-pub(super) fn tell_start(page: &Page<'_>, started: Timestamp) -> Result<()> {
+pub(super) fn tell_start(page: &MetricRegistry<'_>, started: Timestamp) -> Result<()> {
     let start =
         page.measure("process_start_time_seconds", "When the server started, in seconds of Unix time.")?;
     start.set(started.fractional_seconds());

@@ -2,7 +2,7 @@
 
 use prometheus::IntCounterVec;
 
-use super::declare::{Page, Result};
+use super::registration::{MetricRegistry, Result};
 
 /// What every series says of the write.
 const WRITE: [&str; 3] = ["request_operation", "resource", "subresource"];
@@ -22,7 +22,7 @@ pub type Judged<'a> = [&'a str; 3];
 pub type HeldTo<'a> = [&'a str; 3];
 
 impl PodSecurity {
-    pub(super) fn new(page: &Page<'_>) -> Result<PodSecurity> {
+    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<PodSecurity> {
         let counter = |name: &str, help: &str, more: &[&str]| {
             page.counters(format!("pod_security_{name}_total"), help, &[more, &WRITE].concat())
         };

@@ -2,7 +2,7 @@
 
 use prometheus::{HistogramVec, IntCounterVec};
 
-use super::declare::{Page, Result};
+use super::registration::{MetricRegistry, Result};
 
 const LABELS: [&str; 4] = ["policy", "policy_binding", "error_type", "enforcement_action"];
 /// The bounds of the classes of duration; the reference server's.
@@ -15,7 +15,7 @@ pub struct Policies {
 }
 
 impl Policies {
-    pub(super) fn new(page: &Page<'_>) -> Result<Policies> {
+    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<Policies> {
         let name = |what: &str| format!("apiserver_validating_admission_policy_{what}");
         Ok(Policies {
             checks: page.counters(

@@ -3,8 +3,8 @@
 use pilothouse_actors::clock::Timestamp;
 use prometheus::{Encoder as _, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 
-use super::declare::{Page, Result};
 use super::own_process::tell_start;
+use super::registration::{MetricRegistry, Result};
 
 /// How health checks went.
 pub struct Slis {
@@ -16,7 +16,7 @@ pub struct Slis {
 impl Slis {
     pub(super) fn new(started: Timestamp) -> Result<Slis> {
         let registry = Registry::new();
-        let page = Page(&registry);
+        let page = MetricRegistry(&registry);
         let last = page.gauges(
             "kubernetes_healthcheck",
             "1 where a health check succeeded when it was last asked for.",

@@ -3,14 +3,14 @@
 use pilothouse_actors::clock::Timestamp;
 use prometheus::{GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
-use super::declare::{Page, Result};
+use super::registration::{MetricRegistry, Result};
 use crate::api::catalog::resource::Resource;
 
 /// The bounds of the classes of lag, in seconds: from what nobody notices to what a history lasts.
 const LAG_SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0];
 
 /// What is counted of watches beside their number.
-pub struct Watched {
+pub struct WatchMetrics {
     events: IntCounterVec,
     lag: Histogram,
     /// Watches that have something to tell and whose clients do not read.
@@ -27,9 +27,9 @@ pub struct Watched {
     pub window_age: GaugeVec,
 }
 
-impl Watched {
-    pub(super) fn new(page: &Page<'_>) -> Result<Watched> {
-        Ok(Watched {
+impl WatchMetrics {
+    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<WatchMetrics> {
+        Ok(WatchMetrics {
             events: page.counters(
                 "apiserver_watch_events_total",
                 "Events that watches told, by group, version and kind.",
@@ -85,7 +85,7 @@ pub struct OpenWatch {
 
 impl OpenWatch {
     /// Counts events that were told, the first of them accepted at `oldest`.
-    pub fn told(&self, events: usize, oldest: Timestamp, now: Timestamp) {
+    pub fn delivered(&self, events: usize, oldest: Timestamp, now: Timestamp) {
         self.events.inc_by(events as u64);
         self.lag.observe(now.since(oldest).as_secs_f64());
     }

@@ -11,7 +11,7 @@ use crate::pki::{Identity, Pki};
 
 /// Orders to the server's thread, from mildest to strongest: see [`Stopper`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Order {
+pub(super) enum StopOrder {
     /// Serve.
     Run,
     /// Finish what is in flight, then stop.
@@ -41,21 +41,21 @@ pub struct Handle {
 
 /// Stops a server from elsewhere, for example from a signal handler. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Stopper(Arc<watch::Sender<Order>>);
+pub struct Stopper(Arc<watch::Sender<StopOrder>>);
 
 impl Stopper {
     /// Asks the server to finish what is in flight and stop.
     pub fn stop(&self) {
-        self.order(Order::Stop);
+        self.order(StopOrder::Stop);
     }
 
     /// Asks the server to stop at once. What was acknowledged stays.
     pub fn hurry(&self) {
-        self.order(Order::Hurry);
+        self.order(StopOrder::Hurry);
     }
 
     /// Gives an order. A milder order never replaces a stronger one.
-    fn order(&self, order: Order) {
+    fn order(&self, order: StopOrder) {
         self.0.send_if_modified(|standing| {
             let stronger = order > *standing;
             if stronger {
@@ -70,7 +70,7 @@ impl Handle {
     pub(super) fn new(
         address: SocketAddr,
         pki: Arc<Pki>,
-        orders: watch::Sender<Order>,
+        orders: watch::Sender<StopOrder>,
         exit: watch::Receiver<Option<Exit>>,
         thread: JoinHandle<()>,
     ) -> Handle {

@@ -3,7 +3,7 @@
 //! inside another runtime.
 
 mod handle;
-mod life;
+mod lifecycle;
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -18,15 +18,15 @@ use tokio::sync::watch;
 
 pub use handle::{Exit, Handle, Stopper};
 
+pub use crate::application::StartError;
+use crate::application::{Assemble, StartContext};
+use crate::assembly::Assembly;
 use crate::config::Config;
 use crate::http::edge::Edge;
 use crate::http::listener;
 use crate::http::tls::Tls;
 use crate::pki;
 use crate::upstream::pool::Pool;
-use crate::wire::Wires;
-pub use crate::wiring::StartError;
-use crate::wiring::{Boot, Wiring};
 
 /// The entry point: [`Server::start`] and its variants.
 pub struct Server;
@@ -34,7 +34,7 @@ pub struct Server;
 impl Server {
     /// Starts a server and waits until it is ready. Blocks the calling thread for some milliseconds.
     pub fn start(config: Config) -> Result<Handle, StartError> {
-        Server::start_with(config, Clock::system(), Wires::default())
+        Server::start_with(config, Clock::system(), Assembly::default())
     }
 
     /// As [`Server::start`], without blocking the caller's runtime.
@@ -44,7 +44,7 @@ impl Server {
     }
 
     /// As [`Server::start`], with another clock and another application.
-    pub fn start_with(config: Config, clock: Clock, wiring: impl Wiring) -> Result<Handle, StartError> {
+    pub fn start_with(config: Config, clock: Clock, assembly: impl Assemble) -> Result<Handle, StartError> {
         config.validate()?;
         let asked = SocketAddr::new(config.serving.bind_address, config.serving.secure_port);
         let refused = |source| StartError::Listen { address: asked, source };
@@ -58,13 +58,14 @@ impl Server {
         let tls = Tls::new(&config.serving, &pki)?;
         let edge = Edge::new(listener, tls.clone(), &config, clock.clone());
         let pool = Pool::new(clock.clone());
-        let boot = Boot { config: Arc::new(config), pki: Arc::clone(&pki), tls, clock, pool, address };
+        let context =
+            StartContext { config: Arc::new(config), pki: Arc::clone(&pki), tls, clock, pool, address };
 
-        let (orders, to_obey) = watch::channel(handle::Order::Run);
+        let (orders, to_obey) = watch::channel(handle::StopOrder::Run);
         let (leave_word, exit) = watch::channel(None);
         let (tell_started, started) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("pilothouse".to_owned()).spawn(move || {
-            let exit = life::run(boot, edge, wiring, to_obey, tell_started);
+            let exit = lifecycle::run(context, edge, assembly, to_obey, tell_started);
             drop(lock);
             leave_word.send_replace(Some(exit));
         })?;

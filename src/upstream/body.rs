@@ -9,7 +9,7 @@ use futures::{Stream, StreamExt as _};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::sync::mpsc;
 
-use super::{Held, Pieces};
+use super::{ConnectionInUse, Pieces};
 
 /// A piece of a body; `None` marks its end.
 type Next = Option<io::Result<Bytes>>;
@@ -78,14 +78,14 @@ impl Body for RequestBody {
 }
 
 /// The body of a response. At its end the connection is returned; dropped earlier, it is closed.
-pub struct AnswerBody {
+pub struct ResponseBody {
     body: Incoming,
-    held: Option<Held>,
+    held: Option<ConnectionInUse>,
 }
 
-impl AnswerBody {
-    pub(super) fn new(body: Incoming, held: Held) -> AnswerBody {
-        AnswerBody { body, held: Some(held) }
+impl ResponseBody {
+    pub(super) fn new(body: Incoming, held: ConnectionInUse) -> ResponseBody {
+        ResponseBody { body, held: Some(held) }
     }
 
     /// Its length, if known.
@@ -94,7 +94,7 @@ impl AnswerBody {
     }
 }
 
-impl Drop for AnswerBody {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         // With a known length, the end is known without polling again.
         if self.body.is_end_stream()
@@ -105,7 +105,7 @@ impl Drop for AnswerBody {
     }
 }
 
-impl Stream for AnswerBody {
+impl Stream for ResponseBody {
     type Item = io::Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {

@@ -24,7 +24,7 @@ const HOST_AUTHORITIES: [&str; 4] = [
 ];
 
 /// The CAs that the peer is verified against.
-pub(crate) enum Believed {
+pub(crate) enum TrustedCas {
     /// The peer is not verified.
     Anybody,
     /// The CAs of the system.
@@ -35,7 +35,7 @@ pub(crate) enum Believed {
 
 /// Makes the context of connections. `identity` is the client certificate with its intermediates, and its key, as PEM.
 pub(crate) fn context(
-    believed: Believed,
+    believed: TrustedCas,
     identity: Option<(&[u8], &[u8])>,
 ) -> Result<SslContext, ErrorStack> {
     let mut context = SslContextBuilder::new(SslMethod::tls_client())?;
@@ -50,15 +50,15 @@ pub(crate) fn context(
             | SslMode::RELEASE_BUFFERS,
     );
     match believed {
-        Believed::Anybody => context.set_verify(SslVerifyMode::NONE),
-        Believed::Host => {
+        TrustedCas::Anybody => context.set_verify(SslVerifyMode::NONE),
+        TrustedCas::Host => {
             context.set_default_verify_paths()?;
             if let Some(file) = HOST_AUTHORITIES.iter().find(|file| Path::new(file).is_file()) {
                 context.set_ca_file(file)?;
             }
             context.set_verify(SslVerifyMode::PEER);
         }
-        Believed::Authorities(authorities) => {
+        TrustedCas::Authorities(authorities) => {
             let mut store = X509StoreBuilder::new()?;
             for authority in authorities {
                 store.add_cert(authority)?;
@@ -131,7 +131,7 @@ mod tests {
             let _ended_without_goodbye = stream.read_to_end(&mut read);
             read.len()
         });
-        let context = context(Believed::Anybody, None).unwrap();
+        let context = context(TrustedCas::Anybody, None).unwrap();
         let mut stream = client(&context, "reader", false).unwrap().connect(near).unwrap();
         stream.get_ref().set_nonblocking(true).unwrap();
         let mut written = 0;

@@ -16,7 +16,7 @@ use crate::api::connect::{AllowedAddresses, Destination, Location};
 use crate::{limits, socket};
 
 use super::failure::Failure;
-use super::tls::Way;
+use super::tls::TlsSettings;
 
 /// A connection, with or without TLS.
 pub enum Stream {
@@ -27,7 +27,11 @@ pub enum Stream {
 }
 
 /// Connects. Each of the three steps (name, TCP, TLS) may take `within`.
-pub(super) async fn dial(tls: Option<&Way>, to: &Destination, within: Duration) -> Result<Stream, Failure> {
+pub(super) async fn dial(
+    tls: Option<&TlsSettings>,
+    to: &Destination,
+    within: Duration,
+) -> Result<Stream, Failure> {
     let Destination { location, reach, .. } = to;
     let addresses = timeout(within, resolve(location, *reach))
         .await

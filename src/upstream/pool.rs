@@ -3,9 +3,9 @@
 //! A connection is kept once its response was read to the end. Its key ([`Origin`]) contains everything that identifies the peer,
 //! including the trusted CAs and the client certificate. It is reused only by the thread that made it, so that it ends with that
 //! thread and fails no other's request. A connection that the peer closes leaves the pool at once, an unused one after a while,
-//! and those to a peer that no object names any more ([`Wanted`]) leave with the last object.
+//! and those to a peer that no object names any more ([`KeepAliveHandle`]) leave with the last object.
 
-mod line;
+mod http1_connection;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -19,8 +19,8 @@ use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::lock::Lock;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use self::line::Line;
-pub use self::line::{Unanswered, Whole};
+use self::http1_connection::Http1Connection;
+pub use self::http1_connection::{BufferedResponse, ExchangeError};
 use super::body::RequestBody;
 use crate::kubeconfig::Proxy;
 use crate::limits::{CONNECTION_KEPT, CONNECTION_SETTLES, CONNECTIONS_KEPT, CONNECTIONS_KEPT_EACH};
@@ -64,7 +64,7 @@ impl Purpose {
 
 /// The TLS identity of a connection.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Private {
+pub struct TlsIdentity {
     /// The name that the certificate must contain.
     pub server_name: String,
     /// The trusted CAs: see [`authority`].
@@ -83,7 +83,7 @@ pub struct Origin {
     /// The port of the peer.
     pub port: u16,
     /// The TLS settings; `None` for plain connections.
-    pub private: Option<Private>,
+    pub private: Option<TlsIdentity>,
     /// The proxy on the way, if any.
     pub proxy: Option<Proxy>,
 }
@@ -112,27 +112,31 @@ pub fn shown(identity: Option<(&[u8], &[u8])>) -> Digest {
 }
 
 /// An idle connection.
-struct Waiting {
-    line: Line,
+struct IdleConnection {
+    line: Http1Connection,
     since: Timestamp,
 }
 
 /// A peer that objects configure: purpose, name and CAs.
-type Asked = (Purpose, String, Digest);
+type PeerKey = (Purpose, String, Digest);
 
 #[derive(Default)]
-struct Shelves {
+struct IdleConnections {
     /// Longest idle first.
-    waiting: HashMap<Arc<Origin>, Vec<Waiting>>,
+    waiting: HashMap<Arc<Origin>, Vec<IdleConnection>>,
     count: usize,
     /// The number of connections ever made.
     made: u64,
     /// The number of objects per peer.
-    wanted: HashMap<Asked, usize>,
+    wanted: HashMap<PeerKey, usize>,
 }
 
-impl Shelves {
-    fn remove(&mut self, origin: &Arc<Origin>, which: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
+impl IdleConnections {
+    fn remove(
+        &mut self,
+        origin: &Arc<Origin>,
+        which: impl Fn(&IdleConnection) -> bool,
+    ) -> Option<IdleConnection> {
         let shelf = self.waiting.get_mut(origin)?;
         // The most recently used one: the others may expire.
         let place = shelf.iter().rposition(which)?;
@@ -145,15 +149,16 @@ impl Shelves {
     }
 
     /// Removes the connection that is idle for the longest time.
-    fn remove_oldest(&mut self) -> Option<Waiting> {
-        let oldest = |shelf: &Vec<Waiting>| shelf.first().map(|first| (first.since, first.line.number));
+    fn remove_oldest(&mut self) -> Option<IdleConnection> {
+        let oldest =
+            |shelf: &Vec<IdleConnection>| shelf.first().map(|first| (first.since, first.line.number));
         let (origin, _) = self.waiting.iter().min_by_key(|(_, shelf)| oldest(shelf))?;
         let origin = origin.clone();
         self.remove_oldest_of(&origin)
     }
 
     /// Removes the longest idle connection to one origin.
-    fn remove_oldest_of(&mut self, origin: &Arc<Origin>) -> Option<Waiting> {
+    fn remove_oldest_of(&mut self, origin: &Arc<Origin>) -> Option<IdleConnection> {
         let number = self.waiting.get(origin)?.first()?.line.number;
         self.remove(origin, |waiting| waiting.line.number == number)
     }
@@ -171,16 +176,16 @@ pub struct Pool {
     /// How long a connection is kept.
     kept_for: Duration,
     /// A std lock: it is held for one lookup or one change.
-    shelves: Lock<Shelves>,
+    shelves: Lock<IdleConnections>,
 }
 
 /// Keeps connections to a peer. When the last handle is dropped, the connections are closed.
-pub struct Wanted {
+pub struct KeepAliveHandle {
     pool: Arc<Pool>,
-    asked: Asked,
+    asked: PeerKey,
 }
 
-impl Drop for Wanted {
+impl Drop for KeepAliveHandle {
     fn drop(&mut self) {
         let gone = {
             let mut shelves = self.pool.shelves.lock();
@@ -204,13 +209,13 @@ impl Drop for Wanted {
 
 /// A connection in use. Dropped, it is closed; only [`Connection::done`] keeps it.
 pub struct Connection {
-    line: Line,
+    line: Http1Connection,
     origin: Option<Arc<Origin>>,
     pool: Arc<Pool>,
 }
 
 /// The result of using idle connections.
-pub enum Tried {
+pub enum ReuseOutcome {
     /// A response has begun.
     Answered(Response<Incoming>, Connection),
     /// A new connection is needed for this request.
@@ -229,10 +234,10 @@ impl Pool {
     }
 
     /// Keeps connections to a peer as long as the result lives.
-    pub fn want(self: &Arc<Self>, purpose: Purpose, server_name: &str, authority: Digest) -> Wanted {
+    pub fn want(self: &Arc<Self>, purpose: Purpose, server_name: &str, authority: Digest) -> KeepAliveHandle {
         let asked = (purpose, server_name.to_owned(), authority);
         *self.shelves.lock().wanted.entry(asked.clone()).or_default() += 1;
-        Wanted { pool: self.clone(), asked }
+        KeepAliveHandle { pool: self.clone(), asked }
     }
 
     /// Makes a connection from a stream; without an origin it is never kept.
@@ -247,7 +252,7 @@ impl Pool {
             shelves.made
         };
         let kept = origin.clone().map(|origin| Kept { pool: Arc::downgrade(self), origin, number });
-        Ok(Connection { line: Line::open(number, io, kept).await?, origin, pool: self.clone() })
+        Ok(Connection { line: Http1Connection::open(number, io, kept).await?, origin, pool: self.clone() })
     }
 
     /// An idle connection of this thread that is still open.
@@ -265,8 +270,8 @@ impl Pool {
         }
     }
 
-    fn keep(&self, origin: Arc<Origin>, line: Line) {
-        let waiting = Waiting { line, since: self.clock.now() };
+    fn keep(&self, origin: Arc<Origin>, line: Http1Connection) {
+        let waiting = IdleConnection { line, since: self.clock.now() };
         // Connections are closed after the lock is released.
         let _gone = {
             let mut shelves = self.shelves.lock();
@@ -302,20 +307,22 @@ impl Pool {
         self: &Arc<Self>,
         origin: &Arc<Origin>,
         mut request: Request<RequestBody>,
-    ) -> Result<Tried, hyper::Error> {
+    ) -> Result<ReuseOutcome, hyper::Error> {
         while let Some(mut connection) = self.take(origin) {
             let (again, heard) = (repeatable(origin.purpose, &request), connection.line.heard());
             let mut failed = match connection.send(request).await {
-                Ok(response) => return Ok(Tried::Answered(response, connection)),
+                Ok(response) => return Ok(ReuseOutcome::Answered(response, connection)),
                 Err(failed) => failed,
             };
             match (failed.take_message(), again) {
                 (Some(unsent), _) => request = unsent,
-                (None, Some(again)) if connection.line.heard() == heard => return Ok(Tried::Unsent(again)),
+                (None, Some(again)) if connection.line.heard() == heard => {
+                    return Ok(ReuseOutcome::Unsent(again));
+                }
                 (None, _) => return Err(failed.into_error()),
             }
         }
-        Ok(Tried::Unsent(request))
+        Ok(ReuseOutcome::Unsent(request))
     }
 
     /// Sends a request, and reads the response up to a limit. `dial` is only awaited if no connection is idle.
@@ -325,21 +332,21 @@ impl Pool {
         request: Request<RequestBody>,
         most: usize,
         dial: impl Future<Output = Result<S, E>>,
-    ) -> Result<Whole, Unanswered<E>>
+    ) -> Result<BufferedResponse, ExchangeError<E>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let broken = Unanswered::Broken;
+        let broken = ExchangeError::Broken;
         let (response, connection) = match self.over_waiting(origin, request).await.map_err(broken)? {
-            Tried::Answered(response, connection) => (response, connection),
-            Tried::Unsent(request) => {
-                let io = dial.await.map_err(Unanswered::Unreached)?;
+            ReuseOutcome::Answered(response, connection) => (response, connection),
+            ReuseOutcome::Unsent(request) => {
+                let io = dial.await.map_err(ExchangeError::Unreached)?;
                 let mut connection = self.open(Some(origin.clone()), io).await.map_err(broken)?;
                 let sent = connection.send(request).await;
                 (sent.map_err(|failed| broken(failed.into_error()))?, connection)
             }
         };
-        let whole = line::read(response, most).await?;
+        let whole = http1_connection::read(response, most).await?;
         connection.done();
         Ok(whole)
     }

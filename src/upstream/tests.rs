@@ -27,8 +27,8 @@ fn to(address: SocketAddr) -> Destination {
     }
 }
 
-fn get() -> Ask {
-    Ask { method: Method::GET, headers: HeaderMap::new(), body: RequestBody::Empty }
+fn get() -> UpstreamRequest {
+    UpstreamRequest { method: Method::GET, headers: HeaderMap::new(), body: RequestBody::Empty }
 }
 
 async fn listen() -> (TcpListener, SocketAddr) {
@@ -125,14 +125,14 @@ async fn what_is_wrong_with_a_handshake_is_told_in_words() {
 async fn there_are_only_so_many_connections() {
     let (_listener, address) = listen().await;
     let mut upstream = upstream();
-    upstream.places = Places::new(0);
+    upstream.places = ConnectionLimits::new(0);
     assert!(matches!(upstream.ask(&to(address), get()).await, Err(Failure::Busy)));
     // Extension servers and all others do not take each other's.
     let peer = ServerVerification { server_name: "x".to_owned(), authority_pem: Vec::new(), verifies: false };
     let extension = Destination { trust: Trust::Extension(Arc::new(peer)), ..to(address) };
     upstream.proxy_head_within = Duration::from_millis(20);
     assert!(matches!(upstream.ask(&extension, get()).await, Err(Failure::SlowAnswer)));
-    upstream.extension_places = Places::new(0);
+    upstream.extension_places = ConnectionLimits::new(0);
     assert!(matches!(upstream.ask(&extension, get()).await, Err(Failure::Busy)));
 }
 

@@ -18,9 +18,9 @@ use tokio_openssl::SslStream;
 use crate::api::connect::{Destination, ServerVerification, Trust};
 use crate::limits::{EXTENSIONS_REMEMBERED, PKI_FILE_BYTES};
 
-use super::client_tls::{Believed, client, context};
+use super::client_tls::{TrustedCas, client, context};
 use super::failure::Failure;
-use super::pool::{self, Digest, Private};
+use super::pool::{self, Digest, TlsIdentity};
 
 /// The TLS files for connections to kubelets.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,7 @@ pub struct TlsFiles {
 }
 
 /// A certificate with its intermediates, and its key, both PEM.
-pub type Shown = (Vec<u8>, Vec<u8>);
+pub type CertificateAndKey = (Vec<u8>, Vec<u8>);
 
 /// Why the files cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -49,14 +49,14 @@ pub enum TlsError {
 }
 
 /// The TLS settings for one destination.
-pub(super) struct Way {
+pub(super) struct TlsSettings {
     context: SslContext,
     /// Whether the peer is verified.
     verifies: bool,
     /// Whether it is an extension API server.
     extends: bool,
     /// The key of such connections in the pool.
-    pub(super) private: Private,
+    pub(super) private: TlsIdentity,
 }
 
 /// One context per way of verification.
@@ -90,10 +90,10 @@ impl Kubelets {
         };
         let made = |authority: Option<&(&PathBuf, Vec<u8>)>| -> Result<SslContext, TlsError> {
             let believed = match authority {
-                None => Believed::Anybody,
+                None => TrustedCas::Anybody,
                 Some((path, pem)) => {
                     let wrong = |error| TlsError::Content((*path).clone(), error);
-                    Believed::Authorities(X509::stack_from_pem(pem).map_err(wrong)?)
+                    TrustedCas::Authorities(X509::stack_from_pem(pem).map_err(wrong)?)
                 }
             };
             let Some((path, identity)) = &identity else { return Ok(context(believed, None)?) };
@@ -111,7 +111,7 @@ impl Kubelets {
     }
 }
 
-fn shown(identity: Option<&Shown>) -> Digest {
+fn shown(identity: Option<&CertificateAndKey>) -> Digest {
     pool::shown(identity.map(of_pem))
 }
 
@@ -119,9 +119,9 @@ fn shown(identity: Option<&Shown>) -> Digest {
 #[derive(Default)]
 struct Extensions {
     /// The client certificate and key, as PEM.
-    identity: Option<Shown>,
+    identity: Option<CertificateAndKey>,
     /// The contexts made so far, with their keys in the pool. Parsing CAs takes longer than most requests.
-    contexts: HashMap<Arc<ServerVerification>, (SslContext, Private)>,
+    contexts: HashMap<Arc<ServerVerification>, (SslContext, TlsIdentity)>,
 }
 
 /// The digest of an extension API server's CAs.
@@ -134,7 +134,7 @@ impl Contexts {
     pub(super) fn new(files: &TlsFiles) -> Result<Contexts, TlsError> {
         Ok(Contexts {
             kubelets: Lock::new(Kubelets::read(files)?),
-            nobody: context(Believed::Anybody, None)?,
+            nobody: context(TrustedCas::Anybody, None)?,
             extensions: Lock::default(),
         })
     }
@@ -147,17 +147,18 @@ impl Contexts {
     }
 
     /// Replaces the client certificate for extension API servers.
-    pub(super) fn show_to_extensions(&self, identity: Option<Shown>) -> Result<(), TlsError> {
+    pub(super) fn show_to_extensions(&self, identity: Option<CertificateAndKey>) -> Result<(), TlsError> {
         // An invalid certificate is detected now, and not by the first request.
-        context(Believed::Anybody, identity.as_ref().map(of_pem))?;
+        context(TrustedCas::Anybody, identity.as_ref().map(of_pem))?;
         let contexts = HashMap::new();
         *self.extensions.lock() = Extensions { identity, contexts };
         Ok(())
     }
 
-    fn extension(&self, peer: &Arc<ServerVerification>) -> Result<Way, Failure> {
+    fn extension(&self, peer: &Arc<ServerVerification>) -> Result<TlsSettings, Failure> {
         let refused = |error: ErrorStack| Failure::Tls(format!("tls: {error}"));
-        let way = |(context, private)| Way { context, verifies: peer.verifies, extends: true, private };
+        let way =
+            |(context, private)| TlsSettings { context, verifies: peer.verifies, extends: true, private };
         let mut extensions = self.extensions.lock();
         if let Some(known) = extensions.contexts.get(peer) {
             return Ok(way(known.clone()));
@@ -167,7 +168,7 @@ impl Contexts {
         if extensions.contexts.len() >= EXTENSIONS_REMEMBERED {
             extensions.contexts.clear();
         }
-        let private = Private {
+        let private = TlsIdentity {
             server_name: peer.server_name.clone(),
             authority: authority(peer),
             shown: shown(extensions.identity.as_ref()),
@@ -177,7 +178,7 @@ impl Contexts {
     }
 
     /// The TLS settings of a destination; `None` for plain connections.
-    pub(super) fn to(&self, to: &Destination) -> Result<Option<Way>, Failure> {
+    pub(super) fn to(&self, to: &Destination) -> Result<Option<TlsSettings>, Failure> {
         if !to.location.secure {
             return Ok(None);
         }
@@ -194,12 +195,12 @@ impl Contexts {
             }
         };
         let server_name = to.location.host.clone();
-        let private = Private { server_name, authority, shown };
-        Ok(Some(Way { context, verifies, extends: false, private }))
+        let private = TlsIdentity { server_name, authority, shown };
+        Ok(Some(TlsSettings { context, verifies, extends: false, private }))
     }
 }
 
-impl Way {
+impl TlsSettings {
     /// Performs the handshake.
     pub(super) async fn handshake(&self, io: TcpStream) -> Result<SslStream<TcpStream>, Failure> {
         let refused = |error: ErrorStack| Failure::Tls(format!("tls: {}", reason(&error)));
@@ -253,19 +254,22 @@ fn reason(stack: &ErrorStack) -> String {
 }
 
 /// The context for an extension API server; `None` if its CA bundle contains no certificate.
-fn extension(peer: &ServerVerification, identity: Option<&Shown>) -> Result<Option<SslContext>, ErrorStack> {
+fn extension(
+    peer: &ServerVerification,
+    identity: Option<&CertificateAndKey>,
+) -> Result<Option<SslContext>, ErrorStack> {
     let believed = match (peer.verifies, peer.authority_pem.as_slice()) {
-        (false, _) => Believed::Anybody,
-        (true, []) => Believed::Host,
+        (false, _) => TrustedCas::Anybody,
+        (true, []) => TrustedCas::Host,
         (true, pem) => match X509::stack_from_pem(pem) {
-            Ok(authorities) if !authorities.is_empty() => Believed::Authorities(authorities),
+            Ok(authorities) if !authorities.is_empty() => TrustedCas::Authorities(authorities),
             _ => return Ok(None),
         },
     };
     context(believed, identity.map(of_pem)).map(Some)
 }
 
-fn of_pem((certificate, key): &Shown) -> (&[u8], &[u8]) {
+fn of_pem((certificate, key): &CertificateAndKey) -> (&[u8], &[u8]) {
     (certificate, key)
 }
 

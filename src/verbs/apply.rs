@@ -9,11 +9,12 @@ use crate::api::schema::GroupVersionKind;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 
+use super::VerbResult;
 use super::update::{NewState, store_update};
-use super::{Answered, Backend, Call};
+use crate::backend::{Backend, Call};
 
 /// Applies the body to the object that the path names, or creates it.
-pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -> Answered {
+pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -> VerbResult {
     let (config, dubious) = read(call)?;
     let (gv, kind) = call.shown_kind();
     let configuration = Configuration {

@@ -16,7 +16,8 @@ use crate::api::select;
 use crate::api::status::{GroupResource, Status};
 use crate::api::value::Value;
 
-use super::{Answered, Backend, Reply};
+use super::{Reply, VerbResult};
+use crate::backend::Backend;
 
 /// The components that clients expect. `etcd-0` is this server's own storage.
 const PARTS: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
@@ -31,7 +32,7 @@ pub fn is(resource: &Resource) -> bool {
 }
 
 /// A request for component statuses.
-pub struct Question<'a> {
+pub struct StatusRequest<'a> {
     /// The resource as the catalog has it.
     pub resource: &'a Resource,
     /// The component; empty for all.
@@ -43,7 +44,7 @@ pub struct Question<'a> {
 }
 
 /// Answers one component, or all that match if no name is given.
-pub async fn answer(backend: &Backend, storage: &Addr<Committer>, asked: Question<'_>) -> Answered {
+pub async fn answer(backend: &Backend, storage: &Addr<Committer>, asked: StatusRequest<'_>) -> VerbResult {
     let of = asked.resource;
     if asked.name.is_empty() {
         return list(backend, storage, asked).await;
@@ -57,7 +58,7 @@ pub async fn answer(backend: &Backend, storage: &Addr<Committer>, asked: Questio
     Ok(Reply::Object(200, backend.presented(of, asked.form, &part, true)?))
 }
 
-async fn list(backend: &Backend, storage: &Addr<Committer>, asked: Question<'_>) -> Answered {
+async fn list(backend: &Backend, storage: &Addr<Committer>, asked: StatusRequest<'_>) -> VerbResult {
     let of = asked.resource;
     let options = ListOptions::parse(asked.query)?;
     options.validate(false)?;

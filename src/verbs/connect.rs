@@ -11,13 +11,13 @@ use crate::api::query::Query;
 use crate::api::status::{GroupResource, IgnoreErrors as _, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::ids;
 use crate::limits::SERVICE_CANDIDATES;
+use crate::random;
 
-use super::{Backend, Call};
+use crate::backend::{Backend, Call};
 
 /// A request for a connecting subresource.
-pub struct Asked<'a> {
+pub struct ConnectRequest<'a> {
     /// The subresource.
     pub way: ConnectSubresource,
     /// The plural of the resource that it belongs to.
@@ -34,7 +34,7 @@ pub struct Asked<'a> {
 
 /// The resolved destination.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Led {
+pub enum ConnectTarget {
     /// The pod has no node, so it has no log yet.
     Nowhere,
     /// The log of a container.
@@ -47,12 +47,15 @@ pub enum Led {
     Proxy(Destination),
 }
 
-impl Led {
+impl ConnectTarget {
     /// Sets the user on whose behalf the connection is made.
-    pub fn by(mut self, asker: &str) -> Led {
+    pub fn by(mut self, asker: &str) -> ConnectTarget {
         match &mut self {
-            Led::Nowhere => {}
-            Led::Log(to) | Led::Streams(to, _) | Led::Ports(to) | Led::Proxy(to) => {
+            ConnectTarget::Nowhere => {}
+            ConnectTarget::Log(to)
+            | ConnectTarget::Streams(to, _)
+            | ConnectTarget::Ports(to)
+            | ConnectTarget::Proxy(to) => {
                 asker.clone_into(&mut to.asker);
             }
         }
@@ -73,7 +76,7 @@ const ENDPOINTS: Source = Source { resource: "endpoints", kind: "Endpoints" };
 
 impl Source {
     /// Reads an object. A missing one is reported as the requested resource, because the client knows no other.
-    async fn get(&self, backend: &Backend, asked: &Asked<'_>, name: &str) -> Result<Value> {
+    async fn get(&self, backend: &Backend, asked: &ConnectRequest<'_>, name: &str) -> Result<Value> {
         let namespace = if self.is_of_cluster() { "" } else { asked.namespace };
         let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
         // Without a permit: the number of client connections bounds these requests.
@@ -89,7 +92,7 @@ impl Source {
 }
 
 /// Runs admission, with the options of the connection as the object.
-pub async fn admit(backend: &Backend, call: &Call<'_>, asked: &Asked<'_>) -> Result<()> {
+pub async fn admit(backend: &Backend, call: &Call<'_>, asked: &ConnectRequest<'_>) -> Result<()> {
     let mut options = Value::object();
     match asked.way {
         // Reading a log passes no admission.
@@ -127,7 +130,11 @@ fn put_streams(options: &mut Value, streams: &StreamOptions) {
 }
 
 /// Resolves the destination.
-pub async fn lead(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Led> {
+pub async fn resolve(
+    backend: &Backend,
+    rules: &KubeletRules,
+    asked: &ConnectRequest<'_>,
+) -> Result<ConnectTarget> {
     match asked.way {
         ConnectSubresource::Log => log(backend, rules, asked).await,
         ConnectSubresource::Exec => {
@@ -142,7 +149,7 @@ pub async fn lead(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) ->
             let mut location = assigned(backend, rules, &pod, asked).await?;
             location.path = format!("/portForward/{}/{}", asked.namespace, asked.name);
             location.query = options.to_query();
-            Ok(Led::Ports(kubelet(location, Trust::Kubelet)))
+            Ok(ConnectTarget::Ports(kubelet(location, Trust::Kubelet)))
         }
         ConnectSubresource::Proxy => {
             let mut destination = match asked.plural {
@@ -151,7 +158,7 @@ pub async fn lead(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) ->
                 _ => pod(backend, asked).await?,
             };
             destination.location.path.clone_from(&asked.path);
-            Ok(Led::Proxy(destination))
+            Ok(ConnectTarget::Proxy(destination))
         }
     }
 }
@@ -164,34 +171,34 @@ fn anybody(location: Location) -> Destination {
     Destination { reach: AllowedAddresses::GlobalUnicast, ..kubelet(location, Trust::Nobody) }
 }
 
-async fn log(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Led> {
+async fn log(backend: &Backend, rules: &KubeletRules, asked: &ConnectRequest<'_>) -> Result<ConnectTarget> {
     let splits = backend.features.has(Feature::PodLogsQuerySplitStreams);
     let options = LogOptions::parse(asked.query, splits)?;
     options.validate(asked.name, splits)?;
     let pod = PODS.get(backend, asked, asked.name).await?;
     let container = location::container(&pod, &options.container)?;
-    let Some(node) = location::node_name(&pod) else { return Ok(Led::Nowhere) };
+    let Some(node) = location::node_name(&pod) else { return Ok(ConnectTarget::Nowhere) };
     let node = NODES.get(backend, asked, node).await?;
     let mut location = location::kubelet(&node, rules)?;
     location.path = format!("/containerLogs/{}/{}/{container}", asked.namespace, asked.name);
     location.query = options.to_query();
     let trust = if options.skip_verification { Trust::KubeletUnverified } else { Trust::Kubelet };
-    Ok(Led::Log(Destination { is_patient: options.follow, ..kubelet(location, trust) }))
+    Ok(ConnectTarget::Log(Destination { is_patient: options.follow, ..kubelet(location, trust) }))
 }
 
 async fn streams(
     backend: &Backend,
     rules: &KubeletRules,
-    asked: &Asked<'_>,
+    asked: &ConnectRequest<'_>,
     what: &str,
     options: StreamOptions,
-) -> Result<Led> {
+) -> Result<ConnectTarget> {
     let pod = PODS.get(backend, asked, asked.name).await?;
     let container = location::container(&pod, &options.container)?;
     let mut location = assigned(backend, rules, &pod, asked).await?;
     location.path = format!("/{what}/{}/{}/{container}", asked.namespace, asked.name);
     location.query = options.to_query();
-    Ok(Led::Streams(kubelet(location, Trust::Kubelet), options))
+    Ok(ConnectTarget::Streams(kubelet(location, Trust::Kubelet), options))
 }
 
 /// The kubelet of a pod; an error if the pod has no node.
@@ -199,7 +206,7 @@ async fn assigned(
     backend: &Backend,
     rules: &KubeletRules,
     pod: &Value,
-    asked: &Asked<'_>,
+    asked: &ConnectRequest<'_>,
 ) -> Result<Location> {
     let Some(node) = location::node_name(pod) else {
         return Err(Status::bad_request(format!("pod {} does not have a host assigned", asked.name)));
@@ -207,13 +214,13 @@ async fn assigned(
     location::kubelet(&NODES.get(backend, asked, node).await?, rules)
 }
 
-async fn pod(backend: &Backend, asked: &Asked<'_>) -> Result<Destination> {
+async fn pod(backend: &Backend, asked: &ConnectRequest<'_>) -> Result<Destination> {
     let target = Target::parse("pod", asked.name)?;
     let found = PODS.get(backend, asked, target.name).await?;
     Ok(anybody(location::pod(&target, &found)?))
 }
 
-async fn node(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Destination> {
+async fn node(backend: &Backend, rules: &KubeletRules, asked: &ConnectRequest<'_>) -> Result<Destination> {
     let target = Target::parse("node", asked.name)?;
     let found = NODES.get(backend, asked, target.name).await?;
     let (location, is_kubelet) = location::node(&target, location::kubelet(&found, rules)?)?;
@@ -221,7 +228,7 @@ async fn node(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Res
     Ok(Destination { trust, ..anybody(location) })
 }
 
-async fn service(backend: &Backend, asked: &Asked<'_>) -> Result<Destination> {
+async fn service(backend: &Backend, asked: &ConnectRequest<'_>) -> Result<Destination> {
     let target = Target::parse("service", asked.name)?;
     let port_name = match target.port.parse::<i64>() {
         Ok(number) => {
@@ -234,7 +241,7 @@ async fn service(backend: &Backend, asked: &Asked<'_>) -> Result<Destination> {
     if endpoints.get("subsets").is_none_or(|subsets| subsets.items().is_empty()) {
         return Err(location::no_endpoints(target.name));
     }
-    let seed = ids::below(usize::from(u16::MAX));
+    let seed = random::below(usize::from(u16::MAX));
     let candidates = location::candidates(&endpoints, asked.namespace, &port_name, seed);
     for candidate in candidates.iter().take(SERVICE_CANDIDATES) {
         if let Some(location) = confirmed(backend, asked, &target, candidate).await? {
@@ -247,7 +254,7 @@ async fn service(backend: &Backend, asked: &Asked<'_>) -> Result<Destination> {
 /// The address of a candidate endpoint, if its pod exists and has that address.
 async fn confirmed(
     backend: &Backend,
-    asked: &Asked<'_>,
+    asked: &ConnectRequest<'_>,
     target: &Target<'_>,
     candidate: &Candidate,
 ) -> Result<Option<Location>> {

@@ -7,11 +7,12 @@ use crate::api::meta;
 use crate::api::options::WriteOptions;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
-use crate::ids;
 use crate::limits::GENERATED_NAME_ATTEMPTS;
+use crate::random;
 
-use super::admission::{Operation, Write};
-use super::{Answered, Backend, Call, Reply, services};
+use super::{Reply, VerbResult};
+use crate::backend::admission::{Operation, Write};
+use crate::backend::{Backend, Call, services};
 
 /// A hidden field of stored objects that were defaulted again after their creation. Selectors cannot name it. The first update of
 /// such an object is a write even if it changes nothing, because only then does the reference store the defaults that it has
@@ -19,7 +20,7 @@ use super::{Answered, Backend, Call, Reply, services};
 pub const FILLED_IN: &str = "~filled-in";
 
 /// Creates the object in the body.
-pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
+pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::create(call.query)?;
     let mut value = backend.decode_body(call, options.field_validation)?;
     meta::agree_on_namespace(&mut value, call.namespace)?;
@@ -107,10 +108,10 @@ async fn taken(backend: &Backend, call: &Call<'_>, name: &str, has_prefix: bool)
 
 /// Sets the metadata that the server owns. Also answers whether the name was generated.
 fn begin(backend: &Backend, rules: &KindRules, mut value: Value) -> (Value, bool) {
-    meta::set_system_fields(&mut value, &ids::uuid(), &backend.now());
+    meta::set_system_fields(&mut value, &random::uuid(), &backend.now());
     let generated = match rules.prefix_is_name {
         true => meta::take_prefix_as_name(&mut value),
-        false => meta::generate_name(&mut value, &mut ids::below),
+        false => meta::generate_name(&mut value, &mut random::below),
     };
     if generated {
         meta::part_labels(&mut value);

@@ -12,7 +12,8 @@ use crate::api::options::DeleteOptions;
 use crate::api::status::{Result, Status};
 use crate::limits::CONFLICT_ATTEMPTS;
 
-use super::{Answered, Backend, Call, Reply, services};
+use super::{Reply, VerbResult};
+use crate::backend::{Backend, Call, services};
 
 /// The result of a deletion.
 pub enum Outcome {
@@ -23,12 +24,10 @@ pub enum Outcome {
 }
 
 /// Deletes the object that the path names.
-pub async fn delete(backend: &Backend, call: &Call<'_>) -> Answered {
+pub async fn delete(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = backend.delete_options(call)?;
-    if options.unreadable
-        && let Some(forced) = &backend.forced
-    {
-        return forced.delete(backend, call).await;
+    if options.unreadable && backend.allows_unsafe_delete {
+        return super::unsafe_delete::delete(backend, call).await;
     }
     warn_of_dependents(call, &options);
     if let Some(why) = (call.kind().rules.keep)(call.name) {

@@ -1,12 +1,13 @@
 //! get: one object, as stored.
 
 use super::list::{not_older, open};
-use super::{Answered, Backend, Call, Reply};
+use super::{Reply, VerbResult};
 use crate::api::options::{self, GetOptions};
 use crate::api::status::Status;
+use crate::backend::{Backend, Call};
 
 /// Answers the object that the path names.
-pub async fn get(backend: &Backend, call: &Call<'_>) -> Answered {
+pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
     if call.query.flag("export") == Some(true) && call.query.get("export") != Some("") {
         let gone = "the export parameter, deprecated since v1.14, is no longer supported";
         return Err(Status::bad_request(gone));

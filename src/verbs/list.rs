@@ -8,29 +8,27 @@ use bytes::{BufMut, Bytes, BytesMut};
 use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::filter::Filter;
 use pilothouse_actors::object::{Object, Revision};
-use pilothouse_actors::past::{NoState, state_at};
+use pilothouse_actors::point_in_time::{PointInTimeError, state_at};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::codec::{self, cbor, protobuf};
+use crate::api::codec::protobuf;
 use crate::api::media::Encoding;
 use crate::api::options::{self, ListOptions, VersionMatch};
-use crate::api::print;
 use crate::api::response_format::{MetaVersion, Representation, ResponseFormat};
 use crate::api::select;
 use crate::api::status::{Result, Status};
-use crate::api::value::Value;
 use crate::limits::{LIST_BYTES, LIST_CHUNK_BYTES};
 
-use super::budget::Held;
 use super::paging::{Continue, Page, Start, select_page};
-use super::{Answered, Backend, Call, Reply};
+use super::{Reply, VerbResult};
+use crate::backend::list_envelope::{cbor_ends, json_ends, protobuf_ends, protobuf_items, read_meta};
+use crate::backend::memory_budget::Reservation;
+use crate::backend::{Backend, Call};
 
 /// The memory that a list in YAML or indented JSON needs, as a multiple of its JSON: the JSON and the final text.
 const WRITTEN_ANEW: usize = 2;
-/// Objects that are encoded before the worker's other requests get a turn.
-pub(super) const ITEMS_PER_TURN: usize = 256;
 
 /// How long to wait for a resourceVersion in the future: 3 s in steps, as in the reference.
 const FUTURE_TURNS: u32 = 60;
@@ -50,7 +48,7 @@ pub struct Listing {
     /// The total size of the items.
     weight: usize,
     /// Its shares of the list budget, held until everything is sent.
-    held: Vec<Held>,
+    held: Vec<Reservation>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,7 +71,7 @@ impl Listing {
         at: Revision,
         page: Page,
         selective: bool,
-        mut held: Vec<Held>,
+        mut held: Vec<Reservation>,
     ) -> Result<Listing> {
         let (resource, form) = (call.resource, call.form);
         let mut list_meta = list_meta(at, &page, selective);
@@ -177,7 +175,7 @@ impl Listing {
 
     /// Encodes the whole list, for encodings that cannot be streamed, yielding to other requests of the worker. The returned
     /// share covers rewriting it once.
-    pub async fn collect(mut self) -> Result<(Bytes, Held)> {
+    pub async fn collect(mut self) -> Result<(Bytes, Reservation)> {
         let room = self.weight.saturating_mul(WRITTEN_ANEW);
         let held = self.backend.lists.take_more(room, &self.held)?;
         let mut whole = BytesMut::new();
@@ -225,7 +223,7 @@ fn put_json(
 }
 
 /// Answers the objects that match.
-pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
+pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
     let options = ListOptions::parse(call.query)?;
     options.validate(false)?;
     let filter = filter(call, &options)?;
@@ -289,7 +287,7 @@ pub(super) struct Chosen {
     /// Where the chunk begins.
     pub(super) start: Start,
     /// Its shares of the list budget, beside objects that are in memory anyway.
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<Reservation>,
 }
 
 impl Chosen {
@@ -365,11 +363,11 @@ async fn newer(
 
 /// The state at an older version; `None` if it is compacted. Its memory counts against the list budget.
 async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<Option<Chosen>> {
-    let mut held: Vec<Held> = Vec::new();
+    let mut held: Vec<Reservation> = Vec::new();
     let mut refused = None;
     let room = |bytes| {
         // A state that exceeds the whole budget counts as compacted. If others use up the budget, the client may retry.
-        if held.iter().map(Held::bytes).sum::<usize>() + bytes > LIST_BYTES {
+        if held.iter().map(Reservation::bytes).sum::<usize>() + bytes > LIST_BYTES {
             return false;
         }
         match backend.lists.take_more(bytes, &held) {
@@ -380,28 +378,13 @@ async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<O
     };
     match state_at(position, Revision(revision), room).await {
         Ok(snapshot) => Ok(Some(Chosen { held, ..Chosen::present(snapshot, backend.clock.now()) })),
-        Err(NoState::Gone) => Ok(None),
-        Err(NoState::TooLarge) => refused.map_or(Ok(None), Err),
-        Err(NoState::Broken(why)) => {
+        Err(PointInTimeError::Gone) => Ok(None),
+        Err(PointInTimeError::TooLarge) => refused.map_or(Ok(None), Err),
+        Err(PointInTimeError::Broken(why)) => {
             tracing::error!(%why, "a state of the past cannot be read");
             Err(Status::internal(why))
         }
     }
-}
-
-/// An empty list in the form of a watch event. It tells a client that builds a list from events the kind of that list.
-pub(super) fn blueprint(backend: &Backend, resource: &Resource, form: ResponseFormat) -> Result<Bytes> {
-    let (kind, api_version) = list_kind(resource, form.shape);
-    let (head, tail) = match form.encoding {
-        Encoding::Json | Encoding::Yaml => {
-            let list =
-                format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{{}},"items":null}}"#);
-            return Ok(Bytes::from(list + "\n"));
-        }
-        Encoding::Protobuf => protobuf_ends(backend, resource, form, "{}", &[])?,
-        Encoding::Cbor => cbor_ends(resource, form, "{}", 0)?,
-    };
-    Ok([head, tail].concat().into())
 }
 
 fn list_meta(revision: Revision, page: &Page, selective: bool) -> String {
@@ -417,90 +400,4 @@ fn list_meta(revision: Revision, page: &Page, selective: bool) -> String {
     }
     meta.push('}');
     meta
-}
-
-/// The kind and apiVersion of the list.
-fn list_kind(resource: &Resource, shape: Representation) -> (&str, &str) {
-    match shape {
-        Representation::Metadata(version) => ("PartialObjectMetadataList", version.api_version()),
-        _ => (&resource.list_kind, &resource.api_version),
-    }
-}
-
-/// The text before the first item and after the last one, in JSON.
-fn json_ends(resource: &Resource, form: ResponseFormat, list_meta: &str, empty: bool) -> (Bytes, Bytes) {
-    if let Representation::Table(version, _) = form.shape {
-        let (columns, mut head, mut tail) = (print::columns(resource), Vec::new(), Vec::new());
-        if empty {
-            let own = !resource.columns.is_empty();
-            print::without_rows(&mut head, Some(&columns), version, list_meta.as_bytes(), own);
-            return (Bytes::from(head), Bytes::from_static(b"\n"));
-        }
-        print::head(&mut head, Some(&columns), version, list_meta.as_bytes());
-        print::tail(&mut tail);
-        tail.push(b'\n');
-        return (Bytes::from(head), Bytes::from(tail));
-    }
-    let (kind, api_version) = list_kind(resource, form.shape);
-    if empty && matches!(form.shape, Representation::Metadata(_)) {
-        // A null list, though lists of whole objects are empty arrays: the reference has always done so.
-        let all = format!(
-            r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{list_meta},"items":null}}"#
-        );
-        return (Bytes::from(all), Bytes::from_static(b"\n"));
-    }
-    let head = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{list_meta},"items":["#);
-    (Bytes::from(head), Bytes::from_static(b"]}\n"))
-}
-
-/// Encodes the items in Protobuf, all of them, because the envelope states the total length. The encoded items are cached with
-/// their objects. Yields to other requests in between.
-async fn protobuf_items(
-    backend: &Backend,
-    resource: &Resource,
-    form: ResponseFormat,
-    items: &[Arc<Object>],
-) -> Result<Vec<Bytes>> {
-    let mut messages = Vec::with_capacity(items.len());
-    for batch in items.chunks(ITEMS_PER_TURN) {
-        for object in batch {
-            messages.push(backend.protobuf_message(resource, form, object)?);
-        }
-        if batch.len() == ITEMS_PER_TURN {
-            tokio::task::yield_now().await;
-        }
-    }
-    Ok(messages)
-}
-
-/// The bytes before the first item and after the last one, in Protobuf.
-fn protobuf_ends(
-    backend: &Backend,
-    resource: &Resource,
-    form: ResponseFormat,
-    list_meta: &str,
-    messages: &[Bytes],
-) -> Result<(Bytes, Bytes)> {
-    let total =
-        messages.iter().map(|message| protobuf::list_item_header(message.len()).len() + message.len());
-    let (kind, api_version) = list_kind(resource, form.shape);
-    let meta = read_meta(list_meta)?;
-    let (head, tail) = protobuf::list_envelope(api_version, kind, &meta, &backend.registry, total.sum());
-    Ok((Bytes::from(head), Bytes::from(tail)))
-}
-
-/// The bytes before the first item and after the last one, in CBOR.
-fn cbor_ends(
-    resource: &Resource,
-    form: ResponseFormat,
-    list_meta: &str,
-    items: usize,
-) -> Result<(Bytes, Bytes)> {
-    let (kind, api_version) = list_kind(resource, form.shape);
-    let frame = cbor::list_frame(kind, api_version, &read_meta(list_meta)?, items);
-    Ok((Bytes::from(frame.head), Bytes::from(frame.tail)))
-}
-
-fn read_meta(list_meta: &str) -> Result<Value> {
-    codec::json::read(list_meta.as_bytes()).map_err(|error| Status::internal(error.to_string()))
 }

@@ -11,12 +11,13 @@ use crate::api::schema::GroupVersionKind;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 
+use super::VerbResult;
 use super::apply::apply;
 use super::update::{NewState, store_update};
-use super::{Answered, Backend, Call};
+use crate::backend::{Backend, Call};
 
 /// Patches the object that the path names.
-pub async fn patch(backend: &Backend, call: &Call<'_>) -> Answered {
+pub async fn patch(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let Some(language) = call.patch else { return Err(Status::unsupported_patch()) };
     let options = PatchOptions::parse(call.query, language == PatchType::Apply)?;
     Backend::note_patch(call, language);

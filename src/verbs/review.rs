@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::authenticator::{Examine, Remark};
-use pilothouse_actors::authorizer::{Decision, Hint, Judge, ListGrants, Target};
+use pilothouse_actors::authenticator::{Remark, ReviewToken};
+use pilothouse_actors::authorizer::{AuthorizeExplained, Decision, Hint, ListGrants, Target};
 use pilothouse_actors::identity::Credentials;
 use pilothouse_actors::object::TypeName;
 
@@ -18,8 +18,9 @@ use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::well_known::AUTHORIZATION_GROUP;
 
-use super::admission::{Operation, Write};
-use super::{Answered, Backend, Call, Reply, create, rights};
+use super::{Reply, VerbResult, create};
+use crate::backend::admission::{Operation, Write};
+use crate::backend::{Backend, Call, authorization};
 
 /// The question of a review.
 #[derive(Clone, Copy)]
@@ -57,7 +58,7 @@ pub fn place(resource: &Resource) -> Option<Stored> {
 }
 
 /// Answers the review in the body.
-pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
+pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let question = question(call.resource).ok_or_else(Status::no_such_resource)?;
     let options = WriteOptions::create(call.query)?;
     let mut review = backend.decode_body(call, options.field_validation)?;
@@ -94,7 +95,7 @@ async fn token(backend: &Backend, call: &Call<'_>, mut review: Value) -> Result<
     admitted(backend, call, &review).await?;
     let credentials =
         Credentials { bearer: asked.bearer, audiences: asked.audiences, ..Credentials::default() };
-    let found = backend.authenticator.send(Examine { credentials }).await;
+    let found = backend.authenticator.send(ReviewToken { credentials }).await;
     let found = found.map_err(|_| Status::unavailable("the authenticator does not answer"))?;
     // The asker gets the warnings that the token's bearer would get.
     for remark in found.iter().flat_map(|bearer| &bearer.remarks) {
@@ -124,11 +125,11 @@ async fn access(
         ReviewedSubject::Anybody | ReviewedSubject::AnybodyIn => Arc::new(access::subject(&review)),
     };
     let (action, selection) = (Arc::new(question.action.clone()), Arc::new(question.selection.clone()));
-    let asked = Judge { identity: identity.clone(), action: action.clone(), selection };
-    let verdict = rights::ask(&backend.authorizer, asked).await?;
+    let asked = AuthorizeExplained { identity: identity.clone(), action: action.clone(), selection };
+    let verdict = authorization::ask(&backend.authorizer, asked).await?;
     let wants_hint = call.query.flag("explain") == Some(true) && verdict.decision != Decision::Allowed;
     let hint = match wants_hint && may_explain(backend, call).await? {
-        true => rights::ask(&backend.authorizer, Hint { identity, action }).await?,
+        true => authorization::ask(&backend.authorizer, Hint { identity, action }).await?,
         false => None,
     };
     access::answer(&mut review, &question, &verdict, hint);
@@ -145,13 +146,13 @@ async fn may_explain(backend: &Backend, call: &Call<'_>) -> Result<bool> {
         namespace: call.namespace.to_owned(),
         name: String::new(),
     };
-    rights::may(&backend.authorizer, call.user, "explain", target).await
+    authorization::may(&backend.authorizer, call.user, "explain", target).await
 }
 
 async fn rights(backend: &Backend, call: &Call<'_>, review: &Value) -> Result<Value> {
     let namespace = reviews::namespace_of(review)?.to_owned();
     admitted(backend, call, review).await?;
     let asked = ListGrants { identity: Arc::new(call.user.clone()), namespace };
-    let grants = rights::ask(&backend.authorizer, asked).await?;
+    let grants = authorization::ask(&backend.authorizer, asked).await?;
     Ok(reviews::all_rights(review, grants))
 }

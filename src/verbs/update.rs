@@ -2,7 +2,7 @@
 
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::Object;
-use pilothouse_actors::turns::{Basis, Turn, Turning};
+use pilothouse_actors::write_turns::{BaseState, TurnMode, WriteTurn};
 
 use crate::api::deletion;
 use crate::api::field::{FieldError, FieldPath};
@@ -15,9 +15,10 @@ use crate::api::subresources::SubresourceStrategy;
 use crate::api::value::Value;
 use crate::limits::WRITE_ATTEMPTS;
 
-use super::admission::{Operation, Write};
 use super::create::{FILLED_IN, admit, store_new};
-use super::{Answered, Backend, Call, Reply, services};
+use super::{Reply, VerbResult};
+use crate::backend::admission::{Operation, Write};
+use crate::backend::{Backend, Call, services};
 
 /// Computes the new state of an object.
 pub trait NewState {
@@ -61,7 +62,7 @@ impl NewState for Whole<'_> {
 }
 
 /// Replaces the object that the path names; creates it if the kind allows that.
-pub async fn update(backend: &Backend, call: &Call<'_>) -> Answered {
+pub async fn update(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::update(call.query)?;
     let mut value = backend.decode_body(call, options.field_validation)?;
     meta::agree_on_namespace(&mut value, call.namespace)?;
@@ -81,10 +82,10 @@ pub async fn store_update(
     let part = call.part()?;
     for attempt in 0..WRITE_ATTEMPTS {
         // After a conflict the write takes a turn. Without turns the losers would keep colliding.
-        let turn = if attempt == 0 { Turning::IfContended } else { Turning::Always };
+        let turn = if attempt == 0 { TurnMode::IfContended } else { TurnMode::Always };
         let basis = backend.stores.basis(&call.stored.store, call.key(call.name), turn, &call.permit).await;
         let refused = |error: StoreError| Status::from_store(&error, call.of(), call.name);
-        let Basis { object, is_durable, turn } = basis.map_err(refused)?;
+        let BaseState { object, is_durable, turn } = basis.map_err(refused)?;
         let Some(current) = object else {
             if !is_durable {
                 settle(backend, call).await?;
@@ -132,7 +133,7 @@ async fn follow(
     call: &Call<'_>,
     part: &SubresourceStrategy,
     state: &dyn NewState,
-    (current, turn): (&Object, Option<Turn>),
+    (current, turn): (&Object, Option<WriteTurn>),
     dry_run: bool,
 ) -> Result<Outcome> {
     let old = backend.read_in_version(call, current).await?;
@@ -157,7 +158,7 @@ async fn follow(
 async fn change(
     write: &Write<'_>,
     part: &SubresourceStrategy,
-    (current, turn): (&Object, Option<Turn>),
+    (current, turn): (&Object, Option<WriteTurn>),
     (new, old): (Value, &Value),
     dry_run: bool,
 ) -> Result<Outcome> {
@@ -246,7 +247,7 @@ fn complete(
 async fn put(
     backend: &Backend,
     call: &Call<'_>,
-    (current, turn): (&Object, Option<Turn>),
+    (current, turn): (&Object, Option<WriteTurn>),
     (mut new, old): (Value, &Value),
     dry_run: bool,
 ) -> Result<Outcome> {

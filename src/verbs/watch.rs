@@ -12,9 +12,9 @@ use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::feed::Feed;
 use pilothouse_actors::filter::{FieldRule, Filter};
 use pilothouse_actors::object::{Object, Revision, Variant};
-use pilothouse_actors::session::{Frames, Preparation, Session, Watch};
+use pilothouse_actors::session::{EventEncoder, Preparation, Session, Watch};
 use pilothouse_actors::snapshot::Snapshot;
-use pilothouse_actors::telling::{self, Told};
+use pilothouse_actors::watch_event::{self, WatchEventType};
 use pilothouse_actors::window::{Change, Event};
 
 use crate::api::catalog::resource::Resource;
@@ -24,16 +24,17 @@ use crate::api::options::{self, ListOptions};
 use crate::api::print;
 use crate::api::response_format::{Representation, ResponseFormat};
 use crate::api::status::{Result, Status};
-use crate::ids;
 use crate::metrics::watches::OpenWatch;
+use crate::random;
 
 use super::list::{filter, not_older, open};
-use super::load::Watcher;
-use super::present::variant;
-use super::{Answered, Backend, Call, Reply, Watching};
+use super::{Reply, VerbResult, WatchDeps};
+use crate::backend::load_stats::Watcher;
+use crate::backend::present::variant;
+use crate::backend::{Backend, Call};
 
 /// Answers a stream of matching changes.
-pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) -> Answered {
+pub async fn watch(backend: &Rc<Backend>, watching: &WatchDeps, call: &Call<'_>) -> VerbResult {
     let mut options = ListOptions::parse(call.query)?;
     options.set_defaults(watching.initial_events);
     options.validate(watching.initial_events)?;
@@ -46,7 +47,7 @@ pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) 
         ("", _) => "namespace",
         _ => "resource",
     };
-    let frames = Rc::new(EventFrames {
+    let encoder = Rc::new(EventFrames {
         backend: backend.clone(),
         resource: call.resource.clone(),
         form: call.form,
@@ -63,7 +64,7 @@ pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) 
     // everything until then. The reference does wait; this server returns an error, so that the client starts over.
     let position = match not_older(backend, call, open(backend, call).await?, asked).await {
         Ok(position) => position,
-        Err(status) if status.is_timeout() => return Ok(Reply::Watch(Feed::only(frames.error(&status)))),
+        Err(status) if status.is_timeout() => return Ok(Reply::Watch(Feed::only(encoder.error(&status)))),
         Err(status) => return Err(status),
     };
     let head = position.snapshot.revision;
@@ -82,7 +83,7 @@ pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) 
         initial,
         cursor,
         filter,
-        frames,
+        encoder,
         broadcaster: watching.broadcaster.clone(),
         deadline: Some(lifetime(&options, watching.min_request_timeout)),
         bookmarks: options.allow_watch_bookmarks,
@@ -140,7 +141,7 @@ fn lifetime(options: &ListOptions, minimum: Duration) -> Duration {
     match options.timeout_seconds {
         Some(seconds) if seconds != 0 => Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
         _ => {
-            let extra = ids::below(usize::try_from(minimum.as_secs()).unwrap_or(0).max(1));
+            let extra = random::below(usize::try_from(minimum.as_secs()).unwrap_or(0).max(1));
             minimum + Duration::from_secs(extra as u64)
         }
     }
@@ -198,17 +199,17 @@ fn json_line(kind: &str, object: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-impl Frames for EventFrames {
+impl EventEncoder for EventFrames {
     fn variant(&self) -> Variant {
         let described = matches!(self.form.shape, Representation::Table(..)) && self.columns.get();
         Variant(2 * variant(&self.resource, self.form).0 + u32::from(described))
     }
 
-    fn frame(&self, told: Told, object: &Object) -> Bytes {
-        let kind = match told {
-            Told::Added => "ADDED",
-            Told::Modified => "MODIFIED",
-            Told::Deleted => "DELETED",
+    fn frame(&self, event_type: WatchEventType, object: &Object) -> Bytes {
+        let kind = match event_type {
+            WatchEventType::Added => "ADDED",
+            WatchEventType::Modified => "MODIFIED",
+            WatchEventType::Deleted => "DELETED",
         };
         let ready = self.ready.borrow();
         let object = ready.get(&object.bytes).unwrap_or(object);
@@ -233,13 +234,13 @@ impl Frames for EventFrames {
         self.resource.custom.as_ref().filter(|custom| custom.conversion.is_some())?;
         let mut batch = Vec::new();
         for event in events {
-            let Some(told) = telling::told(&self.filter, event) else { continue };
-            if event.is_written(told.frame_of(self.variant())) {
+            let Some(event_type) = watch_event::event_type_for(&self.filter, event) else { continue };
+            if event.is_written(event_type.frame_of(self.variant())) {
                 continue;
             }
-            // The same choice as `telling::shown`. The cache belongs to the object itself, whose revision differs.
-            let source = match (told, event.change, &event.previous) {
-                (Told::Deleted, Change::Replaced, Some(previous)) => previous,
+            // The same choice as `watch_event::object_for`. The cache belongs to the object itself, whose revision differs.
+            let source = match (event_type, event.change, &event.previous) {
+                (WatchEventType::Deleted, Change::Replaced, Some(previous)) => previous,
                 _ => &event.object,
             };
             batch.push((source.clone(), event.revision()));
@@ -270,9 +271,9 @@ impl Frames for EventFrames {
         self.error(&Status::watch_expired(cursor.0, floor.0))
     }
 
-    fn told(&self, events: usize, oldest: Timestamp) {
+    fn delivered(&self, events: usize, oldest: Timestamp) {
         self.ready.borrow_mut().clear();
-        self.counted.told(events, oldest, self.backend.clock.now());
+        self.counted.delivered(events, oldest, self.backend.clock.now());
     }
 
     fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes {

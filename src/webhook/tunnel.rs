@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::kubeconfig::Proxy;
-use crate::kubeconfig::proxy::Manner;
+use crate::kubeconfig::proxy::ProxyProtocol;
 use crate::limits::PROXY_ANSWER_BYTES;
 
 /// Connects to the host. The caller sets the timeout.
@@ -14,8 +14,8 @@ pub(super) async fn connect(host: &str, port: u16, proxy: Option<&Proxy>) -> io:
     let Some(proxy) = proxy else { return TcpStream::connect((host, port)).await };
     let mut stream = TcpStream::connect((proxy.host.as_str(), proxy.port)).await?;
     match proxy.manner {
-        Manner::Http => http(&mut stream, host, port, proxy).await?,
-        Manner::Socks => socks(&mut stream, host, port, proxy).await?,
+        ProxyProtocol::Http => http(&mut stream, host, port, proxy).await?,
+        ProxyProtocol::Socks => socks(&mut stream, host, port, proxy).await?,
     }
     Ok(stream)
 }

@@ -7,9 +7,9 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse::controllers::client::{At, Client as Inside};
 use pilothouse::controllers::queue::{Outcome, Queue};
-use pilothouse::controllers::runner::{Follows, Loop, News};
-use pilothouse::controllers::start::House;
-use pilothouse::{Config, Server, Wires};
+use pilothouse::controllers::runner::{Controller, Follows, ObjectChange};
+use pilothouse::controllers::start::ControllerContext;
+use pilothouse::{Assembly, Config, Server};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::object::Key;
 use serde_json::json;
@@ -26,17 +26,17 @@ struct Fragile {
     client: Inside,
 }
 
-impl Loop for Fragile {
+impl Controller for Fragile {
     type Key = Key;
 
     fn follows(&self) -> Follows {
         Follows::These(&["configmaps"])
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        let key = &news.object.key;
-        assert!(news.gone || key.name() != "poison", "a loop that fails on purpose");
-        if !news.gone && key.namespace() == "default" {
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Key>) {
+        let key = &change.object.key;
+        assert!(change.gone || key.name() != "poison", "a loop that fails on purpose");
+        if !change.gone && key.namespace() == "default" {
             queue.add(key.clone());
         }
     }
@@ -65,11 +65,11 @@ fn restarts(client: &mut Client) -> Option<u32> {
 fn a_loop_that_panics_is_seen_and_comes_back() {
     let mut config = Config::ephemeral();
     config.api.controllers = vec!["namespace".to_owned()];
-    let fragile = |house: &House| {
-        let client = house.client(NAME);
-        house.keep(NAME, move || Fragile { client: client.clone() });
+    let fragile = |context: &ControllerContext| {
+        let client = context.client(NAME);
+        context.run(NAME, move || Fragile { client: client.clone() });
     };
-    let wires = Wires { guests: vec![Box::new(fragile)] };
+    let wires = Assembly { extra_controllers: vec![Box::new(fragile)] };
     let handle = Server::start_with(config, Clock::system(), wires).unwrap();
     let admin = handle.admin();
     let mut client =
@@ -113,16 +113,16 @@ struct Late {
     client: Inside,
 }
 
-impl Loop for Late {
+impl Controller for Late {
     type Key = Key;
 
     fn follows(&self) -> Follows {
         Follows::These(&["configmaps"])
     }
 
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        if !news.gone && news.object.key.name() == "judged" {
-            queue.add(news.object.key.clone());
+    fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Key>) {
+        if !change.gone && change.object.key.name() == "judged" {
+            queue.add(change.object.key.clone());
         }
     }
 
@@ -152,11 +152,11 @@ impl Loop for Late {
 
 #[test]
 fn what_was_decided_about_one_version_does_not_happen_to_another() {
-    let late = |house: &House| {
-        let client = house.client("example-late");
-        house.keep("example-late", move || Late { client: client.clone() });
+    let late = |context: &ControllerContext| {
+        let client = context.client("example-late");
+        context.run("example-late", move || Late { client: client.clone() });
     };
-    let wires = Wires { guests: vec![Box::new(late)] };
+    let wires = Assembly { extra_controllers: vec![Box::new(late)] };
     let handle = Server::start_with(Config::ephemeral(), Clock::system(), wires).unwrap();
     let admin = handle.admin();
     let mut client =

@@ -16,13 +16,13 @@ use h2::{RecvStream, SendStream};
 use openssl::pkey::PKey;
 use openssl::ssl::{SslConnector, SslMethod, SslVerifyMode};
 use openssl::x509::X509;
+use pilothouse::application::{Application, Assemble, Assembled, StartContext};
 use pilothouse::config::Config;
 use pilothouse::http::drain::Drain;
 use pilothouse::http::edge::Edge;
 use pilothouse::http::peer::Peer;
 use pilothouse::pki::Identity;
 use pilothouse::server::{Handle, Server, StartError};
-use pilothouse::wiring::{Application, Boot, Wired, Wiring};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::lock::Lock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -98,8 +98,8 @@ pub struct Toy {
     pub refuse: bool,
 }
 
-impl Wiring for Toy {
-    async fn start(self, _boot: Boot, edge: Edge) -> Result<Wired, StartError> {
+impl Assemble for Toy {
+    async fn start(self, _boot: StartContext, edge: Edge) -> Result<Assembled, StartError> {
         if self.refuse {
             return Err(StartError::Store("refused".to_owned()));
         }
@@ -118,7 +118,7 @@ impl Wiring for Toy {
                 .route("/panic", web::get().to(panics))
                 .route("/peer", web::get().to(peer))
         })?;
-        Ok(Wired { serving, application: Rc::new(self.live) })
+        Ok(Assembled { serving, application: Rc::new(self.live) })
     }
 }
 

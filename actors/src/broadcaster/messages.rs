@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use actix::prelude::*;
 
-use crate::interest::Interest;
 use crate::object::{Revision, TypeName};
-use crate::summons::Summons;
+use crate::session_waker::SessionWaker;
+use crate::watch_index::IndexKey;
 use crate::window::Window;
 
 /// Identifies a subscription. The session chooses it, so that it can unsubscribe even before its subscription is handled.
@@ -36,9 +36,9 @@ pub struct Subscribe {
     /// The session has seen everything up to here.
     pub cursor: Revision,
     /// The place of the session in the index.
-    pub interest: Interest,
+    pub interest: IndexKey,
     /// How to call the session.
-    pub summons: Arc<Summons>,
+    pub waker: Arc<SessionWaker>,
     /// Whether the session wants bookmarks.
     pub bookmarks: bool,
 }

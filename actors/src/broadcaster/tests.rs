@@ -5,10 +5,10 @@ use bytes::Bytes;
 
 use super::*;
 use crate::clock::Timestamp;
-use crate::interest::Interest;
 use crate::object::{Draft, Key, Object, Pairs, Revision};
-use crate::summons::Summons;
-use crate::summons::tests::Counter;
+use crate::session_waker::SessionWaker;
+use crate::session_waker::tests::Counter;
+use crate::watch_index::IndexKey;
 use crate::window::{Change, Event, Window};
 
 fn object(name: &str, node: &str, revision: u64) -> Arc<Object> {
@@ -28,8 +28,8 @@ fn replaced(from: &str, to: &str, revision: u64) -> Arc<Event> {
     Arc::new(Event::new(Change::Replaced, object("a", to, revision), previous, Timestamp(0)))
 }
 
-fn summons() -> Arc<Summons> {
-    Summons::new(Counter(Rc::new(Cell::new(0))).start().recipient())
+fn waker() -> Arc<SessionWaker> {
+    SessionWaker::new(Counter(Rc::new(Cell::new(0))).start().recipient())
 }
 
 fn broadcaster() -> Broadcaster {
@@ -41,34 +41,38 @@ fn broadcaster() -> Broadcaster {
         type Result = ();
         fn handle(&mut self, _: Published, _: &mut Self::Context) {}
     }
-    Broadcaster::new(Arc::new(Bell::new(Deaf.start().recipient())), Bells::default(), Fatal::new())
+    Broadcaster::new(
+        Arc::new(ChangeNotifier::new(Deaf.start().recipient())),
+        ChangeNotifiers::default(),
+        Fatal::new(),
+    )
 }
 
 fn pods() -> TypeName {
     TypeName::new("pods")
 }
 
-/// Subscribes a session at revision 1 and returns its summons.
+/// Subscribes a session at revision 1 and returns its waker.
 fn join(
     broadcaster: &mut Broadcaster,
     window: &Arc<Window>,
-    interest: Interest,
-) -> (SubscriptionId, Arc<Summons>) {
-    let (id, summons) = (SubscriptionId::fresh(), summons());
+    interest: IndexKey,
+) -> (SubscriptionId, Arc<SessionWaker>) {
+    let (id, waker) = (SubscriptionId::fresh(), waker());
     broadcaster.subscribe(Subscribe {
         id,
         type_name: pods(),
         window: Arc::clone(window),
         cursor: Revision(1),
         interest,
-        summons: Arc::clone(&summons),
+        waker: Arc::clone(&waker),
         bookmarks: true,
     });
-    (id, summons)
+    (id, waker)
 }
 
-fn node(value: &str) -> Interest {
-    Interest::Field((None, "node".into()), value.into())
+fn node(value: &str) -> IndexKey {
+    IndexKey::Field((None, "node".into()), value.into())
 }
 
 #[actix::test]
@@ -79,14 +83,14 @@ async fn only_who_is_concerned_is_called_also_by_what_the_object_was() {
         ["1", "2", "3"].map(|value| join(&mut broadcaster, &window, node(value)));
     window.append(replaced("3", "3", 2));
     window.append(replaced("1", "2", 5));
-    broadcaster.bell.ring(&pods());
-    assert!(broadcaster.find_interested().is_empty());
-    assert_eq!(one.answer().news_after, Some(Revision(4)));
-    assert_eq!(two.answer().news_after, Some(Revision(4)));
-    assert_eq!(three.answer().news_after, Some(Revision(1)));
-    broadcaster.bell.ring(&pods());
-    broadcaster.find_interested();
-    assert_eq!(one.answer().news_after, None, "an event is announced once");
+    broadcaster.notifier.notify(&pods());
+    assert!(broadcaster.find_concerned().is_empty());
+    assert_eq!(one.take_reasons().news_after, Some(Revision(4)));
+    assert_eq!(two.take_reasons().news_after, Some(Revision(4)));
+    assert_eq!(three.take_reasons().news_after, Some(Revision(1)));
+    broadcaster.notifier.notify(&pods());
+    broadcaster.find_concerned();
+    assert_eq!(one.take_reasons().news_after, None, "an event is announced once");
 }
 
 #[actix::test]
@@ -95,7 +99,7 @@ async fn who_joins_late_is_called_at_once() {
     let mut broadcaster = broadcaster();
     window.append(replaced("1", "1", 2));
     let (_, late) = join(&mut broadcaster, &window, node("1"));
-    assert_eq!(late.answer().news_after, Some(Revision(1)));
+    assert_eq!(late.take_reasons().news_after, Some(Revision(1)));
 }
 
 #[actix::test]
@@ -108,83 +112,83 @@ async fn a_burst_is_handled_in_turns() {
     }
     let newest = BROADCAST_EVENTS_PER_TURN as u64 + 2;
     window.append(replaced("1", "last", newest));
-    broadcaster.bell.ring(&pods());
-    let unfinished = broadcaster.find_interested();
+    broadcaster.notifier.notify(&pods());
+    let unfinished = broadcaster.find_concerned();
     assert_eq!(unfinished, [pods()]);
-    assert_eq!(last.answer().news_after, None);
-    broadcaster.bell.ring(&pods());
-    assert!(broadcaster.find_interested().is_empty());
-    assert_eq!(last.answer().news_after, Some(Revision(newest - 1)));
+    assert_eq!(last.take_reasons().news_after, None);
+    broadcaster.notifier.notify(&pods());
+    assert!(broadcaster.find_concerned().is_empty());
+    assert_eq!(last.take_reasons().news_after, Some(Revision(newest - 1)));
 }
 
 #[actix::test]
 async fn a_crowd_is_called_in_turns_and_nobody_twice() {
     let window = Arc::new(Window::new(Revision(1), 1 << 20));
-    let bells = Bells::default();
-    let broadcaster = Broadcaster::begin(&bells, &Fatal::new());
+    let notifiers = ChangeNotifiers::default();
+    let broadcaster = Broadcaster::begin(&notifiers, &Fatal::new());
     let woken = Rc::new(Cell::new(0));
-    for _ in 0..3 * CALLS_PER_TURN {
+    for _ in 0..3 * WAKES_PER_TURN {
         let subscribe = Subscribe {
             id: SubscriptionId::fresh(),
             type_name: pods(),
             window: Arc::clone(&window),
             cursor: Revision(1),
-            interest: Interest::All,
-            summons: Summons::new(Counter(Rc::clone(&woken)).start().recipient()),
+            interest: IndexKey::All,
+            waker: SessionWaker::new(Counter(Rc::clone(&woken)).start().recipient()),
             bookmarks: false,
         };
         broadcaster.send(subscribe).await.unwrap();
     }
     window.append(replaced("1", "1", 2));
-    bells.ring(&pods());
+    notifiers.notify(&pods());
     let mut seen = Vec::new();
-    while woken.get() < 3 * CALLS_PER_TURN {
+    while woken.get() < 3 * WAKES_PER_TURN {
         tokio::task::yield_now().await;
         seen.push(woken.get());
         // Events that come meanwhile wait until the rest is over.
         window.append(replaced("1", "1", 2 + seen.len() as u64));
-        bells.ring(&pods());
+        notifiers.notify(&pods());
     }
-    assert!(seen.iter().any(|woken| (1..3 * CALLS_PER_TURN).contains(woken)), "{seen:?}");
-    tokio::time::sleep(3 * LONGEST_REST).await;
-    assert_eq!(woken.get(), 3 * CALLS_PER_TURN, "nobody has read the note yet");
+    assert!(seen.iter().any(|woken| (1..3 * WAKES_PER_TURN).contains(woken)), "{seen:?}");
+    tokio::time::sleep(3 * LONGEST_PAUSE).await;
+    assert_eq!(woken.get(), 3 * WAKES_PER_TURN, "nobody has read the note yet");
 }
 
 #[actix::test]
 async fn a_crowd_rests_and_hears_of_everything_then_and_a_few_do_not() {
     let window = Arc::new(Window::new(Revision(1), 1 << 20));
     let mut broadcaster = broadcaster();
-    let crowd: Vec<_> = (0..=CALLS_PER_TURN).map(|_| join(&mut broadcaster, &window, node("1")).1).collect();
+    let crowd: Vec<_> = (0..=WAKES_PER_TURN).map(|_| join(&mut broadcaster, &window, node("1")).1).collect();
     let (_, lonely) = join(&mut broadcaster, &window, node("2"));
     let hear = |broadcaster: &mut Broadcaster, from, to, revision| {
         window.append(replaced(from, to, revision));
-        broadcaster.bell.ring(&pods());
-        assert!(broadcaster.find_interested().is_empty());
+        broadcaster.notifier.notify(&pods());
+        assert!(broadcaster.find_concerned().is_empty());
     };
-    let news = |crowd: &[Arc<Summons>]| {
-        let mut news: Vec<_> = crowd.iter().map(|one| one.answer().news_after).collect();
+    let news = |crowd: &[Arc<SessionWaker>]| {
+        let mut news: Vec<_> = crowd.iter().map(|one| one.take_reasons().news_after).collect();
         news.dedup();
         news
     };
     hear(&mut broadcaster, "2", "2", 2);
-    assert_eq!(lonely.answer().news_after, Some(Revision(1)));
+    assert_eq!(lonely.take_reasons().news_after, Some(Revision(1)));
     hear(&mut broadcaster, "1", "1", 3);
     assert_eq!(news(&crowd), [Some(Revision(2))]);
     for revision in 4..6 {
         hear(&mut broadcaster, "1", "1", revision);
         assert_eq!(news(&crowd), [None]);
     }
-    broadcaster.to_call.clear();
-    assert!(broadcaster.begin_rest(&pods()));
-    broadcaster.end_rest(&pods());
-    assert!(broadcaster.find_interested().is_empty());
+    broadcaster.to_wake.clear();
+    assert!(broadcaster.begin_pause(&pods()));
+    broadcaster.end_pause(&pods());
+    assert!(broadcaster.find_concerned().is_empty());
     assert_eq!(news(&crowd), [Some(Revision(3))]);
-    broadcaster.to_call.clear();
-    assert!(!broadcaster.begin_rest(&pods()), "nothing has happened since");
+    broadcaster.to_wake.clear();
+    assert!(!broadcaster.begin_pause(&pods()), "nothing has happened since");
     hear(&mut broadcaster, "1", "1", 6);
     assert_eq!(news(&crowd), [Some(Revision(5))]);
-    assert_eq!(rest_after(CALLS_PER_TURN), None);
-    assert_eq!(rest_after(usize::MAX), Some(LONGEST_REST));
+    assert_eq!(pause_after(WAKES_PER_TURN), None);
+    assert_eq!(pause_after(usize::MAX), Some(LONGEST_PAUSE));
 }
 
 #[actix::test]
@@ -194,27 +198,27 @@ async fn when_events_are_lost_everyone_is_called() {
     let (_, idle) = join(&mut broadcaster, &window, node("other"));
     window.append(replaced("1", "1", 2));
     window.append(replaced("1", "1", 3));
-    broadcaster.bell.ring(&pods());
-    assert!(broadcaster.find_interested().is_empty());
-    assert_eq!(idle.answer().news_after, Some(Revision(1)));
+    broadcaster.notifier.notify(&pods());
+    assert!(broadcaster.find_concerned().is_empty());
+    assert_eq!(idle.take_reasons().news_after, Some(Revision(1)));
     window.append(replaced("1", "1", 4));
-    broadcaster.bell.ring(&pods());
-    broadcaster.find_interested();
-    assert_eq!(idle.answer().news_after, None, "and only once");
+    broadcaster.notifier.notify(&pods());
+    broadcaster.find_concerned();
+    assert_eq!(idle.take_reasons().news_after, None, "and only once");
 }
 
 #[actix::test]
 async fn nothing_is_kept_for_a_type_that_nobody_follows() {
     let window = Arc::new(Window::new(Revision(1), 1 << 20));
     let mut broadcaster = broadcaster();
-    let (id, gone) = join(&mut broadcaster, &window, Interest::All);
+    let (id, gone) = join(&mut broadcaster, &window, IndexKey::All);
     broadcaster.unsubscribe(&Unsubscribe { type_name: pods(), id });
     broadcaster.unsubscribe(&Unsubscribe { type_name: pods(), id });
-    assert!(broadcaster.audiences.is_empty());
+    assert!(broadcaster.watchers_by_type.is_empty());
     window.append(replaced("1", "1", 2));
-    broadcaster.bell.ring(&pods());
-    assert!(broadcaster.find_interested().is_empty());
-    assert_eq!(gone.answer().news_after, None);
+    broadcaster.notifier.notify(&pods());
+    assert!(broadcaster.find_concerned().is_empty());
+    assert_eq!(gone.take_reasons().news_after, None);
 }
 
 #[actix::test]
@@ -223,12 +227,12 @@ async fn bookmarks_come_once_a_round_at_what_was_looked_up() {
     let mut broadcaster = broadcaster();
     let (_, reader) = join(&mut broadcaster, &window, node("other"));
     window.append(replaced("1", "1", 9));
-    broadcaster.bell.ring(&pods());
-    broadcaster.find_interested();
+    broadcaster.notifier.notify(&pods());
+    broadcaster.find_concerned();
     let asked: Vec<Revision> = (0..BOOKMARK_SLOTS)
         .filter_map(|_| {
             broadcaster.ask_for_bookmarks();
-            reader.answer().bookmark
+            reader.take_reasons().bookmark
         })
         .collect();
     assert_eq!(asked, [Revision(9)]);
@@ -238,19 +242,22 @@ async fn bookmarks_come_once_a_round_at_what_was_looked_up() {
 async fn closing_ends_those_who_are_here_and_those_who_come() {
     let window = Arc::new(Window::new(Revision(1), 1 << 20));
     let mut broadcaster = broadcaster();
-    let (_, here) = join(&mut broadcaster, &window, Interest::All);
+    let (_, here) = join(&mut broadcaster, &window, IndexKey::All);
     broadcaster.close_all();
-    let (_, late) = join(&mut broadcaster, &window, Interest::All);
-    assert!(here.answer().close && late.answer().close);
-    assert_eq!(broadcaster.audiences.values().map(|audience| audience.members.len()).sum::<usize>(), 1);
+    let (_, late) = join(&mut broadcaster, &window, IndexKey::All);
+    assert!(here.take_reasons().close && late.take_reasons().close);
+    assert_eq!(
+        broadcaster.watchers_by_type.values().map(|watchers| watchers.members.len()).sum::<usize>(),
+        1
+    );
 }
 
 #[actix::test]
 async fn a_type_that_comes_again_closes_the_watches_of_its_former_life() {
     let former = Arc::new(Window::new(Revision(1), 1 << 20));
     let mut broadcaster = broadcaster();
-    let (_, old) = join(&mut broadcaster, &former, Interest::All);
-    let (_, new) = join(&mut broadcaster, &Arc::new(Window::new(Revision(1), 1 << 20)), Interest::All);
-    assert!(old.answer().close);
-    assert!(!new.answer().close);
+    let (_, old) = join(&mut broadcaster, &former, IndexKey::All);
+    let (_, new) = join(&mut broadcaster, &Arc::new(Window::new(Revision(1), 1 << 20)), IndexKey::All);
+    assert!(old.take_reasons().close);
+    assert!(!new.take_reasons().close);
 }

@@ -8,14 +8,14 @@ use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 
 use super::*;
-use crate::archive::{Archive, ArchiveError, Shelf, Span};
-use crate::bell::Bells;
+use crate::archive::{Archive, ArchiveError, ArchiveReader, Span};
 use crate::clock::Timestamp;
 use crate::fatal::Fatal;
 use crate::limits::SESSION_BYTES;
+use crate::notifier::ChangeNotifiers;
 use crate::object::{Draft, Key, Pairs, Variant};
 use crate::session::Session;
-use crate::summons::tests::Counter;
+use crate::session_waker::tests::Counter;
 use crate::window::Change;
 
 /// Encodes each frame as a word, and pads the frames of events.
@@ -26,15 +26,15 @@ struct Words {
     unready: Cell<usize>,
 }
 
-impl Frames for Words {
+impl EventEncoder for Words {
     fn variant(&self) -> Variant {
         Variant(1)
     }
 
-    fn frame(&self, told: Told, object: &Object) -> Bytes {
+    fn frame(&self, event_type: WatchEventType, object: &Object) -> Bytes {
         self.encoded.set(self.encoded.get() + 1);
         Bytes::from(format!(
-            "{told:?}:{}@{}{} ",
+            "{event_type:?}:{}@{}{} ",
             object.key.name(),
             object.revision,
             ".".repeat(self.padding)
@@ -85,15 +85,15 @@ fn words(padding: usize) -> Rc<Words> {
     Rc::new(Words { padding, encoded: Cell::new(0), unready: Cell::new(0) })
 }
 
-fn watch(window: &Arc<Window>, frames: &Rc<Words>) -> Watch {
+fn watch(window: &Arc<Window>, encoder: &Rc<Words>) -> Watch {
     Watch {
         type_name: TypeName::new("pods"),
         window: Arc::clone(window),
         initial: Box::new(std::iter::empty()),
         cursor: Revision(1),
         filter: Filter { namespace: Some("n".into()), ..Filter::default() },
-        frames: Rc::clone(frames) as Rc<dyn Frames>,
-        broadcaster: Broadcaster::begin(&Bells::default(), &Fatal::new()),
+        encoder: Rc::clone(encoder) as Rc<dyn EventEncoder>,
+        broadcaster: Broadcaster::begin(&ChangeNotifiers::default(), &Fatal::new()),
         deadline: None,
         bookmarks: true,
         initial_end_bookmark: false,
@@ -103,8 +103,8 @@ fn watch(window: &Arc<Window>, frames: &Rc<Words>) -> Watch {
 }
 
 /// A watch whose body runs no turns.
-fn session(watch: Watch) -> (Course, Feed) {
-    Course::new(watch, Summons::new(Counter(Rc::new(Cell::new(0))).start().recipient()))
+fn session(watch: Watch) -> (WatchProgress, Feed) {
+    WatchProgress::new(watch, SessionWaker::new(Counter(Rc::new(Cell::new(0))).start().recipient()))
 }
 
 async fn settle() {
@@ -136,13 +136,13 @@ async fn a_watch_tells_what_is_there_then_what_happens() {
         initial_end_bookmark: true,
         ..watch(&window, &words(0))
     });
-    assert_eq!(session.turn(), Next::Rest);
+    assert_eq!(session.turn(), AfterTurn::Wait);
     assert_eq!(read(&mut feed), "Added:x@1 InitialEnd@1 Added:a@2");
     append(&window, "n", 4);
-    assert_eq!(session.turn(), Next::Rest);
+    assert_eq!(session.turn(), AfterTurn::Wait);
     assert_eq!(read(&mut feed), "", "nobody announced it");
-    session.summons.announce(Revision(3));
-    assert_eq!(session.turn(), Next::Rest);
+    session.waker.announce(Revision(3));
+    assert_eq!(session.turn(), AfterTurn::Wait);
     assert_eq!(read(&mut feed), "Added:a@4");
 }
 
@@ -153,7 +153,7 @@ async fn a_watch_ends_at_what_cannot_be_shown() {
     let initial = [object("n", "a", 1), damaged("elsewhere"), damaged("n"), object("n", "c", 1)];
     let (mut first, mut feed) =
         session(Watch { initial: Box::new(initial.into_iter()), ..watch(&window(), &words(0)) });
-    assert_eq!(first.turn(), Next::Stop);
+    assert_eq!(first.turn(), AfterTurn::Stop);
     assert_eq!(read(&mut feed), "Added:a@1 Unreadable:b END");
 
     // The labels of a corrupt object are unknown, so its removal is told to every label selector.
@@ -163,7 +163,7 @@ async fn a_watch_ends_at_what_cannot_be_shown() {
     window.append(Arc::new(Event::new(Change::Removed, gone, Some(damaged("n")), Timestamp(3))));
     append(&window, "n", 4);
     let (mut second, mut feed) = session(watch(&window, &words(0)));
-    assert_eq!(second.turn(), Next::Stop);
+    assert_eq!(second.turn(), AfterTurn::Stop);
     assert_eq!(read(&mut feed), "Added:a@2 Unreadable:b(gone) END");
 }
 
@@ -176,18 +176,18 @@ async fn initial_objects_are_taken_as_the_client_reads() {
         counter.set(at + 1);
         object("n", "x", 1)
     });
-    let frames = words(SESSION_BYTES / 8);
-    let (mut session, mut feed) = session(Watch { initial: Box::new(initial), ..watch(&window, &frames) });
-    assert_eq!(session.turn(), Next::Rest);
+    let encoder = words(SESSION_BYTES / 8);
+    let (mut session, mut feed) = session(Watch { initial: Box::new(initial), ..watch(&window, &encoder) });
+    assert_eq!(session.turn(), AfterTurn::Wait);
     assert_eq!(taken.get(), 8, "no more than the queue holds");
-    assert_eq!(session.turn(), Next::Rest);
+    assert_eq!(session.turn(), AfterTurn::Wait);
     assert_eq!(taken.get(), 8);
-    let mut told = 0;
-    while taken.get() < 1_000 || told < 1_000 {
-        told += read(&mut feed).matches("Added").count();
+    let mut event_type = 0;
+    while taken.get() < 1_000 || event_type < 1_000 {
+        event_type += read(&mut feed).matches("Added").count();
         session.turn();
     }
-    assert_eq!((told, taken.get()), (1_000, 1_000));
+    assert_eq!((event_type, taken.get()), (1_000, 1_000));
 }
 
 #[actix::test]
@@ -198,10 +198,10 @@ async fn a_turn_is_bounded() {
         append(&window, "n", revision);
     }
     let (mut session, mut feed) = session(watch(&window, &words(0)));
-    assert_eq!(session.turn(), Next::Again);
+    assert_eq!(session.turn(), AfterTurn::Again);
     assert_eq!(read(&mut feed).matches("Added").count(), SESSION_EVENTS_PER_TURN);
-    assert_eq!(session.turn(), Next::Again);
-    assert_eq!(session.turn(), Next::Rest);
+    assert_eq!(session.turn(), AfterTurn::Again);
+    assert_eq!(session.turn(), AfterTurn::Wait);
     assert_eq!(read(&mut feed).matches("Added").count(), SESSION_EVENTS_PER_TURN);
 }
 
@@ -212,11 +212,11 @@ async fn a_session_that_waits_for_room_skips_nothing() {
         append(&window, "n", revision);
     }
     let (mut session, mut feed) = session(watch(&window, &words(SESSION_BYTES / 2)));
-    assert_eq!(session.turn(), Next::Rest);
+    assert_eq!(session.turn(), AfterTurn::Wait);
     assert_eq!(session.cursor, Revision(3));
-    session.summons.announce(Revision(6));
-    session.summons.ask_for_bookmark(Revision(7));
-    assert_eq!(session.turn(), Next::Rest);
+    session.waker.announce(Revision(6));
+    session.waker.ask_for_bookmark(Revision(7));
+    assert_eq!(session.turn(), AfterTurn::Wait);
     assert_eq!(session.cursor, Revision(3), "no step over unread events, no bookmark into a full queue");
     let mut text = String::new();
     for _ in 0..4 {
@@ -235,8 +235,8 @@ async fn an_idle_session_is_not_expired_by_what_was_of_no_interest() {
         append(&window, "elsewhere", revision);
     }
     append(&window, "n", 10);
-    session.summons.announce(Revision(9));
-    assert_eq!(session.turn(), Next::Rest);
+    session.waker.announce(Revision(9));
+    assert_eq!(session.turn(), AfterTurn::Wait);
     assert_eq!(read(&mut feed), "Added:a@10");
 }
 
@@ -246,7 +246,7 @@ async fn a_cursor_behind_the_window_ends_the_watch_with_one_word() {
     append(&window, "n", 2);
     append(&window, "n", 3);
     let (mut session, mut feed) = session(watch(&window, &words(0)));
-    assert_eq!(session.turn(), Next::Stop);
+    assert_eq!(session.turn(), AfterTurn::Stop);
     drop(session);
     assert_eq!(read(&mut feed), "Expired@2 END");
 }
@@ -258,11 +258,11 @@ async fn a_bookmark_tells_no_more_than_was_told() {
     session.turn();
     append(&window, "elsewhere", 5);
     append(&window, "n", 6);
-    session.summons.ask_for_bookmark(Revision(5));
+    session.waker.ask_for_bookmark(Revision(5));
     session.turn();
     assert_eq!(read(&mut feed), "Bookmark@5", "revision 6 was not looked up yet");
-    session.summons.announce(Revision(5));
-    session.summons.ask_for_bookmark(Revision(6));
+    session.waker.announce(Revision(5));
+    session.waker.ask_for_bookmark(Revision(6));
     session.turn();
     assert_eq!(read(&mut feed), "Added:a@6 Bookmark@6");
 }
@@ -272,8 +272,8 @@ async fn no_bookmark_while_initial_objects_are_due() {
     let window = window();
     let initial = std::iter::repeat_with(|| object("elsewhere", "x", 1));
     let (mut session, mut feed) = session(Watch { initial: Box::new(initial), ..watch(&window, &words(0)) });
-    session.summons.ask_for_bookmark(Revision(1));
-    assert_eq!(session.turn(), Next::Again);
+    session.waker.ask_for_bookmark(Revision(1));
+    assert_eq!(session.turn(), AfterTurn::Again);
     session.finish();
     assert_eq!(read(&mut feed), "END");
 }
@@ -284,8 +284,8 @@ async fn a_closed_watch_says_how_far_it_came() {
     append(&window, "n", 2);
     let (mut session, mut feed) = session(watch(&window, &words(0)));
     session.turn();
-    session.summons.close();
-    assert_eq!(session.turn(), Next::Stop);
+    session.waker.close();
+    assert_eq!(session.turn(), AfterTurn::Stop);
     assert_eq!(read(&mut feed), "Added:a@2 Bookmark@2 END");
 }
 
@@ -294,7 +294,7 @@ async fn a_session_without_a_body_stops() {
     let (mut session, feed) = session(watch(&window(), &words(0)));
     let live = session.live.clone();
     drop(feed);
-    assert_eq!((session.turn(), live.count()), (Next::Stop, 1));
+    assert_eq!((session.turn(), live.count()), (AfterTurn::Stop, 1));
     drop(session);
     assert_eq!(live.count(), 0);
 }
@@ -303,28 +303,29 @@ async fn a_session_without_a_body_stops() {
 async fn an_event_is_encoded_once_for_all_who_are_told_the_same() {
     let window = window();
     append(&window, "n", 2);
-    let frames = words(0);
-    let mut readers: Vec<(Course, Feed)> = (0..50).map(|_| session(watch(&window, &frames))).collect();
+    let encoder = words(0);
+    let mut readers: Vec<(WatchProgress, Feed)> =
+        (0..50).map(|_| session(watch(&window, &encoder))).collect();
     for (session, feed) in &mut readers {
         session.turn();
         assert_eq!(read(feed), "Added:a@2");
     }
-    assert_eq!(frames.encoded.get(), 1);
+    assert_eq!(encoder.encoded.get(), 1);
 }
 
 #[actix::test]
 async fn a_body_that_waits_takes_the_turn_and_the_session_sleeps() {
     let window = window();
     let woken = Rc::new(Cell::new(0));
-    let summons = Summons::new(Counter(Rc::clone(&woken)).start().recipient());
-    let (course, mut feed) = Course::new(watch(&window, &words(0)), Arc::clone(&summons));
-    let course = Rc::new(RefCell::new(course));
-    feed.follow(Rc::downgrade(&course));
-    course.borrow_mut().turn();
+    let waker = SessionWaker::new(Counter(Rc::clone(&woken)).start().recipient());
+    let (progress, mut feed) = WatchProgress::new(watch(&window, &words(0)), Arc::clone(&waker));
+    let progress = Rc::new(RefCell::new(progress));
+    feed.follow(Rc::downgrade(&progress));
+    progress.borrow_mut().turn();
     for revision in 2..5 {
         assert_eq!(read(&mut feed), "");
         append(&window, "n", revision);
-        summons.announce(Revision(revision - 1));
+        waker.announce(Revision(revision - 1));
         assert_eq!(read(&mut feed), format!("Added:a@{revision}"));
     }
     tokio::task::yield_now().await;
@@ -334,13 +335,13 @@ async fn a_body_that_waits_takes_the_turn_and_the_session_sleeps() {
     for revision in 5..9 {
         append(&window, "n", revision);
     }
-    summons.announce(Revision(4));
+    waker.announce(Revision(4));
     assert_eq!(read(&mut feed), "Added:a@5 Added:a@6 Added:a@7 Added:a@8");
 
-    summons.close();
+    waker.close();
     settle().await;
     assert_eq!(woken.get(), 1, "the end is the session's");
-    drop(course);
+    drop(progress);
     assert_eq!(read(&mut feed), "END");
 }
 
@@ -348,21 +349,21 @@ async fn a_body_that_waits_takes_the_turn_and_the_session_sleeps() {
 async fn a_body_that_does_not_come_is_given_up_for_the_session() {
     let window = window();
     let woken = Rc::new(Cell::new(0));
-    let summons = Summons::new(Counter(Rc::clone(&woken)).start().recipient());
-    let (course, mut feed) = Course::new(watch(&window, &words(0)), Arc::clone(&summons));
-    let course = Rc::new(RefCell::new(course));
-    feed.follow(Rc::downgrade(&course));
-    course.borrow_mut().turn();
+    let waker = SessionWaker::new(Counter(Rc::clone(&woken)).start().recipient());
+    let (progress, mut feed) = WatchProgress::new(watch(&window, &words(0)), Arc::clone(&waker));
+    let progress = Rc::new(RefCell::new(progress));
+    feed.follow(Rc::downgrade(&progress));
+    progress.borrow_mut().turn();
     assert_eq!(read(&mut feed), "");
     let mut seen = Vec::new();
     for revision in 2..5 {
         append(&window, "n", revision);
-        summons.announce(Revision(revision - 1));
+        waker.announce(Revision(revision - 1));
         settle().await;
         seen.push(woken.get());
     }
     assert_eq!(seen, [0, 1, 1], "the body, then the session, and nobody twice");
-    assert_eq!(course.borrow_mut().turn_of_session(), Next::Rest);
+    assert_eq!(progress.borrow_mut().run_by_session(), AfterTurn::Wait);
     assert_eq!(read(&mut feed), "Added:a@2 Added:a@3 Added:a@4");
 }
 
@@ -370,22 +371,22 @@ async fn a_body_that_does_not_come_is_given_up_for_the_session() {
 async fn nobody_is_called_for_news_that_find_no_room() {
     let window = window();
     let woken = Rc::new(Cell::new(0));
-    let summons = Summons::new(Counter(Rc::clone(&woken)).start().recipient());
-    let (course, mut feed) = Course::new(watch(&window, &words(SESSION_BYTES)), Arc::clone(&summons));
-    let course = Rc::new(RefCell::new(course));
-    feed.follow(Rc::downgrade(&course));
+    let waker = SessionWaker::new(Counter(Rc::clone(&woken)).start().recipient());
+    let (progress, mut feed) = WatchProgress::new(watch(&window, &words(SESSION_BYTES)), Arc::clone(&waker));
+    let progress = Rc::new(RefCell::new(progress));
+    feed.follow(Rc::downgrade(&progress));
     append(&window, "n", 2);
     append(&window, "n", 3);
-    course.borrow_mut().turn();
+    progress.borrow_mut().turn();
     for revision in 4..7 {
         append(&window, "n", revision);
-        summons.announce(Revision(revision - 1));
+        waker.announce(Revision(revision - 1));
     }
     settle().await;
     assert_eq!(woken.get(), 0);
     assert_eq!(read(&mut feed), "Added:a@2 Added:a@3 Added:a@4 Added:a@5 Added:a@6");
     append(&window, "n", 7);
-    summons.announce(Revision(6));
+    waker.announce(Revision(6));
     assert_eq!(read(&mut feed), "Added:a@7");
 }
 
@@ -396,16 +397,16 @@ async fn what_takes_more_than_a_turn_is_left_to_the_session() {
         append(&window, "elsewhere", revision);
     }
     let woken = Rc::new(Cell::new(0));
-    let summons = Summons::new(Counter(Rc::clone(&woken)).start().recipient());
-    let (course, mut feed) = Course::new(watch(&window, &words(0)), Arc::clone(&summons));
-    let course = Rc::new(RefCell::new(course));
-    feed.follow(Rc::downgrade(&course));
-    summons.announce(Revision(1));
+    let waker = SessionWaker::new(Counter(Rc::clone(&woken)).start().recipient());
+    let (progress, mut feed) = WatchProgress::new(watch(&window, &words(0)), Arc::clone(&waker));
+    let progress = Rc::new(RefCell::new(progress));
+    feed.follow(Rc::downgrade(&progress));
+    waker.announce(Revision(1));
     assert_eq!(read(&mut feed), "");
     settle().await;
     assert_eq!(woken.get(), 2, "once when nobody read, once by the body");
-    assert_eq!(course.borrow_mut().turn_of_session(), Next::Again, "what is owed");
-    assert_eq!(course.borrow_mut().turn_of_session(), Next::Rest);
+    assert_eq!(progress.borrow_mut().run_by_session(), AfterTurn::Again, "what is owed");
+    assert_eq!(progress.borrow_mut().run_by_session(), AfterTurn::Wait);
 }
 
 #[actix::test]
@@ -415,21 +416,21 @@ async fn what_stands_on_the_note_is_read_also_where_something_is_owed() {
         append(&window, "n", revision);
     }
     let woken = Rc::new(Cell::new(0));
-    let summons = Summons::new(Counter(Rc::clone(&woken)).start().recipient());
-    let (course, mut feed) = Course::new(watch(&window, &words(0)), Arc::clone(&summons));
-    let course = Rc::new(RefCell::new(course));
-    feed.follow(Rc::downgrade(&course));
-    summons.resume();
+    let waker = SessionWaker::new(Counter(Rc::clone(&woken)).start().recipient());
+    let (progress, mut feed) = WatchProgress::new(watch(&window, &words(0)), Arc::clone(&waker));
+    let progress = Rc::new(RefCell::new(progress));
+    feed.follow(Rc::downgrade(&progress));
+    waker.resume();
     assert!(feed.next().now_or_never().flatten().is_some(), "a turn of the body that owes the rest");
     // The body does not return, and there is another event: the session is called.
-    summons.announce(Revision(9));
-    course.borrow_mut().turn_of_session();
+    waker.announce(Revision(9));
+    progress.borrow_mut().run_by_session();
     settle().await;
     let before = woken.get();
     drop(feed);
     settle().await;
     assert_eq!(woken.get(), before + 1, "who leaves is heard");
-    assert_eq!(course.borrow_mut().turn_of_session(), Next::Stop);
+    assert_eq!(progress.borrow_mut().run_by_session(), AfterTurn::Stop);
 }
 
 #[actix::test]
@@ -461,15 +462,15 @@ impl Archive for Log {
 
 #[actix::test]
 async fn what_the_log_had_is_made_ready_also_where_the_body_waits() {
-    let window =
-        Window::new(Revision(1), 1).with_shelf(Some(Shelf::new(Arc::new(Log), TypeName::new("pods"))));
+    let window = Window::new(Revision(1), 1)
+        .with_archive(Some(ArchiveReader::new(Arc::new(Log), TypeName::new("pods"))));
     let window = Arc::new(window);
     for revision in 2..=4 {
         append(&window, "n", revision);
     }
-    let frames = words(0);
-    frames.unready.set(2);
-    let mut feed = Session::open(watch(&window, &frames));
+    let encoder = words(0);
+    encoder.unready.set(2);
+    let mut feed = Session::open(watch(&window, &encoder));
     let mut text = String::new();
     let all = async {
         while !text.contains("@4") {

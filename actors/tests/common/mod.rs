@@ -9,7 +9,7 @@ use pilothouse_actors::directory::{Find, Options, Stores, start};
 use pilothouse_actors::engine::Engine;
 use pilothouse_actors::object::{Draft, Key, Object, Pairs, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::store::{Answer, Create, OpenWatch, Position, Remove, Replace, Store};
+use pilothouse_actors::store::{Create, ObjectResult, OpenWatch, Position, Remove, Replace, Store};
 use pilothouse_actors::window::{Event, Read};
 
 /// An object whose bytes hold a body that tests recognise.
@@ -49,18 +49,18 @@ pub async fn find(stores: &Stores, type_name: &str) -> Addr<Store> {
     stores.directory.send(Find { type_name: TypeName::new(type_name) }).await.unwrap().unwrap()
 }
 
-pub async fn create(store: &Addr<Store>, key: &str, body: &str) -> Answer {
+pub async fn create(store: &Addr<Store>, key: &str, body: &str) -> ObjectResult {
     store.send(Create { draft: draft(key, body), permit: Permit::none() }).await.unwrap()
 }
 
-pub async fn replace(store: &Addr<Store>, key: &str, body: &str, expected: Revision) -> Answer {
+pub async fn replace(store: &Addr<Store>, key: &str, body: &str, expected: Revision) -> ObjectResult {
     store
         .send(Replace { draft: draft(key, body), expected, permit: Permit::none(), turn: None })
         .await
         .unwrap()
 }
 
-pub async fn remove(store: &Addr<Store>, key: &str, expected: Revision) -> Answer {
+pub async fn remove(store: &Addr<Store>, key: &str, expected: Revision) -> ObjectResult {
     store.send(Remove { key: Key::from_path(key), expected, permit: Permit::none() }).await.unwrap()
 }
 
@@ -68,7 +68,7 @@ pub async fn position(store: &Addr<Store>) -> Position {
     store.send(OpenWatch { permit: Permit::none() }).await.unwrap().unwrap()
 }
 
-/// Everything that a window holds, in memory and on its shelf.
+/// Everything that a window holds, in memory and in its archive.
 pub async fn events(position: &Position) -> Vec<Arc<Event>> {
     let (mut found, mut cursor) = (Vec::new(), position.window.floor());
     loop {
@@ -77,8 +77,8 @@ pub async fn events(position: &Position) -> Vec<Arc<Event>> {
                 found.extend(events);
                 return found;
             }
-            Read::Shelved(shelf, through) => {
-                let events = shelf.read(cursor, through, 3).await.unwrap();
+            Read::Archived(archive_reader, through) => {
+                let events = archive_reader.read(cursor, through, 3).await.unwrap();
                 cursor = events.last().unwrap().revision();
                 found.extend(events);
             }

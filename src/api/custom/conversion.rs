@@ -1,4 +1,4 @@
-//! Conversion webhooks of custom resources: configuration, ConversionReview requests and responses. `verbs/conversion.rs` makes
+//! Conversion webhooks of custom resources: configuration, ConversionReview requests and responses. `backend/conversion.rs` makes
 //! the calls.
 
 use base64::Engine as _;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pilothouse_actors::authorizer::{Action, Decision, Selection, Target, Verdict};
+use pilothouse_actors::authorizer::{Action, Decision, ExplainedDecision, Selection, Target};
 use pilothouse_actors::filter::{FieldRule, LabelRule};
 use pilothouse_actors::identity::Identity;
 
@@ -250,7 +250,7 @@ fn label_rules(selector: Option<&Value>) -> (Vec<LabelRule>, bool) {
 }
 
 /// Writes the response into the review. `hint`: what would have to exist, for users who may see it.
-pub fn answer(review: &mut Value, question: &Question, verdict: &Verdict, hint: Option<String>) {
+pub fn answer(review: &mut Value, question: &Question, verdict: &ExplainedDecision, hint: Option<String>) {
     let mut status = Value::object();
     status.set("allowed", verdict.decision == Decision::Allowed);
     if matches!(verdict.decision, Decision::Denied(_)) {
@@ -349,7 +349,7 @@ mod tests {
         let mut asked =
             review("SelfSubjectAccessReview", r#"{"spec":{"nonResourceAttributes":{"path":"/x"}}}"#);
         let question = question(&mut asked, true);
-        let mut verdict = Verdict::from(Decision::Denied("no".into()));
+        let mut verdict = ExplainedDecision::from(Decision::Denied("no".into()));
         verdict.error = Some("lost".into());
         answer(&mut asked, &question, &verdict, Some("ask bob".into()));
         let status = asked.get("status").unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pilothouse_actors::authenticator::{Bearer, Refusal, UNKNOWN_TOKEN};
+use pilothouse_actors::authenticator::{Authenticated, Refusal, UNKNOWN_TOKEN};
 
 use super::{describe, texts};
 use crate::api::bearer::bearer;
@@ -34,7 +34,7 @@ pub fn question(review: &Value) -> Result<Question> {
 }
 
 /// Writes the response into the review.
-pub fn answer(review: &mut Value, found: std::result::Result<Bearer, Refusal>) {
+pub fn answer(review: &mut Value, found: std::result::Result<Authenticated, Refusal>) {
     let mut status = Value::object();
     match found {
         Ok(found) => {
@@ -99,7 +99,11 @@ mod tests {
         one.entry("status").set("error", "what the client wrote");
         answer(
             &mut one,
-            Ok(Bearer { identity: Arc::new(identity), audiences: vec!["a".into()], remarks: Vec::new() }),
+            Ok(Authenticated {
+                identity: Arc::new(identity),
+                audiences: vec!["a".into()],
+                remarks: Vec::new(),
+            }),
         );
         let status = one.get("status").unwrap();
         assert_eq!(status.get("authenticated"), Some(&Value::Bool(true)));

@@ -67,7 +67,7 @@ fn root(name: &str) -> Party {
     party(&Says { subject: &[("CN", name)], authority: true, to: NOW + 1_000, ..Says::default() }, None)
 }
 
-fn verdict(verifier: &CertificateVerifier, chain: &[&Party]) -> Verdict {
+fn verdict(verifier: &CertificateVerifier, chain: &[&Party]) -> Verification {
     let certificates: Arc<[Vec<u8>]> = chain.iter().map(|one| one.certificate.to_der().unwrap()).collect();
     match verifier.verify(&Credentials { certificates: Some(certificates), ..Credentials::default() }) {
         Answer::Now(verdict) => verdict,
@@ -91,7 +91,7 @@ fn a_certificate_says_who_shows_it() {
     let (verifier, _) = house(&root);
     let subject = &[("CN", "first"), ("O", "devs"), ("CN", "ann"), ("O", "testers"), ("uid", "u-1")];
     let ann = party(&Says { subject, ..Says::default() }, Some(&root));
-    let Verdict::Known(identity) = verdict(&verifier, &[&ann]) else { panic!("known") };
+    let Verification::Known(identity) = verdict(&verifier, &[&ann]) else { panic!("known") };
     assert_eq!((identity.name.as_str(), identity.uid.as_str()), ("ann", "u-1"));
     assert_eq!(identity.groups, ["devs", "testers"]);
     let digest = openssl::sha::sha256(&ann.certificate.to_der().unwrap());
@@ -100,7 +100,7 @@ fn a_certificate_says_who_shows_it() {
     // Without the gate nobody reads it.
     let clock = Clock::manual(Timestamp(NOW * 1_000_000));
     let blind = CertificateVerifier::new(&root.certificate.to_pem().unwrap(), false, left(), clock).unwrap();
-    let Verdict::Known(identity) = verdict(&blind, &[&ann]) else { panic!("known") };
+    let Verification::Known(identity) = verdict(&blind, &[&ann]) else { panic!("known") };
     assert_eq!(identity.uid, "");
 }
 
@@ -119,14 +119,14 @@ fn what_does_not_hold_is_refused_and_what_names_nobody_is_no_opinion() {
             of(Says { subject: &[("CN", "a"), ("uid", "1"), ("uid", "2")], ..Says::default() }, &root),
         ),
     ] {
-        assert!(matches!(verdict(&verifier, &[&bad]), Verdict::Refused(_)), "{what}");
+        assert!(matches!(verdict(&verifier, &[&bad]), Verification::Refused(_)), "{what}");
     }
     let nobody = of(Says { subject: &[("O", "devs")], ..Says::default() }, &root);
-    assert_eq!(verdict(&verifier, &[&nobody]), Verdict::NoOpinion);
-    assert_eq!(verdict(&verifier, &[]), Verdict::NoOpinion);
+    assert_eq!(verdict(&verifier, &[&nobody]), Verification::NoOpinion);
+    assert_eq!(verdict(&verifier, &[]), Verification::NoOpinion);
     let garbage: Arc<[Vec<u8>]> = [vec![1, 2, 3]].into();
     let shown = Credentials { certificates: Some(garbage), ..Credentials::default() };
-    assert!(matches!(verifier.verify(&shown), Answer::Now(Verdict::Refused(_))));
+    assert!(matches!(verifier.verify(&shown), Answer::Now(Verification::Refused(_))));
     assert!(ErrorStack::get().errors().is_empty(), "nothing is left for the next connection");
 }
 
@@ -137,11 +137,14 @@ fn intermediates_count_while_they_hold() {
     let middle = Says { subject: &[("CN", "middle")], authority: true, to: NOW + 50, ..Says::default() };
     let middle = party(&middle, Some(&root));
     let ann = party(&Says::default(), Some(&middle));
-    assert!(matches!(verdict(&verifier, &[&ann]), Verdict::Refused(_)), "nobody knows who issued it");
-    assert!(matches!(verdict(&verifier, &[&ann, &middle]), Verdict::Known(_)));
-    assert!(matches!(verdict(&verifier, &[&ann, &middle]), Verdict::Known(_)), "remembered");
+    assert!(matches!(verdict(&verifier, &[&ann]), Verification::Refused(_)), "nobody knows who issued it");
+    assert!(matches!(verdict(&verifier, &[&ann, &middle]), Verification::Known(_)));
+    assert!(matches!(verdict(&verifier, &[&ann, &middle]), Verification::Known(_)), "remembered");
     clock.advance(Duration::from_secs(60));
-    assert!(matches!(verdict(&verifier, &[&ann, &middle]), Verdict::Refused(_)), "the middle one has ended");
+    assert!(
+        matches!(verdict(&verifier, &[&ann, &middle]), Verification::Refused(_)),
+        "the middle one has ended"
+    );
 }
 
 #[test]
@@ -149,7 +152,7 @@ fn other_authorities_count_at_once() {
     let (first, second) = (root("first"), root("second"));
     let (verifier, _) = house(&first);
     let ann = party(&Says::default(), Some(&first));
-    assert!(matches!(verdict(&verifier, &[&ann]), Verdict::Known(_)));
+    assert!(matches!(verdict(&verifier, &[&ann]), Verification::Known(_)));
     verifier.trust(&second.certificate.to_pem().unwrap()).unwrap();
-    assert!(matches!(verdict(&verifier, &[&ann]), Verdict::Refused(_)));
+    assert!(matches!(verdict(&verifier, &[&ann]), Verification::Refused(_)));
 }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authenticator::{Verdict, Verifier};
+use pilothouse_actors::authenticator::{Verification, Verifier};
 use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::lock::Lock;
@@ -49,7 +49,7 @@ struct Remembered {
 /// The result of examining a token.
 enum Found {
     /// A result that newer keys would not change.
-    Verdict(Verdict),
+    Verdict(Verification),
     /// No known key has signed it.
     Unsigned(&'static str),
 }
@@ -89,9 +89,9 @@ impl Shared {
     }
 
     /// Counts a verification, except for tokens of other issuers.
-    fn looked(&self, began: Timestamp, verdict: Verdict) -> Verdict {
-        if let Some(latency) = self.latency.as_ref().filter(|_| verdict != Verdict::NoOpinion) {
-            latency.count(matches!(verdict, Verdict::Known(_)), began, self.clock.now());
+    fn looked(&self, began: Timestamp, verdict: Verification) -> Verification {
+        if let Some(latency) = self.latency.as_ref().filter(|_| verdict != Verification::NoOpinion) {
+            latency.count(matches!(verdict, Verification::Known(_)), began, self.clock.now());
         }
         verdict
     }
@@ -110,13 +110,13 @@ impl Shared {
 
     /// Examines a token in the reference's order: cheap checks come before the signature, and the claims are used only after it.
     fn examine(&self, text: &str, digest: [u8; 32]) -> Found {
-        let nobodys = || Found::Verdict(Verdict::NoOpinion);
+        let nobodys = || Found::Verdict(Verification::NoOpinion);
         let Some(token) = Token::parse(text) else { return nobodys() };
         let Some(claims) = Claims::of(&token) else { return nobodys() };
         if !self.rules.concern(&claims) {
             return nobodys();
         }
-        let refused = |why: String| Found::Verdict(Verdict::Refused(why));
+        let refused = |why: String| Found::Verdict(Verification::Refused(why));
         let now = self.clock.now();
         let ends = match self.rules.check(&token, &claims, now) {
             Ok(ends) => ends,
@@ -134,7 +134,7 @@ impl Shared {
                 let identity = Arc::new(identity);
                 let until = now.plus(OIDC_TOKEN_REMEMBERED).min(ends);
                 self.remember(digest, Remembered { identity: Arc::clone(&identity), until });
-                Found::Verdict(Verdict::Known(identity))
+                Found::Verdict(Verification::Known(identity))
             }
             Err(why) => {
                 // The caller logs the refusal at a bounded rate, because a client may send such a token repeatedly.
@@ -146,12 +146,12 @@ impl Shared {
 }
 
 impl Verifier for OpenIdTokens {
-    fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
+    fn verify(&self, credentials: &Credentials) -> Answer<Verification> {
         let token = credentials.bearer.as_ref().filter(|token| token.len() <= OIDC_TOKEN_BYTES);
-        let Some(token) = token else { return Answer::Now(Verdict::NoOpinion) };
+        let Some(token) = token else { return Answer::Now(Verification::NoOpinion) };
         let digest = crate::auth::digest(token.as_bytes());
         if let Some(identity) = self.0.recall(&digest) {
-            return Answer::Now(Verdict::Known(identity));
+            return Answer::Now(Verification::Known(identity));
         }
         let began = self.0.clock.now();
         if let Found::Verdict(verdict) = self.0.examine(token, digest) {
@@ -160,10 +160,10 @@ impl Verifier for OpenIdTokens {
         let (shared, token) = (Arc::clone(&self.0), token.clone());
         Answer::later(async move {
             let verdict = match shared.keys.fresher().await {
-                Err(why) => Verdict::Refused(format!("oidc: verify token: fetching keys: {why}")),
+                Err(why) => Verification::Refused(format!("oidc: verify token: fetching keys: {why}")),
                 Ok(()) => match shared.examine(&token, digest) {
                     Found::Verdict(verdict) => verdict,
-                    Found::Unsigned(why) => Verdict::Refused(why.to_owned()),
+                    Found::Unsigned(why) => Verification::Refused(why.to_owned()),
                 },
             };
             shared.looked(began, verdict)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use futures::future::join_all;
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authenticator::{Verdict, Verifier};
+use pilothouse_actors::authenticator::{Verification, Verifier};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::Credentials;
 use tokio::task::JoinHandle;
@@ -104,7 +104,7 @@ impl Providers {
 }
 
 impl Verifier for Providers {
-    fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
+    fn verify(&self, credentials: &Credentials) -> Answer<Verification> {
         let all = self.all.load();
         let of_issuer = |several: &[Arc<Running>]| {
             let text = credentials.bearer.as_deref().filter(|token| token.len() <= OIDC_TOKEN_BYTES)?;
@@ -116,7 +116,7 @@ impl Verifier for Providers {
             [one] => Some(Arc::clone(one)),
             several => of_issuer(several),
         };
-        let Some(one) = one else { return Answer::Now(Verdict::NoOpinion) };
+        let Some(one) = one else { return Answer::Now(Verification::NoOpinion) };
         match one.tokens.verify(credentials) {
             Answer::Now(verdict) => Answer::Now(verdict),
             // A waiting verification keeps the fetching task alive, even if the provider is replaced meanwhile.
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    async fn said(providers: &Providers, token: &str) -> Verdict {
+    async fn said(providers: &Providers, token: &str) -> Verification {
         let credentials = Credentials { bearer: Some(token.to_owned()), ..Credentials::default() };
         match providers.verify(&credentials) {
             Answer::Now(verdict) => verdict,
@@ -163,7 +163,7 @@ mod tests {
 
     async fn who(providers: &Providers, token: &str) -> Option<(String, String)> {
         match said(providers, token).await {
-            Verdict::Known(identity) => Some((identity.name.clone(), identity.uid.clone())),
+            Verification::Known(identity) => Some((identity.name.clone(), identity.uid.clone())),
             _ => None,
         }
     }
@@ -177,14 +177,17 @@ mod tests {
         let providers = Providers::new(metrics, clock);
         let by = |signer: &Signer, stage: &TestProvider| signer.sign(&claims(&stage.issuer, &json!({})));
         let known = Some(("p:ann".to_owned(), "7".to_owned()));
-        assert_eq!(said(&providers, &by(&one, &first)).await, Verdict::NoOpinion);
+        assert_eq!(said(&providers, &by(&one, &first)).await, Verification::NoOpinion);
         providers.accept_all(&[jwt(&first, "c"), jwt(&second, "c")]).unwrap();
         assert_eq!(who(&providers, &by(&one, &first)).await, known);
         assert_eq!(who(&providers, &by(&other, &second)).await, known);
-        assert!(matches!(said(&providers, &by(&one, &second)).await, Verdict::Refused(_)), "of another key");
+        assert!(
+            matches!(said(&providers, &by(&one, &second)).await, Verification::Refused(_)),
+            "of another key"
+        );
         let stranger = one.sign(&claims("https://stranger.test", &json!({})));
-        assert_eq!(said(&providers, &stranger).await, Verdict::NoOpinion);
-        assert_eq!(said(&providers, "no.token").await, Verdict::NoOpinion);
+        assert_eq!(said(&providers, &stranger).await, Verification::NoOpinion);
+        assert_eq!(said(&providers, "no.token").await, Verification::NoOpinion);
 
         // A changed file: one provider stays the same, one has another audience.
         let asked = first.asked.get();
@@ -192,7 +195,9 @@ mod tests {
         assert_eq!(who(&providers, &by(&one, &first)).await, known);
         assert_eq!(first.asked.get(), asked, "its keys were kept");
         let why = format!("oidc: verify token: oidc: expected audience in {:?} got {:?}", "[..]", "c");
-        let Verdict::Refused(said) = said(&providers, &by(&other, &second)).await else { panic!("refused") };
+        let Verification::Refused(said) = said(&providers, &by(&other, &second)).await else {
+            panic!("refused")
+        };
         assert_eq!(said, why.replace("\"[..]\"", "[\"x\" \"d\"]").replace("got \"c\"", "got [\"c\"]"));
         providers.replace(&[]).await.unwrap();
         assert_eq!(who(&providers, &by(&one, &first)).await, None);

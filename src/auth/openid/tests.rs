@@ -42,23 +42,23 @@ fn shown(token: &str) -> Credentials {
 }
 
 /// What is said at once: `None` if newer keys would be asked for.
-fn at_once(verifier: &OpenIdTokens, token: &str) -> Option<Verdict> {
+fn at_once(verifier: &OpenIdTokens, token: &str) -> Option<Verification> {
     match verifier.verify(&shown(token)) {
         Answer::Now(verdict) => Some(verdict),
         Answer::Later(_) => None,
     }
 }
 
-async fn verdict(verifier: &OpenIdTokens, token: &str) -> Verdict {
+async fn verdict(verifier: &OpenIdTokens, token: &str) -> Verification {
     match verifier.verify(&shown(token)) {
         Answer::Now(verdict) => verdict,
         Answer::Later(verdict) => verdict.await,
     }
 }
 
-fn name(verdict: Option<Verdict>) -> Option<String> {
+fn name(verdict: Option<Verification>) -> Option<String> {
     match verdict {
-        Some(Verdict::Known(identity)) => Some(identity.name.clone()),
+        Some(Verification::Known(identity)) => Some(identity.name.clone()),
         _ => None,
     }
 }
@@ -91,7 +91,7 @@ fn every_algorithm_is_verified_where_it_is_permitted() {
         let (verifier, _) = alone(&[&format!("--oidc-signing-algs={}", others.join(","))], &[&signer]);
         let refused = at_once(&verifier, &token);
         assert!(
-            matches!(&refused, Some(Verdict::Refused(why)) if why.contains("unsupported algorithm")),
+            matches!(&refused, Some(Verification::Refused(why)) if why.contains("unsupported algorithm")),
             "{refused:?}"
         );
     }
@@ -113,7 +113,7 @@ fn nothing_unsigned_or_signed_with_what_everybody_knows_is_a_token() {
             for signature in [Vec::new(), hmac.sign_to_vec().unwrap()] {
                 let token = unsigned(&header, &good(), &signature);
                 let refused = at_once(&verifier, &token);
-                assert!(matches!(refused, Some(Verdict::Refused(_))), "{algorithm}: {refused:?}");
+                assert!(matches!(refused, Some(Verification::Refused(_))), "{algorithm}: {refused:?}");
             }
         }
     }
@@ -131,17 +131,17 @@ fn a_token_of_an_unknown_key_wants_newer_keys_but_only_if_all_else_is_right() {
     for changes in [json!({"aud": "d"}), json!({"exp": NOW - 1}), json!({"nbf": NOW + 100})] {
         for signer in [&ours, &theirs] {
             let refused = at_once(&verifier, &signer.sign(&claims(ISSUER, &changes)));
-            assert!(matches!(refused, Some(Verdict::Refused(_))), "{changes}: {refused:?}");
+            assert!(matches!(refused, Some(Verification::Refused(_))), "{changes}: {refused:?}");
         }
     }
     for other in ["https://kubernetes.default.svc", "https://login.test", "kubernetes/serviceaccount"] {
         let verdict = at_once(&verifier, &ours.sign(&claims(other, &json!({}))));
-        assert_eq!(verdict, Some(Verdict::NoOpinion), "{other}");
+        assert_eq!(verdict, Some(Verification::NoOpinion), "{other}");
     }
     for text in ["", "x", "a.b.c", "token-of-admin", "abcdef.0123456789abcdef"] {
-        assert_eq!(at_once(&verifier, text), Some(Verdict::NoOpinion), "{text}");
+        assert_eq!(at_once(&verifier, text), Some(Verification::NoOpinion), "{text}");
     }
-    assert!(matches!(verifier.verify(&Credentials::default()), Answer::Now(Verdict::NoOpinion)));
+    assert!(matches!(verifier.verify(&Credentials::default()), Answer::Now(Verification::NoOpinion)));
 }
 
 #[test]
@@ -151,11 +151,11 @@ fn a_token_has_a_size() {
     let groups = |count: usize| -> Vec<String> { (0..count).map(|at| format!("group-{at:04}")).collect() };
     let large = signer.sign(&claims(ISSUER, &json!({"groups": groups(3_000)})));
     assert!(large.len() < OIDC_TOKEN_BYTES);
-    let Some(Verdict::Known(identity)) = at_once(&verifier, &large) else { panic!("known") };
+    let Some(Verification::Known(identity)) = at_once(&verifier, &large) else { panic!("known") };
     assert_eq!(identity.groups.len(), 3_000);
     let larger = signer.sign(&claims(ISSUER, &json!({"groups": groups(5_000)})));
     assert!(larger.len() > OIDC_TOKEN_BYTES);
-    assert_eq!(at_once(&verifier, &larger), Some(Verdict::NoOpinion));
+    assert_eq!(at_once(&verifier, &larger), Some(Verification::NoOpinion));
 }
 
 #[test]
@@ -171,7 +171,9 @@ fn a_token_is_remembered_for_a_moment_and_not_beyond_its_end() {
     clock.advance(Duration::from_secs(2));
     assert!(name(at_once(&verifier, &long)).is_some() && name(at_once(&verifier, &short)).is_some());
     clock.advance(Duration::from_secs(2));
-    assert!(matches!(at_once(&verifier, &short), Some(Verdict::Refused(why)) if why.contains("expired")));
+    assert!(
+        matches!(at_once(&verifier, &short), Some(Verification::Refused(why)) if why.contains("expired"))
+    );
     assert!(name(at_once(&verifier, &long)).is_some());
     clock.advance(OIDC_TOKEN_REMEMBERED);
     assert!(at_once(&verifier, &long).is_none(), "its key was withdrawn");
@@ -226,15 +228,15 @@ async fn keys_that_change_are_found_and_strangers_cause_few_questions() {
     let asked = stage.asked.get();
     let users: Vec<_> = (0..50).map(|at| token(&stage, &new, &format!("user-{at}"))).collect();
     let all = join_all(users.iter().map(|token| verdict(&verifier, token))).await;
-    assert!(all.iter().all(|verdict| matches!(verdict, Verdict::Known(_))), "{all:?}");
+    assert!(all.iter().all(|verdict| matches!(verdict, Verification::Known(_))), "{all:?}");
     assert_eq!(stage.asked.get(), asked + 1, "one question for all of them");
     clock.advance(OIDC_TOKEN_REMEMBERED);
-    assert!(matches!(verdict(&verifier, &token(&stage, &old, "ann")).await, Verdict::Refused(_)));
+    assert!(matches!(verdict(&verifier, &token(&stage, &old, "ann")).await, Verification::Refused(_)));
 
     let asked = stage.asked.get();
     for at in 0..30 {
         let refused = verdict(&verifier, &token(&stage, &stranger, &format!("x{at}"))).await;
-        assert!(matches!(refused, Verdict::Refused(_)), "{refused:?}");
+        assert!(matches!(refused, Verification::Refused(_)), "{refused:?}");
     }
     assert!(stage.asked.get() - asked < OIDC_REFETCHES as usize + 1, "{}", stage.asked.get() - asked);
     assert!(name(at_once(&verifier, &token(&stage, &new, "bob"))).is_some(), "others do not notice");
@@ -248,7 +250,7 @@ async fn a_provider_that_comes_late_is_found() {
     let (verifier, _) = wired(&stage);
     let token = token(&stage, &signer, "ann");
     let refused = verdict(&verifier, &token).await;
-    assert_eq!(refused, Verdict::Refused("oidc: authenticator not initialized".into()));
+    assert_eq!(refused, Verification::Refused("oidc: authenticator not initialized".into()));
     stage.publish(&[&signer]);
     assert_eq!(name(Some(verdict(&verifier, &token).await)).as_deref(), Some("ann"));
     stage.say("/keys", TestResponse::Status(503));
@@ -280,6 +282,6 @@ proptest! {
     #[test]
     fn no_text_is_a_token_by_chance(text in "[a-zA-Z0-9_.=-]{0,120}") {
         let (verifier, _) = alone(&[ALL], &[]);
-        prop_assert_eq!(at_once(&verifier, &text), Some(Verdict::NoOpinion));
+        prop_assert_eq!(at_once(&verifier, &text), Some(Verification::NoOpinion));
     }
 }

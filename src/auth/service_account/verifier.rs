@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authenticator::{Bearer, Verdict, Verifier};
+use pilothouse_actors::authenticator::{Authenticated, Verification, Verifier};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::lock::Lock;
@@ -95,7 +95,11 @@ impl ServiceAccountTokens {
 
     /// Verifies a token for one of `audiences`; for this server's own if empty. `None`: it is not a service account token of this
     /// cluster.
-    pub fn examine(&self, token: &str, audiences: &[String]) -> Answer<Result<Option<Bearer>, String>> {
+    pub fn examine(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Answer<Result<Option<Authenticated>, String>> {
         let (signed, audiences) = match self.0.check(token, audiences) {
             Ok(Some(found)) => found,
             Ok(None) => return Answer::Now(Ok(None)),
@@ -255,9 +259,9 @@ impl Claims {
 }
 
 impl Verifier for ServiceAccountTokens {
-    fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
+    fn verify(&self, credentials: &Credentials) -> Answer<Verification> {
         let Some(token) = &credentials.bearer else {
-            return Answer::Now(Verdict::NoOpinion);
+            return Answer::Now(Verification::NoOpinion);
         };
         self.examine(token, &credentials.audiences).map(verdict)
     }
@@ -269,11 +273,11 @@ fn quoted(texts: &[String]) -> String {
     format!("[{}]", all.join(" "))
 }
 
-fn verdict(found: Result<Option<Bearer>, String>) -> Verdict {
+fn verdict(found: Result<Option<Authenticated>, String>) -> Verification {
     match found {
-        Ok(Some(bearer)) => Verdict::KnownFor(bearer),
-        Ok(None) => Verdict::NoOpinion,
-        Err(why) => Verdict::Refused(why),
+        Ok(Some(bearer)) => Verification::KnownFor(bearer),
+        Ok(None) => Verification::NoOpinion,
+        Err(why) => Verification::Refused(why),
     }
 }
 

@@ -27,7 +27,7 @@ fn review(status: &Json) -> (u16, String) {
     (200, review.to_string())
 }
 
-async fn verdict(verifier: &WebhookTokenVerifier, token: &str, audiences: &[&str]) -> Verdict {
+async fn verdict(verifier: &WebhookTokenVerifier, token: &str, audiences: &[&str]) -> Verification {
     let audiences = audiences.iter().copied().map(String::from).collect();
     let credentials = Credentials { bearer: Some(token.into()), audiences, ..Credentials::default() };
     match verifier.verify(&credentials) {
@@ -46,15 +46,17 @@ async fn whoever_is_known_elsewhere_is_known_here_for_a_while() {
     ])
     .await;
     let all = futures::future::join_all((0..4).map(|_| verdict(&verifier, "t", &[]))).await;
-    let Verdict::KnownFor(Bearer { identity, audiences, .. }) = &all[0] else { panic!("{:?}", all[0]) };
+    let Verification::KnownFor(Authenticated { identity, audiences, .. }) = &all[0] else {
+        panic!("{:?}", all[0])
+    };
     assert_eq!((identity.name.as_str(), identity.uid.as_str(), identity.is_in("g")), ("ann", "u", true));
     assert_eq!((&identity.extra["k"], audiences), (&vec!["v".to_owned()], &vec!["us".into(), "here".into()]));
     assert!(all.iter().all(|other| *other == all[0]), "one question for all");
-    assert_eq!(verdict(&verifier, "bad", &[]).await, Verdict::NoOpinion);
-    assert_eq!(verdict(&verifier, "bad", &[]).await, Verdict::NoOpinion, "that is remembered too");
+    assert_eq!(verdict(&verifier, "bad", &[]).await, Verification::NoOpinion);
+    assert_eq!(verdict(&verifier, "bad", &[]).await, Verification::NoOpinion, "that is remembered too");
     clock.advance(Duration::from_secs(120));
     assert!(
-        matches!(verdict(&verifier, "t", &[]).await, Verdict::KnownFor(who) if who.identity.name == "bob")
+        matches!(verdict(&verifier, "t", &[]).await, Verification::KnownFor(who) if who.identity.name == "bob")
     );
     let asked = asked.await.unwrap();
     assert_eq!(asked.len(), 3);
@@ -69,14 +71,14 @@ async fn a_token_counts_only_for_those_it_is_meant_for() {
         review(&json!({"authenticated": true, "user": {"username": "ann"}, "audiences": audiences}))
     };
     let (verifier, asked, _) = server(vec![known(&["b", "x"]), known(&["z"]), known(&[]), known(&[])]).await;
-    let for_whom = |verdict: Verdict| match verdict {
-        Verdict::KnownFor(bearer) => bearer.audiences,
+    let for_whom = |verdict: Verification| match verdict {
+        Verification::KnownFor(bearer) => bearer.audiences,
         other => panic!("{other:?}"),
     };
     assert_eq!(for_whom(verdict(&verifier, "t", &["a", "b"]).await), ["b"]);
-    assert_eq!(verdict(&verifier, "t", &["c"]).await, Verdict::NoOpinion, "another question");
+    assert_eq!(verdict(&verifier, "t", &["c"]).await, Verification::NoOpinion, "another question");
     assert_eq!(for_whom(verdict(&verifier, "t", &["here", "d"]).await), ["here"], "it knows nothing of them");
-    assert_eq!(verdict(&verifier, "t", &["e"]).await, Verdict::NoOpinion);
+    assert_eq!(verdict(&verifier, "t", &["e"]).await, Verification::NoOpinion);
     assert_eq!(asked.await.unwrap()[0]["spec"]["audiences"], json!(["a", "b"]));
 }
 
@@ -102,7 +104,7 @@ async fn whoever_cannot_be_asked_or_lies_makes_nobody_known() {
         "answered 403",
         "cannot be asked",
     ] {
-        let Verdict::Refused(said) = verdict(&verifier, "t", &[]).await else { panic!("{why}") };
+        let Verification::Refused(said) = verdict(&verifier, "t", &[]).await else { panic!("{why}") };
         assert!(said.contains(why), "{said}");
     }
     asked.await.unwrap();

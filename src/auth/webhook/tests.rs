@@ -24,7 +24,7 @@ async fn server(
     (policy, asked, clock)
 }
 
-async fn judged(policy: &WebhookAuthorizer, path: &str) -> Verdict {
+async fn judged(policy: &WebhookAuthorizer, path: &str) -> ExplainedDecision {
     let who = Identity { name: "u".into(), groups: vec!["g".into()], ..Identity::default() };
     let action = Action { verb: "get".into(), target: Target::Path(path.into()) };
     match policy.judge(&who, &action, &Selection::default()) {

@@ -11,8 +11,8 @@ const WEBHOOK: &str = "- type: Webhook
     connectionInfo: {type: KubeConfigFile, kubeConfigFile: /x/first.kubeconfig}
 ";
 
-fn parse(rest: &str) -> Result<Vec<Decider>, String> {
-    Decider::parse(format!("{HEAD}{rest}").as_bytes())
+fn parse(rest: &str) -> Result<Vec<AuthorizerConfig>, String> {
+    AuthorizerConfig::parse(format!("{HEAD}{rest}").as_bytes())
 }
 
 #[test]
@@ -41,7 +41,10 @@ fn all_of_it_is_read_in_its_order() {
     assert_eq!((second.timeout, second.allowed_for), (Duration::from_millis(500), Duration::from_secs(60)));
     for version in VERSIONS {
         let text = format!("{HEAD}- {{type: RBAC, name: rbac}}").replace(VERSIONS[0], version);
-        assert_eq!(Decider::parse(text.as_bytes()).unwrap(), [Decider::plain(AuthorizationMode::Rbac)]);
+        assert_eq!(
+            AuthorizerConfig::parse(text.as_bytes()).unwrap(),
+            [AuthorizerConfig::plain(AuthorizationMode::Rbac)]
+        );
     }
 }
 
@@ -135,24 +138,27 @@ fn what_is_wrong_is_named() {
         let found = parse(&text).unwrap_err();
         assert!(found.starts_with(wanted), "{text}\n{found}");
     }
-    assert!(Decider::parse(b"- a").is_err() && Decider::parse(b"kind: AuthorizationConfiguration").is_err());
-    assert!(Decider::parse(&vec![b' '; AUTHORIZATION_FILE_BYTES + 1]).is_err());
+    assert!(
+        AuthorizerConfig::parse(b"- a").is_err()
+            && AuthorizerConfig::parse(b"kind: AuthorizationConfiguration").is_err()
+    );
+    assert!(AuthorizerConfig::parse(&vec![b' '; AUTHORIZATION_FILE_BYTES + 1]).is_err());
 }
 
 #[test]
 fn who_was_there_from_the_start_stays() {
-    let all = |modes: &[AuthorizationMode]| -> Vec<Decider> {
-        modes.iter().map(|mode| Decider::plain(*mode)).collect()
+    let all = |modes: &[AuthorizationMode]| -> Vec<AuthorizerConfig> {
+        modes.iter().map(|mode| AuthorizerConfig::plain(*mode)).collect()
     };
     use AuthorizationMode::{AlwaysDeny, Node, Rbac, Webhook};
     let first = all(&[Node, Rbac]);
-    assert_eq!(Decider::may_follow(&first, &all(&[Rbac, Webhook, Node, AlwaysDeny])), Ok(()));
+    assert_eq!(AuthorizerConfig::may_follow(&first, &all(&[Rbac, Webhook, Node, AlwaysDeny])), Ok(()));
     assert_eq!(
-        Decider::may_follow(&first, &all(&[Webhook])),
+        AuthorizerConfig::may_follow(&first, &all(&[Webhook])),
         Err("missing required types: [Node RBAC]".into())
     );
     assert_eq!(
-        Decider::may_follow(&all(&[Node]), &first),
+        AuthorizerConfig::may_follow(&all(&[Node]), &first),
         Err("authorizer type RBAC is not allowed if it was not enabled at initial server startup".into())
     );
 }

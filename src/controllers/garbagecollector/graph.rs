@@ -52,7 +52,7 @@ fn canonical(text: &str) -> Option<[u8; 16]> {
 
 /// The place of an object: its type, by a number that the collector assigns, and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ObjectLocation {
     /// The number of the type.
     pub of: u32,
     /// The key of the object.
@@ -72,7 +72,7 @@ pub struct Owner {
 
 /// How a pending deletion treats dependents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Going {
+pub enum DeletionMode {
     /// The object is not being deleted.
     #[default]
     No,
@@ -98,7 +98,7 @@ pub enum Task {
 
 #[derive(Debug, Default)]
 struct Node {
-    place: Option<Place>,
+    place: Option<ObjectLocation>,
     owners: Owners,
     /// Absent for most objects, so it takes only a pointer.
     #[expect(
@@ -106,7 +106,7 @@ struct Node {
         reason = "a pointer is a third of an empty set, and there is one per object"
     )]
     dependents: Option<Box<BTreeSet<Uid>>>,
-    going: Going,
+    going: DeletionMode,
 }
 
 /// Most objects have one owner.
@@ -149,7 +149,7 @@ impl Node {
     fn is_idle(&self) -> bool {
         matches!(self.owners, Owners::None)
             && self.dependents.is_none()
-            && matches!(self.going, Going::No | Going::Plainly | Going::Gone)
+            && matches!(self.going, DeletionMode::No | DeletionMode::Plainly | DeletionMode::Gone)
     }
 }
 
@@ -164,9 +164,16 @@ pub struct Graph {
 
 impl Graph {
     /// An object exists or has changed. Adds tasks.
-    pub fn observe(&mut self, uid: Uid, place: Place, owners: &[Owner], going: Going, tasks: &mut Vec<Task>) {
+    pub fn observe(
+        &mut self,
+        uid: Uid,
+        place: ObjectLocation,
+        owners: &[Owner],
+        going: DeletionMode,
+        tasks: &mut Vec<Task>,
+    ) {
         let known = self.nodes.contains_key(&uid);
-        if !known && owners.is_empty() && matches!(going, Going::No | Going::Plainly) {
+        if !known && owners.is_empty() && matches!(going, DeletionMode::No | DeletionMode::Plainly) {
             return;
         }
         let node = self.nodes.entry(uid).or_default();
@@ -184,8 +191,8 @@ impl Graph {
             tasks.push(Task::Attempt(uid));
         }
         match going {
-            Going::Orphaning if was != going => tasks.push(Task::Orphan(uid)),
-            Going::Foreground if was != going => {
+            DeletionMode::Orphaning if was != going => tasks.push(Task::Orphan(uid)),
+            DeletionMode::Foreground if was != going => {
                 tasks.extend(self.dependents(uid).into_iter().map(Task::Attempt));
                 tasks.push(Task::Attempt(uid));
             }
@@ -214,7 +221,7 @@ impl Graph {
         let went = self.gone.contains(&owner.uid);
         let node = self.nodes.entry(owner.uid).or_default();
         if went {
-            node.going = Going::Gone;
+            node.going = DeletionMode::Gone;
         }
         node.dependents.get_or_insert_default().insert(uid);
         node.place.is_some() && owner.fits
@@ -235,7 +242,7 @@ impl Graph {
         if !self.nodes.get(&uid).is_some_and(Node::is_idle) {
             return;
         }
-        if self.nodes.remove(&uid).is_some_and(|node| node.going == Going::Gone) {
+        if self.nodes.remove(&uid).is_some_and(|node| node.going == DeletionMode::Gone) {
             self.remember_gone(uid);
         }
     }
@@ -243,9 +250,9 @@ impl Graph {
     /// An object was removed. Adds tasks for its dependents, and for owners that waited for it.
     pub fn remove(&mut self, uid: Uid, tasks: &mut Vec<Task>) {
         let Some(node) = self.nodes.get_mut(&uid) else { return self.remember_gone(uid) };
-        (node.place, node.going) = (None, Going::Gone);
+        (node.place, node.going) = (None, DeletionMode::Gone);
         for (owner, _) in std::mem::take(&mut node.owners).all() {
-            if self.going(owner) == Going::Foreground {
+            if self.going(owner) == DeletionMode::Foreground {
                 tasks.push(Task::Attempt(owner));
             }
             self.detach(uid, owner);
@@ -267,24 +274,24 @@ impl Graph {
 
     /// Whether an object of this uid was there and is no more. Nobody serves its kind any more, perhaps: it is gone all the same.
     pub fn is_gone(&self, uid: Uid) -> bool {
-        self.going(uid) == Going::Gone || self.gone.contains(&uid)
+        self.going(uid) == DeletionMode::Gone || self.gone.contains(&uid)
     }
 
     /// A lookup has found an owner here.
-    pub fn confirm(&mut self, uid: Uid, place: Place) {
+    pub fn confirm(&mut self, uid: Uid, place: ObjectLocation) {
         // What was found may have been heard to go meanwhile.
-        if let Some(node) = self.nodes.get_mut(&uid).filter(|node| node.going != Going::Gone) {
+        if let Some(node) = self.nodes.get_mut(&uid).filter(|node| node.going != DeletionMode::Gone) {
             node.place.get_or_insert(place);
         }
     }
 
     /// The place of an object, if it was observed.
-    pub fn place(&self, uid: Uid) -> Option<&Place> {
+    pub fn place(&self, uid: Uid) -> Option<&ObjectLocation> {
         self.nodes.get(&uid)?.place.as_ref()
     }
 
     /// How a pending deletion of it treats dependents.
-    pub fn going(&self, uid: Uid) -> Going {
+    pub fn going(&self, uid: Uid) -> DeletionMode {
         self.nodes.get(&uid).map(|node| node.going).unwrap_or_default()
     }
 

@@ -28,10 +28,10 @@ impl Handler<Listed> for Listener {
     }
 }
 
-impl Handler<Heard> for Listener {
+impl Handler<Changed> for Listener {
     type Result = ();
 
-    fn handle(&mut self, Heard { events, .. }: Heard, _: &mut Self::Context) {
+    fn handle(&mut self, Changed { events, .. }: Changed, _: &mut Self::Context) {
         let gone = events.iter().filter(|event| event.change == Change::Removed);
         self.gone.extend(gone.map(|event| event.object.key.name().to_owned()));
     }
@@ -79,22 +79,22 @@ async fn whoever_falls_behind_what_memory_holds_still_hears_what_went() {
     let (stores, permit) = (Stores::new(storage.directory.clone()), Permit::none());
     let of = TypeName::new("configmaps");
     let listener = Listener::default().start();
-    let member = Member {
+    let subscriber = Subscriber {
         follows: Follows::Every,
         listed: listener.clone().recipient(),
-        heard: listener.clone().recipient(),
+        changed: listener.clone().recipient(),
         caught_up: listener.clone().recipient(),
     };
-    let mut ear = Ear::default();
+    let mut subscriptions = Subscriptions::default();
     let first = stores.create(&of, draft("first"), &permit).await.unwrap();
-    ear.join(member, &stores).await.unwrap();
+    subscriptions.join(subscriber, &stores).await.unwrap();
     stores.remove(&of, first.key.clone(), first.revision, &permit).await.unwrap();
     for number in 0..40 {
         stores.create(&of, draft(&number.to_string()), &permit).await.unwrap();
     }
     let window = stores.open_watch(&of, &permit).await.unwrap().window;
-    assert!(window.extent().shelved > 0, "{:?}", window.extent());
-    assert!(ear.hear(std::slice::from_ref(&of), &stores).await);
+    assert!(window.extent().archived > 0, "{:?}", window.extent());
+    assert!(subscriptions.deliver(std::slice::from_ref(&of), &stores).await);
     let (lists, gone) = listener.send(Tell).await.unwrap();
     assert_eq!((lists, gone), (1, vec!["first".to_owned()]), "listed once, when it joined");
 }

@@ -23,7 +23,7 @@ const ALL: [(&str, &str, &str); 5] = [
 
 /// What is left in a namespace after everything was deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct DeletionFindings {
     /// The number of remaining objects by `resource.group`.
     pub remaining: BTreeMap<String, usize>,
     /// The number of remaining objects by finalizer.
@@ -42,7 +42,7 @@ pub fn undiscovered(versions: &BTreeSet<String>) -> Option<String> {
     (!versions.is_empty()).then(|| format!("unable to retrieve the complete list of server APIs: {all}"))
 }
 
-impl Found {
+impl DeletionFindings {
     /// The reason and message of a condition that reports a problem.
     fn trouble(&self, condition: &str) -> Option<(&'static str, String)> {
         let listed = |all: &BTreeMap<String, usize>, how: &str| {
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn trouble_comes_and_goes() {
         let mut namespace = Value::object();
-        let mut found = Found::default();
+        let mut found = DeletionFindings::default();
         assert!(found.write(&mut namespace, "t1"));
         assert!(!found.write(&mut namespace, "t2"));
         assert_eq!(namespace.at(&["status", "conditions"]).unwrap().items().len(), 5);

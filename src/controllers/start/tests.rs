@@ -9,7 +9,7 @@ use pilothouse_actors::engine::memory::Memory;
 
 use super::super::informer::Break;
 use super::super::queue::{Outcome, Queue};
-use super::super::runner::{Follows, News};
+use super::super::runner::{Follows, ObjectChange};
 use super::*;
 
 /// Panics as often as it is told to.
@@ -18,7 +18,7 @@ struct Fragile {
     done: Rc<Cell<bool>>,
 }
 
-impl Loop for Fragile {
+impl Controller for Fragile {
     type Key = ();
 
     fn follows(&self) -> Follows {
@@ -29,7 +29,7 @@ impl Loop for Fragile {
         vec![()]
     }
 
-    fn hear(&self, _: &News<'_>, _: &mut Queue<()>) {}
+    fn on_change(&self, _: &ObjectChange<'_>, _: &mut Queue<()>) {}
 
     fn work(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
         async move {
@@ -45,15 +45,15 @@ impl Loop for Fragile {
 
 #[actix_rt::test]
 async fn a_loop_that_panics_is_told_of_and_started_again() {
-    let (_storage, hearing, around) = surroundings();
-    let metrics = around.metrics.clone();
+    let (_storage, informers, deps) = surroundings();
+    let metrics = deps.metrics.clone();
     let (tell, mut down) = watch::channel(Down::new());
     let (left, done) = (Rc::new(Cell::new(1)), Rc::new(Cell::new(false)));
     let make = {
         let (left, done) = (left.clone(), done.clone());
         move || Fragile { left: left.clone(), done: done.clone() }
     };
-    actix::spawn(supervise(expiry::NAME, make, pending, hearing, around, Rc::new(tell)));
+    actix::spawn(supervise(expiry::NAME, make, pending, informers, deps, Rc::new(tell)));
     let first = down.wait_for(|down| down.contains_key(expiry::NAME)).await.unwrap().clone();
     assert_eq!(first[expiry::NAME], "panicked and waits to be started again");
     assert!(!done.get());
@@ -66,34 +66,38 @@ async fn a_loop_that_panics_is_told_of_and_started_again() {
 }
 
 /// A server's stores without a server, the hearing on them, and what loops are given besides.
-fn surroundings() -> (directory::Stores, Rc<Hearing>, Surroundings) {
+fn surroundings() -> (directory::Stores, Rc<InformerHandle>, RunnerDeps) {
     let storage = directory::start(Box::new(Memory::new()), directory::Options::default()).unwrap();
     let finder = storage.directory.clone();
     let stores = Arc::new(move || Stores::new(finder.clone()));
-    let hearing = Rc::new(Hearing::new(storage.bells.clone(), stores));
+    let informers = Rc::new(InformerHandle::new(storage.notifiers.clone(), stores));
     let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
-    let around =
-        Surroundings { clock: Clock::system(), metrics, lead: Lead::default(), leaving: Leaving::default() };
-    (storage, hearing, around)
+    let deps = RunnerDeps {
+        clock: Clock::system(),
+        metrics,
+        leadership: Leadership::default(),
+        stopping: ShutdownFlag::default(),
+    };
+    (storage, informers, deps)
 }
 
 #[actix_rt::test]
 async fn a_loop_that_ends_with_its_server_is_not_missed() {
-    let (_storage, hearing, around) = surroundings();
-    let (metrics, leaving) = (around.metrics.clone(), around.leaving.clone());
+    let (_storage, informers, deps) = surroundings();
+    let (metrics, stopping) = (deps.metrics.clone(), deps.stopping.clone());
     let (tell, down) = watch::channel(Down::new());
     let done = Rc::new(Cell::new(false));
     let make = {
         let done = done.clone();
         move || Fragile { left: Rc::default(), done: done.clone() }
     };
-    let supervised = supervise(expiry::NAME, make, pending, hearing.clone(), around, Rc::new(tell));
+    let supervised = supervise(expiry::NAME, make, pending, informers.clone(), deps, Rc::new(tell));
     let supervised = actix::spawn(supervised);
     while !done.get() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    leaving.begin();
-    assert!(hearing.informer().0.send(Break).await.is_err());
+    stopping.begin();
+    assert!(informers.informer().0.send(Break).await.is_err());
     let ended = tokio::time::timeout(Duration::from_secs(10), supervised).await;
     ended.expect("it is not started again").unwrap();
     assert!(down.borrow().is_empty());
@@ -103,7 +107,7 @@ async fn a_loop_that_ends_with_its_server_is_not_missed() {
 
 #[actix_rt::test]
 async fn loops_that_hear_nothing_any_more_are_started_again_with_a_new_informer() {
-    let (_storage, hearing, around) = surroundings();
+    let (_storage, informers, deps) = surroundings();
     let (tell, mut down) = watch::channel(Down::new());
     let (made, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
     let make = {
@@ -113,12 +117,12 @@ async fn loops_that_hear_nothing_any_more_are_started_again_with_a_new_informer(
             Fragile { left: Rc::default(), done: done.clone() }
         }
     };
-    actix::spawn(supervise(expiry::NAME, make, pending, hearing.clone(), around, Rc::new(tell)));
+    actix::spawn(supervise(expiry::NAME, make, pending, informers.clone(), deps, Rc::new(tell)));
     while !done.get() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     done.set(false);
-    let (broken, _) = hearing.informer();
+    let (broken, _) = informers.informer();
     assert!(broken.send(Break).await.is_err());
     let said = down.wait_for(|down| down.contains_key(expiry::NAME)).await.unwrap().clone();
     assert_eq!(said[expiry::NAME], "hears nothing and waits to be started again");
@@ -126,13 +130,13 @@ async fn loops_that_hear_nothing_any_more_are_started_again_with_a_new_informer(
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(made.get(), 2);
-    assert!(down.borrow().is_empty() && hearing.informer().0.connected() && !broken.connected());
+    assert!(down.borrow().is_empty() && informers.informer().0.connected() && !broken.connected());
 }
 
 #[actix_rt::test]
 async fn a_loop_whose_makings_change_is_made_anew_at_once() {
-    let (_storage, hearing, around) = surroundings();
-    let metrics = around.metrics.clone();
+    let (_storage, informers, deps) = surroundings();
+    let metrics = deps.metrics.clone();
     let (tell, down) = watch::channel(Down::new());
     let (change, changes) = watch::channel(0);
     let (made, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
@@ -148,7 +152,7 @@ async fn a_loop_whose_makings_change_is_made_anew_at_once() {
         changes.mark_unchanged();
         async move { drop(changes.changed().await) }
     };
-    actix::spawn(supervise(expiry::NAME, make, stale, hearing, around, Rc::new(tell)));
+    actix::spawn(supervise(expiry::NAME, make, stale, informers, deps, Rc::new(tell)));
     for round in 1..=2 {
         while !done.get() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -26,18 +26,19 @@ use crate::api::routes;
 use crate::api::status::{Result, Status};
 use crate::api::subresources;
 use crate::api::verb::Verb;
-use crate::flows::{Asked, Room};
+use crate::backend::{Call, Warnings};
+use crate::flowcontrol::{RequestInfo, RequestLimiter};
 use crate::http::websocket::Upgrade;
 use crate::metrics::requests::Sample;
-use crate::verbs::component_status::Question;
-use crate::verbs::{self, Answered, Call, Reply, Warnings};
+use crate::verbs::component_status::StatusRequest;
+use crate::verbs::{self, Reply, VerbResult};
 
 use super::body::Body;
-use super::connect::Out;
-use super::connect::extension::{self, Passed};
+use super::connect::ConnectInput;
+use super::connect::aggregated::{self, AggregatedRequest};
 use super::render::{self, Context, PLAIN_TEXT};
 use super::worker::Worker;
-use super::{audit, body, connect, deadline, documents, flags, guards, health, metrics, openapi};
+use super::{audit, body, connect, deadline, debug_flags, documents, filters, health, metrics, openapi};
 
 /// Media type prefix of server-side apply patches.
 const APPLY_PATCH: &str = "application/apply-patch+";
@@ -72,7 +73,7 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
         }
     };
     response = audit::close(&request, &context, response).await;
-    if guards::shall_end(&worker, &request) {
+    if filters::shall_end(&worker, &request) {
         response.head_mut().set_connection_type(ConnectionType::Close);
     }
     worker.meter.end(sample, worker.backend.clock.now(), response.status().as_u16());
@@ -87,7 +88,7 @@ async fn serve(
     sample: &Sample,
     limit: Duration,
 ) -> Result<HttpResponse> {
-    let caller = guards::authenticate(worker, request, &context.warnings).await?;
+    let caller = filters::authenticate(worker, request, &context.warnings).await?;
     let path = query::decode_path(request.uri().path());
     let query = Query::parse(request.query_string());
     let parse = |path| Request::parse(request.method().as_str(), path, &query);
@@ -98,7 +99,7 @@ async fn serve(
         return Ok(refusal);
     }
     let asker = context.trail().map(|_| caller.clone());
-    let identity = guards::impersonate(worker, request, caller).await?;
+    let identity = filters::impersonate(worker, request, caller).await?;
     if let (Some(trail), Some(asker)) = (context.trail(), asker)
         && !Arc::ptr_eq(&identity, &asker)
     {
@@ -108,27 +109,28 @@ async fn serve(
     let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
     let applies = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
     sample.note(&parsed, known.as_ref(), (query.get("dryRun") == Some("All"), applies));
-    let asked = Asked { user: &identity, path, request: &parsed, resource: known.as_deref(), query: &query };
-    let permit = match guards::let_in(worker, &asked, context, limit).await {
+    let asked =
+        RequestInfo { user: &identity, path, request: &parsed, resource: known.as_deref(), query: &query };
+    let permit = match filters::admit_to_queue(worker, &asked, context, limit).await {
         Ok(permit) => permit,
         Err(refused) => return Ok(render::too_many_requests(refused.seconds)),
     };
-    let judged = guards::authorize(worker, request, &identity, &parsed, &query).await;
+    let judged = filters::authorize(worker, request, &identity, &parsed, &query).await;
     judged.inspect_err(|_| sample.forget())?;
-    if let Some(registration) = extension::route(worker, &parsed, path, known.as_ref()).await {
+    if let Some(registration) = aggregated::route(worker, &parsed, path, known.as_ref()).await {
         let (user, audit_id, permit) = (&*identity, context.audit_id(), &permit);
         let is_watch = parsed.verb == Verb::Watch;
-        let passed = Passed { registration, path, user, is_watch, audit_id, permit };
-        return Ok(extension::pass(worker, request, payload, &passed).await);
+        let passed = AggregatedRequest { registration, path, user, is_watch, audit_id, permit };
+        return Ok(aggregated::pass(worker, request, payload, &passed).await);
     }
     match &parsed.target {
         Target::NonResource("/metrics") => Ok(metrics::page(worker).await),
         Target::NonResource("/metrics/slis") => Ok(metrics::slis(worker)),
-        Target::NonResource(path) if worker.shared.changes_flags && flags::is_flag(path) => {
-            Ok(flags::answer(request, payload, path).await)
+        Target::NonResource(path) if worker.shared.changes_flags && debug_flags::is_flag(path) => {
+            Ok(debug_flags::answer(request, payload, path).await)
         }
         Target::NonResource(path) => {
-            if let Room::Fair(gate) = &worker.shared.room
+            if let RequestLimiter::Fair(gate) = &worker.shared.room
                 && let Some(table) = gate.dump(path, &query)
             {
                 return Ok(HttpResponse::Ok().content_type(PLAIN_TEXT).body(table));
@@ -173,7 +175,7 @@ async fn serve_resource(
     let warnings = &context.warnings;
     if let Some(way) = ConnectSubresource::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
         context.arrive();
-        let out = Out { way, resource: &resource, found, path, query, user, warnings };
+        let out = ConnectInput { way, resource: &resource, found, path, query, user, warnings };
         return connect::serve(worker, request, payload, &out).await;
     }
     let verb = routes::allowed_verb(&resource, found, asked.verb, request.method().as_str())?;
@@ -265,20 +267,20 @@ struct Part<'a> {
     permit: Permit,
 }
 
-async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, part: Part<'_>) -> Answered {
+async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, part: Part<'_>) -> VerbResult {
     if verb == Verb::Watch && !resource.verbs.contains(Verb::Watch) {
         return Err(Status::not_supported(resource.name(), "watch"));
     }
     if verbs::component_status::is(resource) {
         let storage = &worker.shared.health.committer;
-        let asked = Question { resource, name: part.found.name, query: part.query, form: part.form };
+        let asked = StatusRequest { resource, name: part.found.name, query: part.query, form: part.form };
         return verbs::component_status::answer(&worker.backend, storage, asked).await;
     }
     let served = worker.served();
     let review = verbs::review::place(resource);
     let target = match &review {
         Some(place) => Some((resource, place, "")),
-        None => verbs::sub::target(&served.catalog, resource, part.found.subresource),
+        None => verbs::action_subresources::target(&served.catalog, resource, part.found.subresource),
     };
     let Some((resource, stored, subresource)) = target else {
         // docs/compat.md lists resources that are not served yet.
@@ -307,12 +309,12 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         Verb::List => verbs::list::list(backend, &call).await,
         Verb::Watch => verbs::watch::watch(backend, &worker.watching, &call).await,
         Verb::Create if review.is_some() => verbs::review::create(backend, &call).await,
-        Verb::Create if !subresource.is_empty() => verbs::sub::create(backend, &call).await,
+        Verb::Create if !subresource.is_empty() => verbs::action_subresources::create(backend, &call).await,
         Verb::Create => verbs::create::create(backend, &call).await,
         Verb::Update => verbs::update::update(backend, &call).await,
         Verb::Patch => verbs::patch::patch(backend, &call).await,
         Verb::Delete => verbs::delete::delete(backend, &call).await,
-        Verb::DeleteCollection => verbs::collection::delete_collection(backend, &call).await,
+        Verb::DeleteCollection => verbs::delete_collection::delete_collection(backend, &call).await,
         _ => Err(Status::method_not_allowed()),
     }
 }

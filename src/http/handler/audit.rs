@@ -20,8 +20,8 @@ use crate::api::audit::policy::Policy;
 use crate::api::audit::{Level, Stage};
 use crate::api::path::Request;
 use crate::api::query::{self, Query};
+use crate::audit_backends::AuditBackends;
 use crate::http::switch::Switch;
-use crate::ledger::Ledger;
 
 pub use self::trail::Trail;
 use super::render::{Context, plain};
@@ -32,7 +32,7 @@ pub struct Audit {
     /// Decides which requests are audited at which level.
     pub policy: Policy,
     /// Writes the events.
-    pub ledger: Arc<Ledger>,
+    pub ledger: Arc<AuditBackends>,
 }
 
 /// Begins auditing a request and writes RequestReceived. Answers an error response if a blocking backend fails to write it.

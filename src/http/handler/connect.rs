@@ -1,12 +1,12 @@
 //! Subresources that connect to other servers: logs are streamed, proxies pass requests and responses on, exec, attach and
 //! port-forward leave HTTP. Authorization came before; [`verbs::connect`] resolves the destination.
 
-pub mod extension;
+pub mod aggregated;
 mod headers;
-mod pages;
+mod html_links;
 mod proxy;
-mod talk;
 mod translate;
+mod upgraded;
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -28,20 +28,20 @@ use crate::api::connect::{self, ConnectSubresource, Destination, url};
 use crate::api::path::ResourcePath;
 use crate::api::query::Query;
 use crate::api::status::{GroupResource, Result, Status};
-use crate::http::body::Patience;
+use crate::backend::memory_budget::MemoryBudget;
+use crate::backend::{Call, Warnings};
+use crate::http::body::DeadlineLift;
 use crate::http::drain::Drain;
 use crate::http::peer::Peer;
 use crate::limits::{KUBELET_REFUSAL, KUBELET_REFUSAL_BYTES};
-use crate::upstream::{Answer, Ask, Failure, RequestBody, Upstream};
-use crate::verbs::budget::Budget;
-use crate::verbs::connect::{Asked, Led, admit, lead};
-use crate::verbs::{Call, Warnings};
+use crate::upstream::{Failure, RequestBody, Upstream, UpstreamRequest, UpstreamResponse};
+use crate::verbs::connect::{ConnectRequest, ConnectTarget, admit, resolve};
 
 use super::render::text;
 use super::worker::Worker;
 
 /// Shared state of connecting subresources. One per server.
-pub struct Connecting {
+pub struct ConnectDeps {
     /// How the address of a kubelet is chosen.
     pub rules: KubeletRules,
     /// Connections to other servers.
@@ -51,13 +51,13 @@ pub struct Connecting {
     /// Whether port-forward over WebSocket is unpacked to SPDY for kubelets.
     pub unpacks_tunnels: bool,
     /// The memory budget of HTML pages whose links are rewritten.
-    pub pages: Budget,
+    pub pages: MemoryBudget,
     /// Set at shutdown: followed logs end then, like watches.
     pub leaving: Drain,
 }
 
 /// A request for a connecting subresource.
-pub struct Out<'a> {
+pub struct ConnectInput<'a> {
     /// The subresource.
     pub way: ConnectSubresource,
     /// The resource that it belongs to.
@@ -79,7 +79,7 @@ pub async fn serve(
     worker: &Rc<Worker>,
     request: &HttpRequest,
     payload: Payload,
-    out: &Out<'_>,
+    out: &ConnectInput<'_>,
 ) -> Result<HttpResponse> {
     if out.found.name.is_empty() {
         return Err(Status::no_such_resource());
@@ -90,7 +90,7 @@ pub async fn serve(
     if out.way != ConnectSubresource::Log {
         connect::refuse_dry_run(out.query)?;
     }
-    let asked = Asked {
+    let asked = ConnectRequest {
         way: out.way,
         plural: &out.resource.plural,
         namespace: if out.resource.namespaced { out.found.namespace } else { "" },
@@ -102,30 +102,34 @@ pub async fn serve(
     let call = Call::own(out.resource, place, (out.query, out.warnings), (out.user, ""))?;
     admit(&worker.backend, &call, &asked).await?;
     let connecting = &worker.shared.connecting;
-    let led = lead(&worker.backend, &connecting.rules, &asked).await?.by(&out.user.name);
-    if let Some(patience) = request.extensions().get::<Patience>() {
+    let led = resolve(&worker.backend, &connecting.rules, &asked).await?.by(&out.user.name);
+    if let Some(patience) = request.extensions().get::<DeadlineLift>() {
         patience.have();
     }
     match led {
-        Led::Nowhere => Ok(HttpResponse::NoContent().finish()),
-        Led::Log(to) => log(connecting, request, &to, out.found.name).await,
-        Led::Streams(to, streams) => talk::streams(connecting, request, &to, &streams).await,
-        Led::Ports(to) => talk::ports(connecting, request, &to).await,
-        Led::Proxy(to) if headers::asks_to_switch(request) => {
-            talk::through_proxy(connecting, request, to).await
+        ConnectTarget::Nowhere => Ok(HttpResponse::NoContent().finish()),
+        ConnectTarget::Log(to) => log(connecting, request, &to, out.found.name).await,
+        ConnectTarget::Streams(to, streams) => upgraded::streams(connecting, request, &to, &streams).await,
+        ConnectTarget::Ports(to) => upgraded::ports(connecting, request, &to).await,
+        ConnectTarget::Proxy(to) if headers::asks_to_switch(request) => {
+            upgraded::through_proxy(connecting, request, to).await
         }
-        Led::Proxy(to) => proxy::pass(connecting, request, payload, to, out).await,
+        ConnectTarget::Proxy(to) => proxy::pass(connecting, request, payload, to, out).await,
     }
 }
 
 /// Streams the log of a container.
 async fn log(
-    connecting: &Arc<Connecting>,
+    connecting: &Arc<ConnectDeps>,
     request: &HttpRequest,
     to: &Destination,
     name: &str,
 ) -> Result<HttpResponse> {
-    let ask = Ask { method: Method::GET, headers: headers::own(&to.location), body: RequestBody::Empty };
+    let ask = UpstreamRequest {
+        method: Method::GET,
+        headers: headers::own(&to.location),
+        body: RequestBody::Empty,
+    };
     let failed = |why: &dyn std::fmt::Display| {
         Status::unexplained(format!("Get {}: {why}", crate::api::field::quoted(&to.location.url())))
     };
@@ -145,7 +149,7 @@ async fn log(
 }
 
 /// The error for a kubelet's refusal to give a log.
-async fn refusal(code: u16, answer: Answer, name: &str) -> Box<Status> {
+async fn refusal(code: u16, answer: UpstreamResponse, name: &str) -> Box<Status> {
     let said = beginning(answer.body, KUBELET_REFUSAL).await;
     let of = GroupResource { group: "", resource: "pods/log" };
     Status::passed_on(code, of, name, &String::from_utf8_lossy(&said))

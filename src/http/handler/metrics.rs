@@ -11,7 +11,7 @@ use prometheus::core::{Collector as _, MetricVec, MetricVecBuilder};
 use super::render::plain;
 use super::worker::Worker;
 use crate::api::custom::definition::resource_of_store;
-use crate::flows::Room;
+use crate::flowcontrol::RequestLimiter;
 
 /// The content type of the text format, with the reference's parameters.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -19,7 +19,7 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscor
 /// The page that Prometheus scrapes.
 pub async fn page(worker: &Worker) -> HttpResponse {
     let (shared, metrics) = (&worker.shared, &worker.shared.metrics);
-    if let Room::Fair(gate) = &shared.room {
+    if let RequestLimiter::Fair(gate) = &shared.room {
         gate.tell(metrics);
     }
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
@@ -42,7 +42,7 @@ pub async fn page(worker: &Worker) -> HttpResponse {
             let (labels, extent) = ([resource_of_store(of)], position.window.extent());
             metrics.objects.with_label_values(&labels).set(number(position.snapshot.len()));
             watching.window_events.with_label_values(&labels).set(number(extent.events));
-            watching.shelved_events.with_label_values(&labels).set(number(extent.shelved));
+            watching.shelved_events.with_label_values(&labels).set(number(extent.archived));
             watching.window_bytes.with_label_values(&labels).set(number(extent.bytes));
             let age = extent.oldest.map(|oldest| now.since(oldest)).unwrap_or_default();
             watching.window_age.with_label_values(&labels).set(age.as_secs_f64());

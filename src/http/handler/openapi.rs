@@ -21,8 +21,8 @@ use crate::api::openapi::{Custom, Sources, v2_protobuf, v3_protobuf};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
 use crate::api::well_known::JSON;
+use crate::backend::aggregation::{Description, Digest};
 use crate::limits::OPENAPI_KEPT_BYTES;
-use crate::verbs::aggregation::{Description, Digest};
 
 use super::gzip;
 use super::render::{Context, text};

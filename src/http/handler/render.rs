@@ -21,15 +21,16 @@ use crate::api::media::{self, Encoding, Negotiated, OfferedEncodings};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
 use crate::api::status::{Result, Status};
-use crate::flows::table::Flow;
+use crate::backend::Warnings;
+use crate::flowcontrol::table::Flow;
 use crate::http::h1_stream::Endless;
-use crate::ids;
 use crate::limits::{AUDIT_ID_BYTES, LAID_OUT_ASIDE_BYTES};
+use crate::random;
+use crate::verbs::Reply;
 use crate::verbs::list::Listing;
-use crate::verbs::{Reply, Warnings};
 
 use super::audit::Trail;
-use super::counted::counted;
+use super::budgeted_body::counted;
 use super::gzip::{self, Gzip};
 use super::worker::Worker;
 
@@ -64,7 +65,7 @@ impl Context {
         let given = headers.get(AUDIT_ID).filter(|id| !id.is_empty() && id.len() <= AUDIT_ID_BYTES);
         let audit_id = match given {
             Some(id) => id.clone(),
-            None => HeaderValue::try_from(ids::uuid()).unwrap_or(HeaderValue::from_static("")),
+            None => HeaderValue::try_from(random::uuid()).unwrap_or(HeaderValue::from_static("")),
         };
         Context {
             accept: text(headers, header::ACCEPT).to_owned(),

@@ -18,17 +18,18 @@ use crate::api::discovery::{Documents, Other};
 use crate::api::release::Release;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
-use crate::flows::Room;
+use crate::backend::Backend;
+use crate::backend::aggregation::Extensions;
+use crate::flowcontrol::RequestLimiter;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
-use crate::verbs::aggregation::Extensions;
-use crate::verbs::{Backend, Watching};
+use crate::verbs::WatchDeps;
 
 use super::audit::Audit;
-use super::connect::Connecting;
-use super::connect::extension::Manners;
+use super::connect::ConnectDeps;
+use super::connect::aggregated::AggregationSettings;
 use super::health::Health;
-use super::merged::MergedDocuments;
+use super::merged_discovery::MergedDocuments;
 use super::openapi::OpenApi;
 
 /// The state of one worker thread. Everything in it is reached without crossing a thread.
@@ -36,7 +37,7 @@ pub struct Worker {
     /// Stores, schemas and admission, for the verbs.
     pub backend: Rc<Backend>,
     /// The additional parts that watches need.
-    pub watching: Watching,
+    pub watching: WatchDeps,
     /// Authenticates requests.
     pub authenticator: Addr<Authenticator>,
     /// Authorizes requests.
@@ -54,7 +55,7 @@ pub struct Shared {
     /// The catalog and its documents. Replaced as a whole when CustomResourceDefinitions change.
     pub served: ArcSwap<Served>,
     /// Limits concurrent requests: API Priority and Fairness, or plain limits.
-    pub room: Room,
+    pub room: RequestLimiter,
     /// The state that the health checks probe.
     pub health: Health,
     /// Which optional encodings are enabled.
@@ -62,7 +63,7 @@ pub struct Shared {
     /// The metrics of the whole server.
     pub metrics: Arc<Metrics>,
     /// Connections to kubelets, pods and services.
-    pub connecting: Arc<Connecting>,
+    pub connecting: Arc<ConnectDeps>,
     /// Which release this server says it is.
     pub release: Release,
     /// The issuer's metadata and public keys, if this server publishes them.
@@ -76,7 +77,7 @@ pub struct Shared {
     /// The group versions that extension API servers serve.
     pub extensions: Arc<Extensions>,
     /// How extension API servers are treated.
-    pub manners: Manners,
+    pub manners: AggregationSettings,
     /// Discovery documents that include those group versions.
     pub merged: MergedDocuments,
     /// The audit policy and backends, if configured.

@@ -80,7 +80,7 @@ impl Server {
     }
 
     fn origin(&self, purpose: Purpose) -> Arc<Origin> {
-        let private = Some(Private {
+        let private = Some(TlsIdentity {
             server_name: "s".to_owned(),
             authority: authority(Some(b"one"), true),
             shown: shown(None),
@@ -308,7 +308,7 @@ async fn no_other_thread_uses_a_connection() {
             let mut connection = elsewhere.open(Some(origin), io).await.unwrap();
             let request = Request::new(RequestBody::Empty);
             let response = connection.send(request).await.map_err(|failed| failed.into_error()).unwrap();
-            line::read::<()>(response, 10).await.map(drop).unwrap();
+            http1_connection::read::<()>(response, 10).await.map(drop).unwrap();
             connection.done();
             elsewhere.waiting()
         })

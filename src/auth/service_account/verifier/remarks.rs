@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pilothouse_actors::authenticator::{Bearer, Remark};
+use pilothouse_actors::authenticator::{Authenticated, Remark};
 use pilothouse_actors::clock::Timestamp;
 
 use super::{Claims, Shared, Signed};
@@ -41,7 +41,7 @@ impl Claims {
 
 impl Shared {
     /// The bearer of a valid token; counts its use.
-    pub(super) fn bearer(&self, signed: &Signed, audiences: Vec<String>) -> Bearer {
+    pub(super) fn bearer(&self, signed: &Signed, audiences: Vec<String>) -> Authenticated {
         let (claims, counted) = (&signed.claims, &self.metrics.tokens);
         let mut remarks = Vec::new();
         if claims.audiences.is_empty() {
@@ -68,7 +68,7 @@ impl Shared {
                 remarks.push(Remark::Annotation(STALE, text));
             }
         }
-        Bearer { identity: Arc::clone(&signed.identity), audiences, remarks }
+        Authenticated { identity: Arc::clone(&signed.identity), audiences, remarks }
     }
 
     /// Logs a stale token, once a day, because it may be used a thousand times a second.

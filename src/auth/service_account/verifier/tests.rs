@@ -91,7 +91,7 @@ impl House {
         self.sign(&claims)
     }
 
-    async fn verdict(&self, token: &str) -> Verdict {
+    async fn verdict(&self, token: &str) -> Verification {
         let credentials = Credentials { bearer: Some(token.to_owned()), ..Credentials::default() };
         match self.verifier.verify(&credentials) {
             Answer::Now(verdict) => verdict,
@@ -101,13 +101,13 @@ impl House {
 
     async fn refused(&self, token: &str) -> String {
         match self.verdict(token).await {
-            Verdict::Refused(why) => why,
+            Verification::Refused(why) => why,
             other => panic!("{other:?}"),
         }
     }
 
     async fn known(&self, token: &str) -> bool {
-        matches!(self.verdict(token).await, Verdict::KnownFor(..))
+        matches!(self.verdict(token).await, Verification::KnownFor(..))
     }
 }
 
@@ -126,7 +126,9 @@ async fn a_good_token_is_known_and_needs_no_message_the_next_time() {
     let house = House::new(true);
     house.put("serviceaccounts", "n/sa", &object("u")).await;
     let token = house.token(|_| {});
-    let Verdict::KnownFor(Bearer { identity, .. }) = house.verdict(&token).await else { panic!("known") };
+    let Verification::KnownFor(Authenticated { identity, .. }) = house.verdict(&token).await else {
+        panic!("known")
+    };
     assert_eq!(identity.name, "system:serviceaccount:n:sa");
     assert!(house.known(&token).await);
     let now = |token: &str| matches!(house.verifier.examine(token, &[]), Answer::Now(Ok(Some(_))));
@@ -150,9 +152,9 @@ async fn what_is_not_ours_is_nobodys_and_what_is_wrong_is_refused() {
     let strange = house.token(|claims| claims["iss"] = "https://them".into());
     let typed = house.token(|claims| claims["iss"] = 7.into());
     for token in ["", "x", "a.b.c", "abcdef.0123456789abcdef", &long, &strange, &typed] {
-        assert_eq!(house.verdict(token).await, Verdict::NoOpinion, "{token}");
+        assert_eq!(house.verdict(token).await, Verification::NoOpinion, "{token}");
     }
-    assert_eq!(house.verifier.verify(&Credentials::default()).now(), Some(Verdict::NoOpinion));
+    assert_eq!(house.verifier.verify(&Credentials::default()).now(), Some(Verification::NoOpinion));
 
     for (change, part) in [
         (("aud", json!(["them"])), "token audiences [\"them\"] is invalid"),
@@ -228,7 +230,9 @@ async fn the_node_of_a_pod_is_only_a_remark() {
         claims["kubernetes.io"]["pod"] = json!({"name": "p", "uid": "1"});
         claims["kubernetes.io"]["node"] = json!({"name": "gone", "uid": "2"});
     });
-    let Verdict::KnownFor(Bearer { identity, .. }) = house.verdict(&token).await else { panic!("known") };
+    let Verification::KnownFor(Authenticated { identity, .. }) = house.verdict(&token).await else {
+        panic!("known")
+    };
     assert_eq!(identity.extra["authentication.kubernetes.io/node-name"], ["gone"]);
 }
 
@@ -255,7 +259,9 @@ async fn a_token_of_a_secret_is_worth_what_the_secret_says() {
     };
     assert_eq!(house.refused(&token).await, "Token has been invalidated");
     house.put("secrets", "n/s", &kept(&token, json!({}))).await;
-    let Verdict::KnownFor(Bearer { identity, .. }) = house.verdict(&token).await else { panic!("known") };
+    let Verification::KnownFor(Authenticated { identity, .. }) = house.verdict(&token).await else {
+        panic!("known")
+    };
     assert_eq!((&*identity.uid, identity.extra.len()), ("u", 0));
     assert!(house.known(&token).await && house.known(&token).await);
     house.delete("secrets", "n/s").await;
@@ -317,7 +323,7 @@ impl<T> Now<T> for Answer<T> {
 /// What is said of a token that is good: the warnings, and what is written down.
 async fn said(house: &House, token: &str) -> (Vec<&'static str>, Vec<(&'static str, String)>) {
     use pilothouse_actors::authenticator::Remark;
-    let Verdict::KnownFor(bearer) = house.verdict(token).await else { panic!("known") };
+    let Verification::KnownFor(bearer) = house.verdict(token).await else { panic!("known") };
     let (mut warnings, mut annotations) = (Vec::new(), Vec::new());
     for remark in bearer.remarks {
         match remark {

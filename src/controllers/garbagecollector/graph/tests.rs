@@ -8,8 +8,8 @@ fn uid(number: u8) -> Uid {
     Uid::new(&format!("00000000-0000-4000-8000-0000000000{number:02x}"))
 }
 
-fn place(number: u8) -> Place {
-    Place { of: 0, key: Key::namespaced("n", &number.to_string()) }
+fn place(number: u8) -> ObjectLocation {
+    ObjectLocation { of: 0, key: Key::namespaced("n", &number.to_string()) }
 }
 
 fn owner(number: u8, blocks: bool) -> Owner {
@@ -28,8 +28,8 @@ fn uids_of_any_text_are_told_apart() {
 #[test]
 fn what_is_in_no_relation_is_not_kept() {
     let (mut graph, mut tasks) = (Graph::default(), Vec::new());
-    graph.observe(uid(1), place(1), &[], Going::No, &mut tasks);
-    graph.observe(uid(1), place(1), &[], Going::Plainly, &mut tasks);
+    graph.observe(uid(1), place(1), &[], DeletionMode::No, &mut tasks);
+    graph.observe(uid(1), place(1), &[], DeletionMode::Plainly, &mut tasks);
     graph.remove(uid(1), &mut tasks);
     assert_eq!((graph.len(), tasks), (0, Vec::new()));
 }
@@ -37,13 +37,13 @@ fn what_is_in_no_relation_is_not_kept() {
 #[test]
 fn an_owner_that_nobody_saw_makes_its_dependents_doubtful_until_it_is_confirmed() {
     let (mut graph, mut tasks) = (Graph::default(), Vec::new());
-    graph.observe(uid(2), place(2), &[owner(1, false)], Going::No, &mut tasks);
+    graph.observe(uid(2), place(2), &[owner(1, false)], DeletionMode::No, &mut tasks);
     assert_eq!(std::mem::take(&mut tasks), [Task::Attempt(uid(2))]);
     graph.confirm(uid(1), place(1));
-    graph.observe(uid(3), place(3), &[owner(1, false)], Going::No, &mut tasks);
+    graph.observe(uid(3), place(3), &[owner(1, false)], DeletionMode::No, &mut tasks);
     assert_eq!(tasks, []);
     let stranger = Owner { fits: false, ..owner(1, false) };
-    graph.observe(uid(4), place(4), &[stranger], Going::No, &mut tasks);
+    graph.observe(uid(4), place(4), &[stranger], DeletionMode::No, &mut tasks);
     assert_eq!(std::mem::take(&mut tasks), [Task::Attempt(uid(4))]);
     graph.remove(uid(1), &mut tasks);
     assert_eq!(tasks, [Task::Attempt(uid(2)), Task::Attempt(uid(3)), Task::Attempt(uid(4))]);
@@ -58,7 +58,7 @@ fn an_owner_is_remembered_as_gone_while_somebody_names_it() {
     let (mut graph, mut tasks) = (Graph::default(), Vec::new());
     for number in 0..count {
         let owners = [Owner { uid: numbered(number), blocks: false, fits: true }];
-        graph.observe(numbered(count + number), place(2), &owners, Going::No, &mut tasks);
+        graph.observe(numbered(count + number), place(2), &owners, DeletionMode::No, &mut tasks);
         graph.confirm(numbered(number), place(1));
     }
     tasks.clear();
@@ -75,7 +75,7 @@ fn an_owner_is_remembered_as_gone_while_somebody_names_it() {
 fn an_owner_that_went_before_its_dependents_were_heard_of_is_remembered_for_a_while() {
     let (mut graph, mut tasks) = (Graph::default(), Vec::new());
     graph.remove(uid(1), &mut tasks);
-    graph.observe(uid(2), place(2), &[owner(1, false)], Going::No, &mut tasks);
+    graph.observe(uid(2), place(2), &[owner(1, false)], DeletionMode::No, &mut tasks);
     assert_eq!(tasks, [Task::Attempt(uid(2))]);
     assert!(graph.is_gone(uid(1)));
 }
@@ -83,18 +83,18 @@ fn an_owner_that_went_before_its_dependents_were_heard_of_is_remembered_for_a_wh
 #[test]
 fn a_foreground_deletion_looks_at_dependents_and_is_looked_at_when_they_go() {
     let (mut graph, mut tasks) = (Graph::default(), Vec::new());
-    graph.observe(uid(2), place(2), &[owner(1, true)], Going::No, &mut tasks);
-    graph.observe(uid(3), place(3), &[owner(1, false)], Going::No, &mut tasks);
+    graph.observe(uid(2), place(2), &[owner(1, true)], DeletionMode::No, &mut tasks);
+    graph.observe(uid(3), place(3), &[owner(1, false)], DeletionMode::No, &mut tasks);
     tasks.clear();
-    graph.observe(uid(1), place(1), &[], Going::Foreground, &mut tasks);
+    graph.observe(uid(1), place(1), &[], DeletionMode::Foreground, &mut tasks);
     assert_eq!(
         std::mem::take(&mut tasks),
         [Task::Attempt(uid(2)), Task::Attempt(uid(3)), Task::Attempt(uid(1))]
     );
-    graph.observe(uid(1), place(1), &[], Going::Foreground, &mut tasks);
+    graph.observe(uid(1), place(1), &[], DeletionMode::Foreground, &mut tasks);
     assert_eq!(tasks, [], "once");
     assert_eq!(graph.blocking(uid(1)), [uid(2)]);
-    graph.observe(uid(2), place(2), &[owner(1, false)], Going::No, &mut tasks);
+    graph.observe(uid(2), place(2), &[owner(1, false)], DeletionMode::No, &mut tasks);
     assert_eq!(std::mem::take(&mut tasks), [Task::Attempt(uid(1))]);
     assert!(graph.blocking(uid(1)).is_empty());
     graph.remove(uid(2), &mut tasks);
@@ -107,8 +107,8 @@ fn a_foreground_deletion_looks_at_dependents_and_is_looked_at_when_they_go() {
 #[test]
 fn orphaning_is_asked_for_once() {
     let (mut graph, mut tasks) = (Graph::default(), Vec::new());
-    graph.observe(uid(1), place(1), &[], Going::Orphaning, &mut tasks);
-    graph.observe(uid(1), place(1), &[], Going::Orphaning, &mut tasks);
+    graph.observe(uid(1), place(1), &[], DeletionMode::Orphaning, &mut tasks);
+    graph.observe(uid(1), place(1), &[], DeletionMode::Orphaning, &mut tasks);
     assert_eq!(tasks, [Task::Orphan(uid(1))]);
 }
 
@@ -121,7 +121,7 @@ fn a_hundred_thousand_dependents_take_little() {
 
 /// The naive picture: what each object says, and nothing else.
 #[derive(Default)]
-struct Naive(BTreeMap<u8, (BTreeMap<u8, bool>, Going)>);
+struct Naive(BTreeMap<u8, (BTreeMap<u8, bool>, DeletionMode)>);
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -155,7 +155,7 @@ proptest! {
             }
             match step {
                 Step::Observe(object, owners, going) => {
-                    let going = [Going::No, Going::Plainly, Going::Foreground, Going::Orphaning][usize::from(going)];
+                    let going = [DeletionMode::No, DeletionMode::Plainly, DeletionMode::Foreground, DeletionMode::Orphaning][usize::from(going)];
                     let all: Vec<Owner> = owners.iter().map(|(number, blocks)| owner(*number, *blocks)).collect();
                     graph.observe(uid(object), place(object), &all, going, &mut tasks);
                     naive.0.insert(object, (owners, going));
@@ -172,7 +172,7 @@ proptest! {
                 Step::Confirm(object) => graph.confirm(uid(object), place(object)),
             }
             for object in 0..6 {
-                let names = |(_, (owners, _)): &(&u8, &(BTreeMap<u8, bool>, Going))| owners.contains_key(&object);
+                let names = |(_, (owners, _)): &(&u8, &(BTreeMap<u8, bool>, DeletionMode))| owners.contains_key(&object);
                 let wanted: BTreeSet<Uid> = naive.0.iter().filter(names).map(|(number, _)| uid(*number)).collect();
                 let found: BTreeSet<Uid> = graph.dependents(uid(object)).into_iter().collect();
                 // Also of what has gone: it is remembered as gone while somebody names it.

@@ -22,12 +22,12 @@ use crate::api::media::Encoding;
 use crate::api::path::{Request, Target};
 use crate::api::schema::Registry;
 use crate::api::status::Status;
+use crate::audit_backends::AuditBackends;
+use crate::backend::memory_budget::Reservation;
 use crate::http::peer::Peer;
-use crate::ledger::Ledger;
 use crate::limits::{AUDIT_AGENT_BYTES, AUDIT_BODY_BYTES};
-use crate::verbs::budget::Held;
 
-use super::super::guards::{Annotations, Judgement};
+use super::super::filters::{Annotations, AuthorizationRecord};
 use super::super::render::Context;
 use super::super::worker::Worker;
 use super::Audit;
@@ -46,7 +46,7 @@ struct Answer {
 
 /// Collects the audit event of one request while it is served.
 pub struct Trail {
-    pub(super) ledger: Arc<Ledger>,
+    pub(super) ledger: Arc<AuditBackends>,
     clock: Clock,
     registry: Arc<Registry>,
     pub(super) head: Arc<EventMetadata>,
@@ -59,7 +59,7 @@ pub struct Trail {
     answered: RefCell<Option<ResponseStatus>>,
     request: RefCell<Option<Bytes>>,
     answer: RefCell<Answer>,
-    held: RefCell<Option<Held>>,
+    held: RefCell<Option<Reservation>>,
     notes: RefCell<BTreeMap<String, String>>,
     /// Annotations that only the last event gets.
     late: RefCell<BTreeMap<String, String>>,
@@ -148,7 +148,7 @@ impl Trail {
             return;
         }
         let mut room = self.held.borrow_mut();
-        let fits = |held: &mut Held| bytes <= AUDIT_BODY_BYTES && held.set(bytes).is_ok();
+        let fits = |held: &mut Reservation| bytes <= AUDIT_BODY_BYTES && held.set(bytes).is_ok();
         if room.as_mut().is_some_and(fits) {
             answer.encoding = Some(encoding);
             answer.bytes.extend_from_slice(piece);
@@ -200,7 +200,7 @@ impl Trail {
     }
 
     /// Writes an event unless the policy omits its stage, and waits for blocking backends.
-    pub(super) async fn write(&self, event: Event, held: Held) -> bool {
+    pub(super) async fn write(&self, event: Event, held: Reservation) -> bool {
         if self.decision.omitted.contain(event.stage) {
             return true;
         }
@@ -208,7 +208,7 @@ impl Trail {
     }
 
     /// Builds the last event, taking its contents out of the trail.
-    fn last(&self) -> Option<(Event, Held)> {
+    fn last(&self) -> Option<(Event, Reservation)> {
         if self.is_over.replace(true) {
             return None;
         }
@@ -260,7 +260,7 @@ impl Trail {
         if let Some(Annotations(all)) = extensions.get::<Annotations>() {
             notes.extend(all.iter().map(|(key, text)| ((*key).to_owned(), text.clone())));
         }
-        if let Some(judgement) = extensions.get::<Judgement>() {
+        if let Some(judgement) = extensions.get::<AuthorizationRecord>() {
             if !judgement.decision.is_empty() {
                 notes.insert("authorization.k8s.io/decision".to_owned(), judgement.decision.to_owned());
             }
@@ -316,13 +316,13 @@ mod tests {
 
     use super::*;
     use crate::api::audit::Stages;
+    use crate::audit_backends::batches::QueueItem;
     use crate::config::audit::{Batching, Delivery, Mode};
-    use crate::ledger::batches::Word;
     use crate::metrics::Metrics;
 
     /// The trail of a request, and the receiver of its events.
-    fn trail(omitted: Stages) -> (Trail, mpsc::Receiver<Word>) {
-        let mut ledger = Ledger::new(Metrics::new(Timestamp(0)).unwrap().audit);
+    fn trail(omitted: Stages) -> (Trail, mpsc::Receiver<QueueItem>) {
+        let mut ledger = AuditBackends::new(Metrics::new(Timestamp(0)).unwrap().audit);
         let batching = Batching { waiting: 10, most: 1, wait: Duration::ZERO, rate: None };
         let delivery = Delivery { mode: Mode::Blocking, batching, truncation: None };
         let mut queue = None;
@@ -354,8 +354,8 @@ mod tests {
         (trail, queue.unwrap())
     }
 
-    fn record(queue: &mut mpsc::Receiver<Word>) -> Option<serde_json::Value> {
-        let Ok(Word::Write(entry)) = queue.try_recv() else { return None };
+    fn record(queue: &mut mpsc::Receiver<QueueItem>) -> Option<serde_json::Value> {
+        let Ok(QueueItem::Write(entry)) = queue.try_recv() else { return None };
         let mut text = Vec::new();
         entry.event.write_json(&mut text, true);
         Some(serde_json::from_slice(&text).unwrap())

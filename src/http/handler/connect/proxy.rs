@@ -15,20 +15,20 @@ use hyper::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, LOCATION};
 use crate::api::connect::links::Links;
 use crate::api::connect::{AllowedAddresses, Destination, Trust, url};
 use crate::api::status::{Result, Status};
-use crate::upstream::{Answer, Ask, Failure, RequestBody};
+use crate::upstream::{Failure, RequestBody, UpstreamRequest, UpstreamResponse};
 
 use super::super::render::text;
-use super::{Connecting, Out, common, headers, host, pages};
+use super::{ConnectDeps, ConnectInput, common, headers, host, html_links};
 
 const FORWARDED_URI: &str = "x-forwarded-uri";
 
 /// Proxies a request.
 pub(super) async fn pass(
-    connecting: &Arc<Connecting>,
+    connecting: &Arc<ConnectDeps>,
     request: &HttpRequest,
     payload: Payload,
     mut to: Destination,
-    out: &Out<'_>,
+    out: &ConnectInput<'_>,
 ) -> Result<HttpResponse> {
     // Without the final slash, relative links of the page would lead outside of the proxy.
     if to.location.path.is_empty() && matches!(request.method().as_str(), "GET" | "HEAD") {
@@ -50,7 +50,7 @@ fn with_slash(request: &HttpRequest) -> HttpResponse {
     HttpResponse::MovedPermanently().insert_header((header::LOCATION, location)).finish()
 }
 
-fn ask(request: &HttpRequest, payload: Payload, links: &Links, to: &Destination) -> Result<Ask> {
+fn ask(request: &HttpRequest, payload: Payload, links: &Links, to: &Destination) -> Result<UpstreamRequest> {
     let mut headers = headers::passed_on(request);
     let seen = links.here(&url::escape_path(&to.location.path));
     if let Ok(seen) = HeaderValue::try_from(seen) {
@@ -58,7 +58,7 @@ fn ask(request: &HttpRequest, payload: Payload, links: &Links, to: &Destination)
     }
     let method = Method::from_bytes(request.method().as_str().as_bytes());
     let method = method.map_err(|_| Status::method_not_allowed())?;
-    Ok(Ask { method, headers, body: body(request, payload) })
+    Ok(UpstreamRequest { method, headers, body: body(request, payload) })
 }
 
 /// The body of a request as a stream.
@@ -85,9 +85,9 @@ pub(super) fn unreachable(to: &Destination, failure: &Failure) -> Box<Status> {
 
 /// The backend's response as the client gets it.
 async fn back(
-    connecting: &Connecting,
+    connecting: &ConnectDeps,
     request: &HttpRequest,
-    mut answer: Answer,
+    mut answer: UpstreamResponse,
     links: &Links,
 ) -> Result<HttpResponse> {
     let location = answer.headers.get(LOCATION).and_then(|value| value.to_str().ok());
@@ -96,18 +96,18 @@ async fn back(
         led_back.map(|new| answer.headers.insert(LOCATION, new));
         return Ok(whole(request, answer));
     }
-    if !pages::is_page(&answer.headers) || *request.method() == actix_web::http::Method::HEAD {
+    if !html_links::is_page(&answer.headers) || *request.method() == actix_web::http::Method::HEAD {
         return Ok(whole(request, answer));
     }
     // The backend has processed the request. If the page budget is exhausted, safe requests get a 429 and can be repeated; all
     // others get the page without rewritten links.
     let may_refuse = request.method().is_safe();
-    pages::led_back(answer, links, connecting.pages.nothing(), may_refuse).await
+    html_links::led_back(answer, links, connecting.pages.nothing(), may_refuse).await
 }
 
 /// Passes a response through unchanged.
-pub(super) fn whole(request: &HttpRequest, answer: Answer) -> HttpResponse {
-    let Answer { status, headers, body } = answer;
+pub(super) fn whole(request: &HttpRequest, answer: UpstreamResponse) -> HttpResponse {
+    let UpstreamResponse { status, headers, body } = answer;
     let told = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     let mut builder = head(status.as_u16(), &headers);
     if *request.method() == actix_web::http::Method::HEAD {

@@ -23,11 +23,11 @@ use crate::api::connect::options::StreamOptions;
 use crate::api::status::{Result, Status};
 use crate::frames::websocket;
 use crate::limits::{CONVERSATION_BYTES, DISCONNECT};
-use crate::upstream::{Ask, Channel, RequestBody, Switched};
+use crate::upstream::{Channel, RequestBody, Switched, UpstreamRequest};
 
 use super::super::render::text;
-use super::talk::{failed, refused, switch, switched};
-use super::{Connecting, headers};
+use super::upgraded::{failed, refused, switch, switched};
+use super::{ConnectDeps, headers};
 
 /// The subprotocol with a close signal for stdin.
 const STREAMS: &str = "v5.channel.k8s.io";
@@ -79,7 +79,7 @@ fn agreement(request: &HttpRequest, protocol: &str) -> Result<Vec<u8>> {
     Ok(head.into_bytes())
 }
 
-fn ask(mut headers: HeaderMap, protocols: impl Iterator<Item = String>) -> Ask {
+fn ask(mut headers: HeaderMap, protocols: impl Iterator<Item = String>) -> UpstreamRequest {
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("SPDY/3.1"));
     for protocol in protocols {
@@ -87,7 +87,7 @@ fn ask(mut headers: HeaderMap, protocols: impl Iterator<Item = String>) -> Ask {
             headers.append(PROTOCOL, protocol);
         }
     }
-    Ask { method: Method::POST, headers, body: RequestBody::Empty }
+    UpstreamRequest { method: Method::POST, headers, body: RequestBody::Empty }
 }
 
 fn agreed_on(channel: &Channel) -> String {
@@ -96,7 +96,7 @@ fn agreed_on(channel: &Channel) -> String {
 
 /// Exec and attach: the streams of a process.
 pub(super) async fn streams(
-    connecting: &Arc<Connecting>,
+    connecting: &Arc<ConnectDeps>,
     request: &HttpRequest,
     to: &Destination,
     streams: &StreamOptions,
@@ -129,7 +129,7 @@ pub(super) fn log(
 
 /// Port-forward: SPDY inside of WebSocket.
 pub(super) async fn tunnel(
-    connecting: &Arc<Connecting>,
+    connecting: &Arc<ConnectDeps>,
     request: &HttpRequest,
     to: &Destination,
     inside: Vec<String>,
@@ -168,13 +168,13 @@ async fn unpack<C: AsyncRead + AsyncWrite + Unpin>(client: C, mut channel: Chann
     let inward = async {
         loop {
             match reader.next().await {
-                Ok(websocket::Said::Piece(_, bytes)) => {
+                Ok(websocket::WebSocketFrame::Piece(_, bytes)) => {
                     if to_kubelet.write_all(&bytes).await.is_err() || to_kubelet.flush().await.is_err() {
                         return;
                     }
                 }
-                Ok(websocket::Said::Ping(bytes)) => pings.note(bytes),
-                Ok(websocket::Said::Close) | Err(_) => return,
+                Ok(websocket::WebSocketFrame::Ping(bytes)) => pings.note(bytes),
+                Ok(websocket::WebSocketFrame::Close) | Err(_) => return,
             }
         }
     };

@@ -156,17 +156,17 @@ impl<'a, W: AsyncWrite + Unpin> Output<'a, W> {
     }
 
     /// Handles one frame. An error means that the client has gone.
-    async fn hear(&mut self, said: spdy::Said) -> io::Result<()> {
+    async fn hear(&mut self, said: spdy::SpdyFrame) -> io::Result<()> {
         match said {
-            spdy::Said::Data(stream, bytes, last) => {
+            spdy::SpdyFrame::Data(stream, bytes, last) => {
                 self.pass(stream, &bytes).await?;
                 if last {
                     self.end(stream);
                 }
             }
-            spdy::Said::Reply(stream, true) | spdy::Said::Reset(stream) => self.end(stream),
+            spdy::SpdyFrame::Reply(stream, true) | spdy::SpdyFrame::Reset(stream) => self.end(stream),
             // Odd ids would answer our own pings, and we send none.
-            spdy::Said::Ping(number) if number % 2 == 0 => self.pings.note(number),
+            spdy::SpdyFrame::Ping(number) if number % 2 == 0 => self.pings.note(number),
             _ => {}
         }
         Ok(())
@@ -210,8 +210,10 @@ where
     while !missing.is_empty() {
         let said = from_kubelet.next().await?;
         match said {
-            spdy::Said::Reply(stream, _) => missing.retain(|one| *one != stream),
-            spdy::Said::Reset(_) | spdy::Said::Leaving => return Err(io::ErrorKind::ConnectionReset.into()),
+            spdy::SpdyFrame::Reply(stream, _) => missing.retain(|one| *one != stream),
+            spdy::SpdyFrame::Reset(_) | spdy::SpdyFrame::Leaving => {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
             _ => {}
         }
         output.hear(said).await?;
@@ -255,12 +257,12 @@ async fn inward<R, W>(
     let mut closed = Vec::new();
     while let Ok(said) = from_client.next().await {
         let bytes = match said {
-            websocket::Said::Close => return,
-            websocket::Said::Ping(bytes) => {
+            websocket::WebSocketFrame::Close => return,
+            websocket::WebSocketFrame::Ping(bytes) => {
                 pings.note(bytes);
                 continue;
             }
-            websocket::Said::Piece(first, mut bytes) => {
+            websocket::WebSocketFrame::Piece(first, mut bytes) => {
                 if first {
                     to = bytes.remove(0);
                 }

@@ -69,9 +69,9 @@ pub(super) async fn tell<C: AsyncRead + AsyncWrite + Unpin>(
     let inward = async {
         loop {
             match reader.next().await {
-                Ok(websocket::Said::Piece(..)) => {}
-                Ok(websocket::Said::Ping(bytes)) => pings.note(bytes),
-                Ok(websocket::Said::Close) | Err(_) => return,
+                Ok(websocket::WebSocketFrame::Piece(..)) => {}
+                Ok(websocket::WebSocketFrame::Ping(bytes)) => pings.note(bytes),
+                Ok(websocket::WebSocketFrame::Close) | Err(_) => return,
             }
         }
     };

@@ -1,0 +1,97 @@
+//! The sessions that watch one type, and which of them an event concerns.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::SubscriptionId;
+use crate::object::{Revision, TypeName};
+use crate::session_waker::SessionWaker;
+use crate::watch_event;
+use crate::watch_index::{IndexKey, WatchIndex};
+use crate::window::{Event, Read, Window};
+
+/// Work for later turns, in order.
+pub(super) type WakeQueue = VecDeque<WakeTask>;
+
+/// One item of that work.
+pub(super) enum WakeTask {
+    /// A session has events.
+    Session(Arc<SessionWaker>),
+    /// All concerned sessions of this type were called, and it may rest.
+    Pause(TypeName, Duration),
+}
+
+/// The sessions that watch one type. Dropped when the last of them leaves.
+pub(super) struct TypeWatchers {
+    pub(super) window: Arc<Window>,
+    /// All events up to here have been looked up.
+    pub(super) cursor: Revision,
+    pub(super) index: WatchIndex<Arc<SessionWaker>>,
+    pub(super) members: HashMap<SubscriptionId, Watcher>,
+    /// Whether the type rests or its sessions are being called: new events wait.
+    pub(super) is_paused: bool,
+    /// Whether new events wait.
+    pub(super) is_notified: bool,
+}
+
+/// One session.
+pub(super) struct Watcher {
+    pub(super) interest: IndexKey,
+    pub(super) waker: Arc<SessionWaker>,
+    pub(super) bookmarks: bool,
+}
+
+impl TypeWatchers {
+    /// Starts at the newest event: a session that joins reads earlier events itself.
+    pub(super) fn new(window: Arc<Window>) -> TypeWatchers {
+        let cursor = window.head();
+        let index = WatchIndex::default();
+        TypeWatchers { window, cursor, index, members: HashMap::new(), is_paused: false, is_notified: false }
+    }
+
+    pub(super) fn each(&self, act: impl FnMut(&Watcher)) {
+        self.members.values().for_each(act);
+    }
+
+    /// Looks up at most `most` events and queues calls to the concerned sessions. Answers whether these were all events.
+    pub(super) fn advance(&mut self, most: usize, wakes: &mut WakeQueue) -> bool {
+        // Before the read: the read returns every event up to this head.
+        let head = self.window.head();
+        let Read::Events(events) = self.window.read(self.cursor, most) else {
+            // The events are lost, so it is unknown which sessions they concerned. Each session reads from their beginning and
+            // finds out whether it missed something.
+            self.each(|watcher| mark_news(&watcher.waker, self.cursor, wakes));
+            self.cursor = head;
+            return true;
+        };
+        for event in &events {
+            self.announce(event, wakes);
+            self.cursor = event.revision();
+        }
+        let all = events.len() < most;
+        if all {
+            self.cursor = self.cursor.max(head);
+        }
+        all
+    }
+
+    fn announce(&self, event: &Event, wakes: &mut WakeQueue) {
+        let after = Revision(event.revision().0.saturating_sub(1));
+        let (was, is) = (watch_event::before(event), watch_event::after(event));
+        let mut note = |waker: &Arc<SessionWaker>| mark_news(waker, after, wakes);
+        if let Some(object) = is {
+            self.index.find(object, &mut note);
+        }
+        // The key stays the same, so only a changed field can match other sessions.
+        if let Some(object) = was.filter(|was| is.is_none_or(|is| is.fields != was.fields)) {
+            self.index.find(object, &mut note);
+        }
+    }
+}
+
+fn mark_news(waker: &Arc<SessionWaker>, after: Revision, wakes: &mut WakeQueue) {
+    if waker.mark_news(after) {
+        wakes.push_back(WakeTask::Session(Arc::clone(waker)));
+    }
+}

@@ -1,0 +1,98 @@
+//! The state of a type at an older revision, computed from a newer one and the events in between.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::archive::ArchiveError;
+use crate::limits::EXPIRE_PER_TURN;
+use crate::object::{Key, Object, Revision};
+use crate::snapshot::Snapshot;
+use crate::store::Position;
+use crate::window::{Event, Read};
+
+/// Why an older state is not available.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PointInTimeError {
+    /// The revision is outside of the history.
+    Gone,
+    /// It differs too much from the states in memory.
+    TooLarge,
+    /// The log cannot be read.
+    Broken(String),
+}
+
+impl From<ArchiveError> for PointInTimeError {
+    fn from(error: ArchiveError) -> PointInTimeError {
+        match error {
+            ArchiveError::Gone => PointInTimeError::Gone,
+            ArchiveError::Broken(why) => PointInTimeError::Broken(why),
+        }
+    }
+}
+
+/// The state at `revision`. `room` is called with the size of each part from disk before it is kept.
+///
+/// The state of an object at a revision is the one that its first later event superseded. So one walk forward to the nearest
+/// known state finds all differences.
+pub async fn state_at(
+    position: &Position,
+    revision: Revision,
+    mut room: impl FnMut(usize) -> bool,
+) -> Result<Snapshot, PointInTimeError> {
+    let Position { window, snapshot: present, .. } = position;
+    if revision > present.revision {
+        return Err(PointInTimeError::Gone);
+    }
+    let known = window.checkpoints().nearest(revision).filter(|state| state.revision < present.revision);
+    let base = known.unwrap_or_else(|| present.clone());
+    let mut was: HashMap<Key, Option<Arc<Object>>> = HashMap::new();
+    let mut cursor = revision;
+    let mut besides = None;
+    while cursor < base.revision {
+        let (events, archived) = match window.read(cursor, EXPIRE_PER_TURN) {
+            Read::Events(events) => (events, false),
+            Read::Expired(_) => return Err(PointInTimeError::Gone),
+            Read::Archived(archive_reader, through) => {
+                let read = archive_reader.read(cursor, through.min(base.revision), EXPIRE_PER_TURN).await;
+                let events = read.map_err(PointInTimeError::from)?;
+                (events, true)
+            }
+        };
+        let (mut last, mut kept) = (None, 0);
+        for event in events.iter().take_while(|event| event.revision() <= base.revision) {
+            last = Some(event.revision());
+            was.entry(event.object.key.clone()).or_insert_with(|| {
+                kept += weight(event);
+                event.previous.clone()
+            });
+        }
+        if archived {
+            if !room(kept) {
+                return Err(PointInTimeError::TooLarge);
+            }
+            *besides.get_or_insert(0) += kept;
+        }
+        let Some(last) = last else { break };
+        cursor = last;
+        tokio::task::yield_now().await;
+    }
+    let mut objects = base.objects;
+    for (key, object) in was {
+        match object {
+            Some(object) => objects.insert(key, object),
+            None => objects.remove(&key),
+        };
+    }
+    let state = Snapshot { revision, objects };
+    if revision < present.revision {
+        window.checkpoints().keep(state.clone(), besides);
+    }
+    Ok(state)
+}
+
+/// The memory of an entry of the old state: the absence of an object is an entry, too.
+fn weight(event: &Event) -> usize {
+    const OVERHEAD: usize = 256;
+    let previous = event.previous.as_ref().map_or(0, |previous| previous.bytes.len());
+    OVERHEAD + event.object.key.as_str().len() + previous
+}

@@ -1,0 +1,287 @@
+//! An index of watch sessions by the objects that may concern them.
+//!
+//! Each session has exactly one place in the index: the most selective part of its filter that can be looked up. Finding the
+//! sessions of an object takes a few lookups, however many sessions there are.
+//!
+//! Invariant: a session whose filter matches an object is found by that object. The reverse need not hold: the session itself
+//! checks labels and further rules.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
+use crate::filter::{FieldRule, Filter, MARK_FIELD};
+use crate::object::{Key, Object};
+
+/// The place of a session in the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IndexKey {
+    /// One object.
+    Key(Key),
+    /// The objects of this name in any namespace.
+    Name(Box<str>),
+    /// The objects with this value of an indexed field; an absent field has the empty value. Objects whose fields were extracted
+    /// under another mark always match.
+    Field(IndexedField, Box<str>),
+    /// The objects of one namespace.
+    Namespace(Box<str>),
+    /// Everything.
+    All,
+}
+
+impl IndexKey {
+    /// The most selective part of the filter: one object, one name, one field value, one namespace.
+    pub fn of(filter: &Filter) -> IndexKey {
+        let mark = filter.reader.as_ref().map(|reader| Box::from(reader.mark()));
+        let equality = filter.fields.iter().find_map(|rule| match rule {
+            FieldRule::Equals(field, value) => Some((field, value)),
+            FieldRule::Differs(..) => None,
+        });
+        match (filter.namespace.as_deref(), filter.name.as_deref(), equality) {
+            (Some(""), Some(name), _) => IndexKey::Key(Key::cluster(name)),
+            (Some(namespace), Some(name), _) => IndexKey::Key(Key::namespaced(namespace, name)),
+            (None, Some(name), _) => IndexKey::Name(name.into()),
+            (_, None, Some((field, value))) => IndexKey::Field((mark, field.clone()), value.clone()),
+            (Some(namespace), None, None) => IndexKey::Namespace(namespace.into()),
+            (None, None, None) => IndexKey::All,
+        }
+    }
+}
+
+/// A field, and the mark of objects whose stored fields are current; `None` if they always are.
+pub type IndexedField = (Option<Box<str>>, Box<str>);
+
+/// The sessions in one place, by number.
+type Group<T> = BTreeMap<u64, T>;
+
+/// Sessions by place. Empty places are not kept.
+pub struct WatchIndex<T> {
+    all: Group<T>,
+    namespaces: HashMap<Box<str>, Group<T>>,
+    names: HashMap<Box<str>, Group<T>>,
+    keys: HashMap<Key, Group<T>>,
+    /// By field, then by value: an object is looked up once per field that any session selects by.
+    fields: BTreeMap<IndexedField, HashMap<Box<str>, Group<T>>>,
+}
+
+impl<T> Default for WatchIndex<T> {
+    fn default() -> WatchIndex<T> {
+        WatchIndex {
+            all: Group::new(),
+            namespaces: HashMap::new(),
+            names: HashMap::new(),
+            keys: HashMap::new(),
+            fields: BTreeMap::new(),
+        }
+    }
+}
+
+impl<T> WatchIndex<T> {
+    /// Adds a session.
+    pub fn insert(&mut self, number: u64, interest: &IndexKey, reader: T) {
+        let group = match interest {
+            IndexKey::All => &mut self.all,
+            IndexKey::Namespace(namespace) => self.namespaces.entry(namespace.clone()).or_default(),
+            IndexKey::Name(name) => self.names.entry(name.clone()).or_default(),
+            IndexKey::Key(key) => self.keys.entry(key.clone()).or_default(),
+            IndexKey::Field(field, value) => {
+                self.fields.entry(field.clone()).or_default().entry(value.clone()).or_default()
+            }
+        };
+        group.insert(number, reader);
+    }
+
+    /// Removes a session.
+    pub fn remove(&mut self, number: u64, interest: &IndexKey) {
+        match interest {
+            IndexKey::All => drop(self.all.remove(&number)),
+            IndexKey::Namespace(namespace) => leave(&mut self.namespaces, namespace, number),
+            IndexKey::Name(name) => leave(&mut self.names, name, number),
+            IndexKey::Key(key) => leave(&mut self.keys, key, number),
+            IndexKey::Field(field, value) => {
+                if let Some(values) = self.fields.get_mut(field) {
+                    leave(values, value, number);
+                    if values.is_empty() {
+                        self.fields.remove(field);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls `found` once for each session that this object may concern. The fields of a corrupt object are unknown, so it
+    /// matches all values.
+    pub fn find(&self, object: &Object, mut found: impl FnMut(&T)) {
+        let places = [
+            Some(&self.all),
+            self.namespaces.get(object.key.namespace()),
+            self.names.get(object.key.name()),
+            self.keys.get(&object.key),
+        ];
+        let mark = object.fields.get(MARK_FIELD);
+        let is_kept = |place: &IndexedField| {
+            object.is_readable() && place.0.as_deref().is_none_or(|wanted| mark == Some(wanted))
+        };
+        let by_field = self.fields.iter().filter(|(place, _)| is_kept(place));
+        let by_field = by_field
+            .filter_map(|(place, values)| values.get(object.fields.get(&place.1).unwrap_or_default()));
+        let by_any_field = self.fields.iter().filter(|(place, _)| !is_kept(place));
+        let by_field = by_field.chain(by_any_field.flat_map(|(_, values)| values.values()));
+        for group in places.into_iter().flatten().chain(by_field) {
+            group.values().for_each(&mut found);
+        }
+    }
+}
+
+fn leave<P, Q, T>(places: &mut HashMap<P, Group<T>>, place: &Q, number: u64)
+where
+    P: Eq + Hash + std::borrow::Borrow<Q>,
+    Q: Eq + Hash + ?Sized,
+{
+    if let Some(group) = places.get_mut(place) {
+        group.remove(&number);
+        if group.is_empty() {
+            places.remove(place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::filter::{FieldReader, LabelRule};
+    use crate::object::{Draft, Pairs, Revision};
+
+    /// The expected result, without an index.
+    fn stands_where(interest: &IndexKey, object: &Object) -> bool {
+        match interest {
+            IndexKey::All => true,
+            IndexKey::Namespace(namespace) => object.key.namespace() == &**namespace,
+            IndexKey::Name(name) => object.key.name() == &**name,
+            IndexKey::Key(key) => object.key == *key,
+            IndexKey::Field((mark, field), value) => {
+                mark.as_deref().is_some_and(|mark| object.fields.get(MARK_FIELD) != Some(mark))
+                    || object.fields.get(field).unwrap_or_default() == &**value
+            }
+        }
+    }
+
+    fn text(choices: &'static [&'static str]) -> impl Strategy<Value = Box<str>> {
+        prop::sample::select(choices).prop_map(Box::from)
+    }
+
+    fn rules() -> impl Strategy<Value = Vec<FieldRule>> {
+        let rule = (text(&["node", "phase"]), text(&["", "1", "2"]), any::<bool>()).prop_map(
+            |(field, value, equal)| match equal {
+                true => FieldRule::Equals(field, value),
+                false => FieldRule::Differs(field, value),
+            },
+        );
+        prop::collection::vec(rule, 0..3)
+    }
+
+    fn filters() -> impl Strategy<Value = Filter> {
+        let namespace = prop::option::of(text(&["", "x", "y"]));
+        let name = prop::option::weighted(0.3, text(&["a", "b"]));
+        let labels = prop::option::of(text(&["app"]).prop_map(LabelRule::Exists));
+        (namespace, name, labels, rules(), any::<bool>()).prop_map(
+            |(namespace, name, labels, fields, reads)| {
+                Filter {
+                    namespace,
+                    name,
+                    labels: labels.into_iter().collect(),
+                    fields,
+                    // Fields that are read may differ from stored ones.
+                    reader: reads.then(|| {
+                        FieldReader::new("1", |_| Pairs::from_iter([("node", "1"), ("phase", "2")]))
+                    }),
+                }
+            },
+        )
+    }
+
+    fn objects() -> impl Strategy<Value = Object> {
+        // The mark is one of the fields.
+        let fields = prop::collection::btree_map(text(&["node", "phase", ""]), text(&["", "1", "2"]), 0..4);
+        let labels = prop::collection::btree_map(text(&["app"]), text(&["v"]), 0..2);
+        (text(&["", "x", "y"]), text(&["a", "b"]), fields, labels).prop_map(
+            |(namespace, name, fields, labels)| {
+                let key = match &*namespace {
+                    "" => Key::cluster(&name),
+                    _ => Key::namespaced(&namespace, &name),
+                };
+                let draft = Draft {
+                    key,
+                    bytes: Bytes::from_static(b"{}"),
+                    revision_at: 1,
+                    item_at: 1,
+                    labels: labels.into_iter().collect(),
+                    fields: fields.into_iter().collect::<Pairs>(),
+                };
+                Object::new(draft, Revision(2))
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn finds_whom_asking_everyone_would_find(
+            filters in prop::collection::vec((filters(), any::<bool>()), 0..24),
+            object in objects(),
+        ) {
+            let mut index = WatchIndex::default();
+            let places: Vec<IndexKey> = filters.iter().map(|(filter, _)| IndexKey::of(filter)).collect();
+            for (number, place) in places.iter().enumerate() {
+                index.insert(number as u64, place, number);
+            }
+            for (number, place) in places.iter().enumerate().filter(|(number, _)| filters[*number].1) {
+                index.remove(number as u64, place);
+            }
+            let mut found = Vec::new();
+            index.find(&object, |number| found.push(*number));
+            let once: BTreeSet<usize> = found.iter().copied().collect();
+            prop_assert_eq!(once.len(), found.len(), "each is found once");
+            for (number, (filter, gone)) in filters.iter().enumerate() {
+                let wanted = !gone && stands_where(&places[number], &object);
+                prop_assert_eq!(once.contains(&number), wanted, "{:?}", &places[number]);
+                prop_assert!(*gone || !filter.matches(&object) || once.contains(&number), "{:?}", filter);
+            }
+        }
+
+        #[test]
+        fn nothing_stays_behind(filters in prop::collection::vec(filters(), 0..24)) {
+            let mut index = WatchIndex::default();
+            for (number, filter) in filters.iter().enumerate() {
+                index.insert(number as u64, &IndexKey::of(filter), ());
+            }
+            for (number, filter) in filters.iter().enumerate() {
+                index.remove(number as u64, &IndexKey::of(filter));
+            }
+            prop_assert!(index.all.is_empty() && index.namespaces.is_empty() && index.names.is_empty());
+            prop_assert!(index.keys.is_empty() && index.fields.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_reader_of_one_node_costs_the_others_nothing() {
+        let mut index = WatchIndex::default();
+        for node in 0..10_000_u64 {
+            index.insert(node, &IndexKey::Field((None, "node".into()), node.to_string().into()), node);
+        }
+        let draft = Draft {
+            key: Key::namespaced("n", "a"),
+            bytes: Bytes::from_static(b"{}"),
+            revision_at: 1,
+            item_at: 1,
+            labels: Pairs::default(),
+            fields: Pairs::from_iter([("node", "77")]),
+        };
+        let mut found = Vec::new();
+        index.find(&Object::new(draft, Revision(2)), |node| found.push(*node));
+        assert_eq!(found, [77]);
+    }
+}

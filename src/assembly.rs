@@ -1,0 +1,301 @@
+//! Assembles the server: the only place that decides which actors run on which thread.
+//!
+//! The committer, the stores with their directory, and the control loops (`controller_setup.rs`) run on threads of their own. Each
+//! worker thread runs its own broadcaster, authenticator and authorizer, so that checks and wakes cross no thread. Watch sessions
+//! run on the worker of their connection. Each group of parts is assembled in a file of its own.
+
+mod admission_settings;
+mod audit;
+mod auth_setup;
+mod authentication;
+mod authorization;
+mod bootstrap_objects;
+mod controller_setup;
+mod custom_resources;
+mod openid;
+mod reload;
+mod shared_state;
+mod storage;
+mod watch_setup;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use actix::{Actor as _, Addr};
+use arc_swap::ArcSwap;
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, join_all};
+use pilothouse_actors::authenticator::Authenticator;
+use pilothouse_actors::authorizer::Authorizer;
+use pilothouse_actors::broadcaster::CloseAll;
+use pilothouse_actors::directory::{self, Stores as Storage};
+use pilothouse_actors::lock::Lock;
+
+use self::auth_setup::AuthSetup;
+use self::authentication::extension_authentication;
+use self::controller_setup::ControllerSetup;
+use self::custom_resources::Builtins;
+use self::reload::Reload;
+use self::shared_state::SharedInputs;
+use self::storage::{Addresses, services};
+use self::watch_setup::{WatchSetup, watch_deps};
+use crate::api::features::EnabledFeatures;
+use crate::api::kinds::validation_engines::Authority;
+use crate::api::schema::Registry;
+use crate::application::{Application, Assemble, Assembled, StartContext, StartError};
+use crate::backend::Backend;
+use crate::backend::admission::{self, Chain};
+use crate::backend::conversion::Conversions;
+use crate::backend::declarative_validation::DeclarativeValidation;
+use crate::backend::load_stats::LoadStats;
+use crate::backend::memory_budget::MemoryBudget;
+use crate::backend::stores::Stores;
+use crate::config::{Config, FeatureGates};
+use crate::controllers::start::ExtraController;
+use crate::flowcontrol::RequestLimiter;
+use crate::http::edge::Edge;
+use crate::http::handler::app;
+use crate::http::handler::worker::{Shared, Worker};
+use crate::limits;
+use crate::metrics::Metrics;
+use crate::metrics::requests::Meter;
+use crate::pki::Pki;
+use crate::upstream::pool::KeepAliveHandle;
+
+/// How error messages name the built-in kinds.
+const BUILTIN: &str = "the kinds that are built in";
+
+/// The production wiring, for [`crate::Server::start_with`].
+#[derive(Default)]
+pub struct Assembly {
+    /// Control loops of an embedder, which run beside the built-in ones.
+    pub extra_controllers: Vec<ExtraController>,
+}
+
+/// The parts from which every worker is made.
+struct ServerParts {
+    /// The input of the start: configuration, certificates, address.
+    context: StartContext,
+    gates: FeatureGates,
+    registry: Arc<Registry>,
+    storage: Storage,
+    /// The cluster IPs and node ports for Services.
+    addresses: Addresses,
+    auth: AuthSetup,
+    admission: admission::Settings,
+    shared: Arc<Shared>,
+    watches: WatchSetup,
+    /// The memory budget of list responses in flight.
+    lists: MemoryBudget,
+    /// Counts of objects and watches, from which API Priority and Fairness estimates the cost of a request.
+    load: Arc<LoadStats>,
+    loops: ControllerSetup,
+    /// The certificates in use, from which extension-apiserver-authentication is written.
+    trusted: Arc<ArcSwap<Pki>>,
+    /// The built-in resources, to which CustomResourceDefinitions add.
+    builtin: Builtins,
+    /// The webhooks that turn objects of what is defined into other versions.
+    converters: Lock<Vec<KeepAliveHandle>>,
+}
+
+impl Assemble for Assembly {
+    async fn start(self, context: StartContext, edge: Edge) -> Result<Assembled, StartError> {
+        let parts = Arc::new(parts(&context, self.extra_controllers).await?);
+        let of_workers = parts.clone();
+        let serving = edge.serve(move || app::application(Rc::new(worker(&of_workers))))?;
+        Ok(Assembled { serving, application: Rc::new(RunningServer(parts)) })
+    }
+}
+
+async fn parts(
+    context: &StartContext,
+    extra_controllers: Vec<ExtraController>,
+) -> Result<ServerParts, StartError> {
+    let (config, gates) = (&context.config, context.config.gates());
+    let registry = Arc::new(Registry::builtin().map_err(|error| StartError::part(BUILTIN)(&error))?);
+    let catalog = shared_state::catalog(config)?;
+    let metrics = Metrics::new(context.clock.now())
+        .and_then(|metrics| metrics.of(&config.api.release))
+        .map_err(|error| StartError::part("metrics")(&error))?;
+    let features = gates.all().map(|(name, stage, on)| (name, stage.word(), on)).collect();
+    let metrics = Arc::new(metrics.telling(features));
+    let storage = storage::open(context)?;
+    let builtin =
+        Builtins::new(&catalog, &context.address.to_string(), gates.enabled("CBORServingAndStorage"));
+    let loops = ControllerSetup::new(config, &context.pki, extra_controllers)?;
+    let (auth, token_metadata) = AuthSetup::open(context, &storage, &metrics, loops.uses()).await?;
+    let load = Arc::new(LoadStats::default());
+    let told = SharedInputs {
+        storage: &storage,
+        auth: &auth,
+        loops: &loops,
+        load: &load,
+        metrics: &metrics,
+        token_metadata,
+    };
+    let shared = Arc::new(shared_state::shared(context, catalog, told).await?);
+    let (addresses, held) = Addresses::open(context, &storage, &registry).await?;
+    let admission = admission_settings::settings(context, &storage, &registry, shared.clone()).await?;
+    let parts = ServerParts {
+        context: context.clone(),
+        gates,
+        registry,
+        storage,
+        addresses,
+        auth,
+        admission,
+        shared,
+        watches: WatchSetup::new(config),
+        lists: MemoryBudget::new(limits::LIST_BYTES),
+        load,
+        loops,
+        trusted: Arc::new(ArcSwap::new(context.pki.clone())),
+        builtin,
+        converters: Lock::default(),
+    };
+    let repaired = services(&parts).repair(&held).await;
+    repaired.map_err(|error| StartError::part("the addresses of services")(&error))?;
+    Ok(parts)
+}
+
+/// Whether declarative or handwritten validation decides. The second gate has no effect without the first.
+fn authority(config: &Config) -> Authority {
+    let gates = config.gates();
+    match (gates.enabled("DeclarativeValidation"), gates.enabled("DeclarativeValidationTakeover")) {
+        (false, _) => Authority::Alone,
+        (true, false) => Authority::Compared,
+        (true, true) => Authority::Rules,
+    }
+}
+
+/// Starts the actors of the calling worker thread, and gives it the shared state.
+fn worker(parts: &ServerParts) -> Worker {
+    let authorizer = Authorizer::asking(parts.auth.deciding.panel()).start();
+    let backend = Rc::new(backend(parts, &authorizer));
+    Worker {
+        watching: watch_deps(parts),
+        authenticator: backend.authenticator.clone(),
+        backend,
+        authorizer,
+        shared: parts.shared.clone(),
+        meter: Meter::new(parts.shared.metrics.clone()),
+        quiet_until: Cell::default(),
+    }
+}
+
+fn backend(parts: &ServerParts, authorizer: &Addr<Authorizer>) -> Backend {
+    let shared = parts.shared.clone();
+    Backend {
+        registry: parts.registry.clone(),
+        features: EnabledFeatures::new(
+            |name| parts.gates.enabled(name),
+            parts.context.config.api.allow_privileged,
+        ),
+        stores: Stores::new(parts.storage.directory.clone()),
+        admission: Chain::new(&parts.admission, authorizer),
+        clock: parts.context.clock.clone(),
+        services: Rc::new(services(parts)),
+        engines: DeclarativeValidation {
+            authority: authority(&parts.context.config),
+            metrics: parts.shared.metrics.clone(),
+        },
+        allows_unsafe_delete: parts.gates.enabled("AllowUnsafeMalformedObjectDeletion"),
+        tokens: parts.auth.tokens.clone(),
+        lists: parts.lists.clone(),
+        load: parts.load.clone(),
+        authenticator: Authenticator::new(
+            parts.auth.verifiers.clone(),
+            parts.auth.authenticator_config.clone(),
+        )
+        .start(),
+        authorizer: authorizer.clone(),
+        roles: parts.auth.roles.clone(),
+        conversions: Rc::new(Conversions::new(
+            parts.admission.webhooks.to_endpoints,
+            parts.shared.metrics.clone(),
+            parts.context.clock.clone(),
+            parts.context.pool.clone(),
+        )),
+        judges_selectors: parts.gates.enabled("AuthorizeWithSelectors"),
+        served_now: Rc::new(move |resource| custom_resources::served_now(&shared, resource)),
+    }
+}
+
+/// The application while it runs.
+struct RunningServer(Arc<ServerParts>);
+
+impl Application for RunningServer {
+    fn ready(&self) -> LocalBoxFuture<'_, Result<(), StartError>> {
+        async {
+            let authorizer = Authorizer::asking(self.0.auth.deciding.panel()).start();
+            let backend = self::backend(&self.0, &authorizer);
+            // First, so that policies on the way of the first objects find the kinds that they name. What was defined before the
+            // server stopped is served from the start.
+            custom_resources::follow(&self.0).await?;
+            bootstrap_objects::make(&self.0, Rc::new(backend)).await?;
+            actix::spawn(self.0.auth.deciding.clone().follow_file(self.0.shared.clone()));
+            actix::spawn(self.0.auth.callers.clone().follow_file(self.0.shared.clone()));
+            let (context, certificates) = (self.0.context.clone(), self.0.auth.certificates.clone());
+            let reload = Reload {
+                context,
+                certificates,
+                front_proxy: self.0.auth.front_proxy.clone(),
+                trusted: self.0.trusted.clone(),
+                authorities: self.0.loops.authorities(),
+                shared: self.0.shared.clone(),
+            };
+            actix::spawn(reload.run());
+            if let RequestLimiter::Fair(gate) = &self.0.shared.room {
+                let seats = gate.seats();
+                actix::spawn(async move { seats.keep().await });
+            }
+            self.0.shared.health.started.store(true, Ordering::Release);
+            self.0.loops.start(&self.0)?;
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn refuse_readiness(&self) {
+        self.0.shared.health.stopping.store(true, Ordering::Release);
+    }
+
+    fn end_watches(&self) -> LocalBoxFuture<'_, ()> {
+        self.0.shared.connecting.leaving.begin();
+        self.0.loops.stop();
+        let all = self.0.watches.broadcasters();
+        // A broadcaster that is gone has no watches left.
+        async move { join_all(all.iter().map(|broadcaster| broadcaster.send(CloseAll))).map(drop).await }
+            .boxed_local()
+    }
+
+    fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>> {
+        async {
+            close_ledger(&self.0).await;
+            match self.0.storage.directory.send(directory::Stop).await {
+                Ok(stopped) => stopped.map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            }
+        }
+        .boxed_local()
+    }
+
+    fn failed(&self) -> LocalBoxFuture<'_, String> {
+        self.0.storage.fatal.wait().boxed_local()
+    }
+
+    fn give_up(&self) -> LocalBoxFuture<'_, ()> {
+        self.0.loops.stop();
+        // The last audit events may explain the failure.
+        close_ledger(&self.0).boxed_local()
+    }
+}
+
+/// Waits a bounded time for the last audit events to be written.
+async fn close_ledger(parts: &ServerParts) {
+    if let Some(audit) = &parts.shared.audit {
+        audit.ledger.close().await;
+    }
+}

@@ -1,0 +1,145 @@
+//! Assembles the admission plug-ins.
+
+use std::sync::Arc;
+
+use actix::Actor as _;
+use pilothouse_actors::batcher::Batcher;
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::directory::Stores as Storage;
+use pilothouse_actors::rates::Rates;
+
+use crate::api::catalog::resource::Resource;
+use crate::api::quota::{Features, Limited};
+use crate::api::schema::Registry;
+use crate::application::StartContext;
+use crate::application::StartError;
+use crate::backend::admission::policies::table::{self, Policies, PolicyKind};
+use crate::backend::admission::{self, quota, webhooks};
+use crate::backend::stores::Stores;
+use crate::bootstrap::make_namespaces;
+use crate::config::{Config, ConfigError};
+use crate::http::handler::worker::Shared;
+
+/// Reads the operator's configuration and starts the actors that the plug-ins of all workers share.
+pub async fn settings(
+    context: &StartContext,
+    storage: &Storage,
+    registry: &Arc<Registry>,
+    shared: Arc<Shared>,
+) -> Result<admission::Settings, StartError> {
+    let config = &context.config;
+    let configured = configured(config)?;
+    Ok(admission::Settings {
+        enabled: config.admission_plugins(),
+        not_ready_seconds: config.api.default_not_ready_toleration_seconds,
+        unreachable_seconds: config.api.default_unreachable_toleration_seconds,
+        quota: quotas(config, configured.limited(), storage, registry, &context.clock),
+        rates: Rates::new(configured.event_limits(), context.clock.clone()).start(),
+        configured,
+        webhooks: webhooks(context, storage, &shared).await?,
+        metrics: shared.metrics.clone(),
+        equivalents: equivalents(shared.clone()),
+        make_namespace: |backend, catalog, name| {
+            Box::pin(async move { make_namespaces(backend, catalog, &[name]).await })
+        },
+        kinds: kinds(shared),
+        policies: policies(storage, PolicyKind::Validating).await?,
+        changing_policies: match config.gates().enabled("MutatingAdmissionPolicy") {
+            true => Some(policies(storage, PolicyKind::Mutating).await?),
+            false => None,
+        },
+    })
+}
+
+/// The policies of the cluster. Read before anybody is served, as webhooks are.
+async fn policies(storage: &Storage, sort: PolicyKind) -> Result<Arc<Policies>, StartError> {
+    let policies = table::open(storage.directory.clone(), sort).await;
+    policies.map(Arc::new).map_err(|error| StartError::store(&error))
+}
+
+/// Who else is asked. Read before anybody is served: whoever must be asked is asked from the first write on.
+async fn webhooks(
+    context: &StartContext,
+    storage: &Storage,
+    shared: &Arc<Shared>,
+) -> Result<webhooks::Settings, StartError> {
+    let hooks = webhooks::open(storage.directory.clone(), context.pool.clone()).await;
+    Ok(webhooks::Settings {
+        hooks: Arc::new(hooks.map_err(|error| StartError::store(&error))?),
+        equivalents: equivalents(shared.clone()),
+        to_endpoints: context.config.kubelets.enable_aggregator_routing,
+        metrics: shared.metrics.clone(),
+        clock: context.clock.clone(),
+        pool: context.pool.clone(),
+    })
+}
+
+/// Makes the parts of the ResourceQuota plug-in. One actor charges all quotas, so that two writers cannot both take the last
+/// unit.
+fn quotas(
+    config: &Config,
+    limited: &[Limited],
+    storage: &Storage,
+    registry: &Arc<Registry>,
+    clock: &Clock,
+) -> quota::Settings {
+    let features = quota_features(config);
+    let ledger = quota::QuotaCharger {
+        stores: Stores::new(storage.directory.clone()),
+        registry: registry.clone(),
+        clock: clock.clone(),
+        limited: limited.to_vec(),
+        features,
+    };
+    let keeper = Batcher::new(ledger.work(), storage.fatal.clone()).start();
+    quota::Settings { limited: limited.to_vec(), features, keeper }
+}
+
+/// The feature gates that change how quotas count.
+pub(super) fn quota_features(config: &Config) -> Features {
+    let gates = config.gates();
+    Features {
+        resized_pods: gates.enabled("InPlacePodVerticalScaling"),
+        pod_resources: gates.enabled("PodLevelResources"),
+        failed_expansion: gates.enabled("RecoverVolumeExpansionFailure"),
+        attributes_classes: gates.enabled("VolumeAttributesClass"),
+        device_claims: gates.enabled("DynamicResourceAllocation"),
+    }
+}
+
+/// Reads the admission configuration file.
+fn configured(config: &Config) -> Result<admission::PluginConfig, StartError> {
+    let file = config.admission_file()?;
+    let enabled = config.admission_plugins();
+    for plugin in file.plugins().filter(|plugin| !enabled.contains(plugin)) {
+        tracing::warn!(plugin, "--admission-control-config-file has settings for a plug-in that is not on");
+    }
+    let gates = config.gates();
+    admission::PluginConfig::read(&enabled, |plugin| file.of(plugin), |gate| gates.enabled(gate))
+        .map_err(|why| ConfigError::new(format!("--admission-control-config-file: {why}")).into())
+}
+
+/// Looks up a kind in the catalog as it is at the time of the call.
+fn kinds(shared: Arc<Shared>) -> admission::Kinds {
+    Arc::new(move |group, version, kind| {
+        let served = shared.served.load();
+        let group = served.catalog.group(group);
+        let resources = group.and_then(|group| group.version(version)).map(|version| &version.resources);
+        let of_kind = resources.into_iter().flatten().filter(|resource| &*resource.kind == kind);
+        of_kind.cloned().collect()
+    })
+}
+
+/// Looks up the other resources that show the same objects, as they are at the time of the call.
+fn equivalents(shared: Arc<Shared>) -> admission::Equivalents {
+    Arc::new(move |resource, subresource| {
+        let Some(stored) = &resource.stored else { return Vec::new() };
+        let served = shared.served.load();
+        let is_other = |other: &&Arc<Resource>| {
+            other.stored.as_ref().is_some_and(|other| other.store == stored.store)
+                && (subresource.is_empty() || other.subresource(subresource).is_some())
+                && (&other.gv, &other.plural) != (&resource.gv, &resource.plural)
+        };
+        served.catalog.resources().filter(is_other).cloned().collect()
+    })
+}

@@ -1,0 +1,144 @@
+//! Assembles authentication and authorization.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use pilothouse_actors::authenticator::{AuthenticatorConfig, Verifier};
+use pilothouse_actors::directory::Stores as Storage;
+use pilothouse_actors::identity::Identity;
+
+use crate::api::well_known::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
+use crate::application::{StartContext, StartError};
+use crate::auth::certificate::CertificateVerifier;
+use crate::auth::front_proxy::FrontProxy;
+use crate::auth::rbac::{self, Roles};
+use crate::auth::service_account::Tokens;
+use crate::auth::service_account::issuer::Issuer;
+use crate::auth::service_account::legacy_use::LegacyUseSender;
+use crate::auth::service_account::metadata::Metadata;
+use crate::auth::token_objects::TokenObjects;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::pki::host;
+
+use super::authentication::verifiers;
+use super::authorization::AuthorizerSet;
+use super::openid::OpenIdSetup;
+
+/// The shared state from which each worker's authenticator and authorizer are made.
+pub(super) struct AuthSetup {
+    /// Authenticators, in the order in which they are asked.
+    pub verifiers: Arc<[Arc<dyn Verifier>]>,
+    /// The verifier of client certificates: a reload replaces its CAs.
+    pub certificates: Arc<CertificateVerifier>,
+    /// The verifier of request headers from a front proxy, if configured: a reload replaces its CAs, too.
+    pub front_proxy: Option<Arc<FrontProxy>>,
+    /// Settings of all authentication: the anonymous user, default audiences, the group of authenticated users.
+    pub authenticator_config: Arc<AuthenticatorConfig>,
+    /// The OpenID Connect providers whose tokens are accepted.
+    pub callers: Arc<OpenIdSetup>,
+    /// The authorizers, which a changed configuration file replaces.
+    pub deciding: Arc<AuthorizerSet>,
+    /// The RBAC index.
+    pub roles: Arc<Roles>,
+    /// Issues the tokens of service accounts.
+    pub tokens: Arc<Issuer>,
+}
+
+impl AuthSetup {
+    /// Reads the files and opens the stores that authenticators and authorizers follow. `uses` records the use of token Secrets.
+    /// Also returns the issuer metadata that other servers verify tokens with.
+    pub(super) async fn open(
+        context: &StartContext,
+        storage: &Storage,
+        metrics: &Arc<Metrics>,
+        uses: LegacyUseSender,
+    ) -> Result<(AuthSetup, Option<Metadata>), StartError> {
+        let config = &context.config;
+        let objects = Arc::new(TokenObjects::new(storage.directory.clone()));
+        let callers = OpenIdSetup::open(context, metrics)?;
+        let tokens = tokens(context, &objects, metrics)
+            .map_err(|error| StartError::part("tokens of service accounts")(&error))?;
+        tokens.verifier.tell(uses);
+        let certificates = certificates(context, metrics)?;
+        let front_proxy = front_proxy(context)?;
+        let roles = rbac::open(storage.directory.clone()).await.map_err(|error| StartError::store(&error))?;
+        let roles = Arc::new(roles);
+        let deciding =
+            AuthorizerSet::open(config, &roles, storage, metrics, (&context.clock, &context.pool)).await?;
+        let verifiers = verifiers(
+            context,
+            (&front_proxy, &certificates),
+            &objects,
+            Arc::new(tokens.verifier),
+            callers.verifier(),
+            metrics,
+        )?;
+        let auth = AuthSetup {
+            verifiers,
+            certificates,
+            front_proxy,
+            authenticator_config: Arc::new(authenticator_config(config, &callers)),
+            callers: Arc::new(callers),
+            deciding: Arc::new(deciding),
+            roles,
+            tokens: tokens.issuer,
+        };
+        Ok((auth, tokens.metadata))
+    }
+}
+
+/// Makes the issuer and the verifier of service account tokens.
+fn tokens(
+    context: &StartContext,
+    objects: &Arc<TokenObjects>,
+    metrics: &Arc<Metrics>,
+) -> Result<Tokens, String> {
+    let (config, port) = (&context.config, context.address.port());
+    let address = match &config.serving.external_hostname {
+        Some(host) => format!("{host}:{port}"),
+        None => {
+            let host = host::reachable_address(config).unwrap_or(context.address.ip());
+            SocketAddr::new(host, port).to_string()
+        }
+    };
+    Tokens::new(
+        config,
+        &context.pki.tokens,
+        &address,
+        objects.clone(),
+        metrics.clone(),
+        context.clock.clone(),
+    )
+}
+
+/// Makes the verifier of front proxy headers, if one is configured.
+fn front_proxy(context: &StartContext) -> Result<Option<Arc<FrontProxy>>, StartError> {
+    let Some(pem) = &context.pki.proxy_ca_pem else { return Ok(None) };
+    let verifier = FrontProxy::new(pem, context.config.front_proxy.allowed(), context.clock.clone());
+    let broken = StartError::flag("--requestheader-client-ca-file");
+    verifier.map(|verifier| Some(Arc::new(verifier))).map_err(|error| broken(&error))
+}
+
+fn certificates(context: &StartContext, metrics: &Metrics) -> Result<Arc<CertificateVerifier>, StartError> {
+    let reads_uid = context.config.gates().enabled("AllowParsingUserUIDFromCertAuth");
+    let left = metrics.authentication.certificate_left.clone();
+    let verifier =
+        CertificateVerifier::new(&context.pki.client_ca_pem, reads_uid, left, context.clock.clone());
+    let broken = StartError::part("the authority of client certificates");
+    verifier.map(Arc::new).map_err(|error| broken(&error))
+}
+
+fn authenticator_config(config: &Config, callers: &OpenIdSetup) -> AuthenticatorConfig {
+    let anonymous = Identity {
+        name: ANONYMOUS.to_owned(),
+        groups: vec![UNAUTHENTICATED.to_owned()],
+        ..Identity::default()
+    };
+    AuthenticatorConfig {
+        anonymous: Arc::new(anonymous),
+        admits_anonymous: callers.admits_anonymous(),
+        authenticated_group: AUTHENTICATED.to_owned(),
+        audiences: config.audiences().into(),
+    }
+}

@@ -1,0 +1,152 @@
+//! Assembles the state that all workers share: the catalog, API Priority and Fairness, connections to kubelets and extensions.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use arc_swap::ArcSwap;
+use pilothouse_actors::directory::Stores as Storage;
+
+use crate::api::catalog::Catalog;
+use crate::api::catalog::build::Builtin;
+use crate::api::catalog::runtime_config::RuntimeConfig;
+use crate::api::connect::location::KubeletRules;
+use crate::application::{StartContext, StartError};
+use crate::auth::front_proxy::Headers;
+use crate::auth::service_account::metadata::Metadata;
+use crate::backend::aggregation::Extensions;
+use crate::backend::load_stats::LoadStats;
+use crate::backend::memory_budget::MemoryBudget;
+use crate::config::Config;
+use crate::flowcontrol::{FlowController, InFlightLimits, RequestLimiter};
+use crate::http::drain::Drain;
+use crate::http::handler::connect::ConnectDeps;
+use crate::http::handler::connect::aggregated::AggregationSettings;
+use crate::http::handler::health::Health;
+use crate::http::handler::merged_discovery::MergedDocuments;
+use crate::http::handler::openapi::OpenApi;
+use crate::http::handler::worker::{self, Encodings, Served, Shared};
+use crate::limits;
+use crate::metrics::Metrics;
+use crate::upstream::{TlsError, Upstream};
+
+use super::auth_setup::AuthSetup;
+use super::controller_setup::ControllerSetup;
+use super::{BUILTIN, audit, reload};
+
+/// The built-in resources that `--runtime-config` leaves enabled.
+pub(super) fn catalog(config: &Config) -> Result<Catalog, StartError> {
+    let wrong = StartError::flag("--runtime-config");
+    let pairs: Vec<String> = config
+        .api
+        .runtime_config
+        .iter()
+        .map(|setting| format!("{}={}", setting.key, setting.enabled))
+        .collect();
+    let switches = RuntimeConfig::parse(&pairs.join(",")).map_err(|error| wrong(&error))?;
+    let builtin = Builtin::load().map_err(|error| StartError::part(BUILTIN)(&error))?;
+    let gates = config.gates();
+    builtin.serve_where(&switches, |gate| gates.enabled(gate)).map_err(|error| wrong(&error))
+}
+
+/// The parts from which the shared state is made.
+pub(super) struct SharedInputs<'a> {
+    pub storage: &'a Storage,
+    pub auth: &'a AuthSetup,
+    pub loops: &'a ControllerSetup,
+    pub load: &'a Arc<LoadStats>,
+    pub metrics: &'a Arc<Metrics>,
+    /// The issuer's metadata and public keys, served to those that verify service account tokens.
+    pub token_metadata: Option<Metadata>,
+}
+
+/// The state that all workers share.
+pub(super) async fn shared(
+    context: &StartContext,
+    catalog: Catalog,
+    told: SharedInputs<'_>,
+) -> Result<Shared, StartError> {
+    let SharedInputs { storage, auth, loops, load, metrics, token_metadata } = told;
+    let (config, gates) = (&context.config, context.config.gates());
+    let connecting = connecting(context)?;
+    let to_endpoints = config.kubelets.enable_aggregator_routing;
+    let extensions =
+        Extensions::open(storage.directory.clone(), connecting.upstream.clone(), to_endpoints).await;
+    let encoding = Encodings {
+        cbor: gates.enabled("CBORServingAndStorage"),
+        gzip: gates.enabled("APIResponseCompression"),
+    };
+    let openapi = OpenApi::new(Vec::new(), encoding.cbor);
+    let transport_security = worker::transport_security(&config.serving.strict_transport_security_directives)
+        .map_err(|error| StartError::flag("--strict-transport-security-directives")(&error))?;
+    Ok(Shared {
+        served: ArcSwap::from_pointee(Served::new(catalog, context.address.to_string().into(), openapi)),
+        room: room(context, storage, load, metrics).await?,
+        audit: audit::open(context, metrics)?,
+        metrics: metrics.clone(),
+        health: Health {
+            committer: storage.committer.clone(),
+            directory: storage.directory.clone(),
+            fatal: storage.fatal.clone(),
+            started: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            loops: loops.is_on().then(|| loops.down()),
+        },
+        release: config.api.release.clone(),
+        transport_security,
+        request_timeout: config.limits.request_timeout,
+        closes_unknown: gates.enabled("UnauthenticatedHTTP2DOSMitigation"),
+        encoding,
+        connecting: Arc::new(connecting),
+        extensions: Arc::new(extensions.map_err(|error| StartError::store(&error))?),
+        manners: AggregationSettings {
+            refuses_redirects: config.aggregation.aggregator_reject_forwarding_redirect,
+            tells_uid: gates.enabled("RemoteRequestHeaderUID"),
+        },
+        merged: MergedDocuments::default(),
+        changes_flags: config.logging.profiling,
+        token_metadata,
+        front_headers: Headers::configured(&config.front_proxy),
+        anonymous_paths: auth.callers.anonymous_paths(),
+    })
+}
+
+/// Makes the limit on concurrent requests: API Priority and Fairness, or the plain in-flight limits.
+async fn room(
+    context: &StartContext,
+    storage: &Storage,
+    load: &Arc<LoadStats>,
+    metrics: &Arc<Metrics>,
+) -> Result<RequestLimiter, StartError> {
+    let limits = &context.config.limits;
+    let (reading, writing) = (limits.max_requests_inflight, limits.max_mutating_requests_inflight);
+    if !limits.enable_priority_and_fairness {
+        return Ok(RequestLimiter::Plain(InFlightLimits::new(reading, writing, metrics, &context.clock)));
+    }
+    let total = reading.saturating_add(writing);
+    let gate =
+        FlowController::open(storage.directory.clone(), total, load.clone(), metrics, &context.clock).await;
+    gate.map(RequestLimiter::Fair).map_err(|error| StartError::store(&error))
+}
+
+/// Makes the connections to kubelets, pods and services.
+fn connecting(context: &StartContext) -> Result<ConnectDeps, StartError> {
+    let config = &context.config;
+    let broken = |error: TlsError| StartError::part("connections to kubelets and extension servers")(&error);
+    let kubelets = &config.kubelets;
+    let upstream =
+        Upstream::new(&reload::kubelet_files(kubelets), kubelets.kubelet_timeout, context.pool.clone())
+            .map_err(broken)?;
+    let shown = reload::proxy_identity(&config.aggregation).map_err(broken)?;
+    upstream.show_to_extensions(shown).map_err(broken)?;
+    Ok(ConnectDeps {
+        rules: KubeletRules {
+            address_types: kubelets.kubelet_preferred_address_types.clone(),
+            port: kubelets.kubelet_port,
+        },
+        upstream: Arc::new(upstream),
+        translates_streams: config.gates().enabled("TranslateStreamCloseWebsocketRequests"),
+        unpacks_tunnels: config.gates().enabled("PortForwardWebsockets"),
+        pages: MemoryBudget::new(limits::PROXY_PAGES_BYTES),
+        leaving: Drain::default(),
+    })
+}

@@ -1,0 +1,103 @@
+//! Opens the store, and the ranges of cluster IPs and node ports.
+
+use std::sync::Arc;
+
+use actix::{Actor as _, Addr};
+use pilothouse_actors::directory::{self, Stores as Storage};
+use pilothouse_actors::engine::memory::Memory;
+use pilothouse_actors::engine::redb::Redb;
+use pilothouse_actors::engine::{Engine, EngineError};
+use pilothouse_actors::ports::{PortAllocator, PortPool};
+
+use crate::api::schema::Registry;
+use crate::api::services::addresses::AddressRange;
+use crate::application::{StartContext, StartError};
+use crate::backend::services::{Services, repair};
+use crate::backend::stores::Stores;
+use crate::bootstrap::kubernetes_service::KubernetesService;
+use crate::config::{Config, Engine as EngineChoice};
+use crate::limits;
+use crate::pki::host;
+
+use super::ServerParts;
+
+/// The redb engine's file in the data directory.
+const STORE_FILE: &str = "pilothouse.redb";
+
+/// Opens the engine and starts the actors that keep objects.
+pub(super) fn open(context: &StartContext) -> Result<Storage, StartError> {
+    let config = &context.config;
+    let engine = engine(config).map_err(|error| StartError::store(&error))?;
+    // Zero disables compaction in the reference: no history is dropped because of its age.
+    let history = Some(config.storage.etcd_compaction_interval).filter(|history| !history.is_zero());
+    let history = history.unwrap_or(limits::LONGEST_HISTORY);
+    let options =
+        directory::Options { clock: context.clock.clone(), history, ..directory::Options::default() };
+    directory::start(engine, options).map_err(|error| StartError::store(&error))
+}
+
+fn engine(config: &Config) -> Result<Box<dyn Engine>, EngineError> {
+    match (&config.storage.data_dir, config.storage.engine) {
+        (Some(directory), EngineChoice::Redb) => Ok(Box::new(Redb::open(&directory.join(STORE_FILE))?)),
+        _ => Ok(Box::new(Memory::new())),
+    }
+}
+
+/// The cluster IPs and node ports that Services get.
+pub(super) struct Addresses {
+    /// The actor that knows which Service has which node port.
+    ports: Addr<PortAllocator>,
+    ranges: Arc<[AddressRange]>,
+    /// The range as messages print it.
+    node_port_range: String,
+    /// The addresses and ports of the `kubernetes` service.
+    pub home: KubernetesService,
+}
+
+impl Addresses {
+    /// Finds the node ports and addresses that are in use. Before the first request, so that no two Services get the same one.
+    pub(super) async fn open(
+        context: &StartContext,
+        storage: &Storage,
+        registry: &Registry,
+    ) -> Result<(Addresses, repair::HoldingsByService), StartError> {
+        let (config, stores) = (&context.config, Stores::new(storage.directory.clone()));
+        let held = repair::held(&stores, registry).await.map_err(|error| StartError::store(&error))?;
+        let range = config.api.service_node_port_range;
+        let pool = PortPool::new(range.first, range.last, repair::ports(&held));
+        let ranges = service_ranges(config)?;
+        let addresses = Addresses {
+            ports: PortAllocator::new(pool, storage.fatal.clone()).start(),
+            home: KubernetesService {
+                ranges: ranges.to_vec(),
+                address: host::reachable_address(config),
+                port: context.address.port(),
+            },
+            ranges,
+            node_port_range: range.to_string(),
+        };
+        Ok((addresses, held))
+    }
+}
+
+/// The ranges of cluster IPs.
+fn service_ranges(config: &Config) -> Result<Arc<[AddressRange]>, StartError> {
+    let ranges = config.api.service_cluster_ip_range.iter().map(|range| {
+        let wrong = || StartError::flag("--service-cluster-ip-range")(&format!("{range} is too large"));
+        AddressRange::new(range.network, range.prefix).ok_or_else(wrong)
+    });
+    ranges.collect()
+}
+
+/// Makes one worker's allocator of cluster IPs and node ports.
+pub(super) fn services(parts: &ServerParts) -> Services {
+    let Addresses { ports, ranges, node_port_range, .. } = &parts.addresses;
+    Services::new(
+        Stores::new(parts.storage.directory.clone()),
+        parts.registry.clone(),
+        parts.context.clock.clone(),
+        ports.clone(),
+        ranges.clone(),
+        node_port_range.clone(),
+    )
+}

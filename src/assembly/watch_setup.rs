@@ -1,0 +1,53 @@
+//! Assembles watches: the state that the watches of all workers share.
+
+use std::time::Duration;
+
+use actix::Addr;
+use pilothouse_actors::broadcaster::Broadcaster;
+use pilothouse_actors::lock::Lock;
+use pilothouse_actors::session::LiveSessions;
+
+use crate::config::Config;
+use crate::verbs::WatchDeps;
+
+use super::ServerParts;
+
+/// The shared settings and the live watches of all workers.
+pub(super) struct WatchSetup {
+    live_sessions: LiveSessions,
+    min_request_timeout: Duration,
+    /// Whether clients may ask for `sendInitialEvents` (feature gate WatchList).
+    initial_events: bool,
+    /// The broadcaster of each worker.
+    broadcasters: Lock<Vec<Addr<Broadcaster>>>,
+}
+
+impl WatchSetup {
+    pub(super) fn new(config: &Config) -> WatchSetup {
+        WatchSetup {
+            live_sessions: LiveSessions::default(),
+            min_request_timeout: Duration::from_secs(u64::from(config.limits.min_request_timeout)),
+            initial_events: config.gates().enabled("WatchList"),
+            broadcasters: Lock::default(),
+        }
+    }
+
+    /// The broadcasters of all workers.
+    pub(super) fn broadcasters(&self) -> Vec<Addr<Broadcaster>> {
+        self.broadcasters.lock().clone()
+    }
+}
+
+/// What the watches of the calling worker thread need; starts its broadcaster.
+pub(super) fn watch_deps(parts: &ServerParts) -> WatchDeps {
+    let broadcaster = Broadcaster::begin(&parts.storage.notifiers, &parts.storage.fatal);
+    let watches = &parts.watches;
+    watches.broadcasters.lock().push(broadcaster.clone());
+    WatchDeps {
+        broadcaster,
+        live_sessions: watches.live_sessions.clone(),
+        min_request_timeout: watches.min_request_timeout,
+        initial_events: watches.initial_events,
+        metrics: parts.shared.metrics.clone(),
+    }
+}

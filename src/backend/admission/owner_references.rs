@@ -1,0 +1,260 @@
+//! OwnerReferencesPermissionEnforcement: who may set owners, and who may block the deletion of an owner.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use actix::Addr;
+use pilothouse_actors::authorizer::{Authorizer, Decision, Target};
+use pilothouse_actors::identity::Identity;
+
+use crate::api::catalog::resource::Resource;
+use crate::api::meta;
+use crate::api::status::Result;
+use crate::api::value::Value;
+use crate::backend::authorization;
+
+use super::{Kinds, Operation, Outcome, Plugin, Write, done};
+
+/// Changing owner references requires the right to delete the object. Setting blockOwnerDeletion requires the right to update the
+/// owner's finalizers.
+pub struct OwnerReferences {
+    /// Knows the writer's rights.
+    pub authorizer: Addr<Authorizer>,
+    /// Finds the resource of an owner's kind.
+    pub kinds: Kinds,
+}
+
+impl Plugin for OwnerReferences {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        // A status update of a pod never changes its owners, and some kubelets send it without them.
+        write.operation != Operation::Delete && !write.is_of_part("", "pods", "status")
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
+        let (new, old) = (owners(object), write.old.map(owners).unwrap_or_default());
+        if new == old {
+            return done(Ok(()));
+        }
+        Box::pin(async move {
+            let call = write.call;
+            let target = Target::Resource {
+                group: call.resource.gv.group.to_string(),
+                version: call.resource.gv.version.to_string(),
+                resource: call.resource.plural.to_string(),
+                subresource: call.subresource.to_owned(),
+                namespace: call.namespace.to_owned(),
+                name: call.name.to_owned(),
+            };
+            // The creator of an object may set its owners: it need not have created it.
+            let target = Some(target).filter(|_| write.operation != Operation::Create);
+            match self.refusal(call.user, target, call.namespace, blocking(new, old)).await? {
+                None => Ok(()),
+                Some(why) => Err(write.forbidden(object, &why)),
+            }
+        })
+    }
+}
+
+fn owners(object: &Value) -> &[Value] {
+    meta::of(object).get("ownerReferences").map(Value::items).unwrap_or_default()
+}
+
+/// Owners whose deletion the object newly blocks.
+fn blocking<'a>(new: &'a [Value], old: &[Value]) -> Vec<&'a Value> {
+    let blocks = |owner: &Value| owner.get("blockOwnerDeletion").and_then(Value::as_bool) == Some(true);
+    let before: HashMap<&str, bool> = old.iter().map(|owner| (owner.str("uid"), blocks(owner))).collect();
+    new.iter().filter(|owner| blocks(owner) && before.get(owner.str("uid")) != Some(&true)).collect()
+}
+
+impl OwnerReferences {
+    /// Why a user must not change these owners. `changed` is the object if it exists already; `blocking` are the owners whose
+    /// deletion it newly blocks.
+    async fn refusal(
+        &self,
+        user: &Identity,
+        changed: Option<Target>,
+        namespace: &str,
+        blocking: Vec<&Value>,
+    ) -> Result<Option<String>> {
+        if let Some(target) = changed
+            && let Some(reason) = self.denied(user, "delete", target).await?
+        {
+            let why = format!("cannot set an ownerRef on a resource you can't delete: {reason}, <nil>");
+            return Ok(Some(why));
+        }
+        let any = || "*".to_owned();
+        let anything = finalizers(any(), any(), any(), String::new(), any());
+        if blocking.is_empty() || self.denied(user, "update", anything).await?.is_none() {
+            return Ok(None);
+        }
+        for owner in blocking {
+            let mapped = match self.mapped(owner) {
+                Ok(mapped) => mapped,
+                Err(why) => {
+                    let (version, kind) = (owner.str("apiVersion"), owner.str("kind"));
+                    return Ok(Some(format!(
+                        "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion \
+                         {version} Kind {kind}: {why}"
+                    )));
+                }
+            };
+            for resource in mapped {
+                let target = finalizers(
+                    resource.gv.group.to_string(),
+                    resource.gv.version.to_string(),
+                    resource.plural.to_string(),
+                    if resource.namespaced { namespace.to_owned() } else { String::new() },
+                    owner.str("name").to_owned(),
+                );
+                if let Some(reason) = self.denied(user, "update", target).await? {
+                    return Ok(Some(format!(
+                        "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set \
+                         finalizers on: {reason}, <nil>"
+                    )));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The resources that an owner reference may mean.
+    fn mapped(&self, owner: &Value) -> std::result::Result<Vec<Arc<Resource>>, String> {
+        let (api_version, kind) = (owner.str("apiVersion"), owner.str("kind"));
+        let (group, version) = match api_version.split_once('/') {
+            None => ("", api_version),
+            Some((_, version)) if version.contains('/') => {
+                return Err(format!("unexpected GroupVersion string: {api_version}"));
+            }
+            Some(both) => both,
+        };
+        let found = (self.kinds)(group, version, kind);
+        if found.is_empty() {
+            return Err(format!("no matches for kind {kind:?} in version {api_version:?}"));
+        }
+        Ok(found)
+    }
+
+    /// Why the authorizer denies an action; `None` if it allows it.
+    async fn denied(&self, user: &Identity, verb: &str, target: Target) -> Result<Option<String>> {
+        match authorization::decision(&self.authorizer, user, verb, target).await? {
+            Decision::Allowed => Ok(None),
+            Decision::Denied(why) | Decision::NoOpinion(why) => Ok(Some(why)),
+        }
+    }
+}
+
+fn finalizers(group: String, version: String, resource: String, namespace: String, name: String) -> Target {
+    Target::Resource { group, version, resource, subresource: "finalizers".to_owned(), namespace, name }
+}
+
+#[cfg(test)]
+mod tests {
+    use actix::Actor as _;
+    use pilothouse_actors::answer::Answer;
+    use pilothouse_actors::authorizer::{Action, Policy};
+
+    use super::*;
+    use crate::api::catalog::build::Builtin;
+
+    /// Allows the listed rights, as `verb group/resource/part namespace/name`.
+    struct Grants(&'static [&'static str]);
+
+    impl Policy for Grants {
+        fn decide(&self, _: &Identity, action: &Action) -> Answer<Decision> {
+            let Target::Resource { group, resource, subresource, namespace, name, .. } = &action.target
+            else {
+                return Answer::Now(Decision::NoOpinion(String::new()));
+            };
+            let asked = format!("{} {group}/{resource}/{subresource} {namespace}/{name}", action.verb);
+            Answer::Now(if self.0.contains(&asked.as_str()) {
+                Decision::Allowed
+            } else {
+                Decision::NoOpinion("no grant".to_owned())
+            })
+        }
+    }
+
+    async fn refusal(grants: &'static [&'static str], changes: bool, owner: &str) -> Option<String> {
+        let policies: Vec<Arc<dyn Policy>> = vec![Arc::new(Grants(grants))];
+        let builtin = Builtin::load().unwrap();
+        let plugin = OwnerReferences {
+            authorizer: Authorizer::new(Arc::new(policies)).start(),
+            kinds: Arc::new(move |group, version, kind| {
+                let is_it = |resource: &&Arc<Resource>| {
+                    &*resource.gv.group == group
+                        && &*resource.gv.version == version
+                        && &*resource.kind == kind
+                };
+                builtin.resources().iter().filter(is_it).cloned().collect()
+            }),
+        };
+        let (version, kind) = owner.split_once(' ').unwrap();
+        let mut owner = Value::object();
+        for (field, text) in [("apiVersion", version), ("kind", kind), ("name", "o"), ("uid", "u")] {
+            owner.set(field, text);
+        }
+        let target = Target::Resource {
+            group: String::new(),
+            version: "v1".to_owned(),
+            resource: "configmaps".to_owned(),
+            subresource: String::new(),
+            namespace: "n".to_owned(),
+            name: "m".to_owned(),
+        };
+        let user = Identity::default();
+        plugin.refusal(&user, Some(target).filter(|_| changes), "n", vec![&owner]).await.unwrap()
+    }
+
+    #[test]
+    fn rights_are_asked_for_one_after_the_other() {
+        const DELETE: &str = "delete /configmaps/ n/m";
+        const ANYTHING: &str = "update */*/finalizers /*";
+        const ROLE: &str = "update apps/replicasets/finalizers n/o";
+        const NODE: &str = "update /nodes/finalizers /o";
+        let (set, node) = ("apps/v1 ReplicaSet", "v1 Node");
+        let undeletable = "cannot set an ownerRef on a resource you can't delete: no grant, <nil>";
+        let unfinal = "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers \
+             on: no grant, <nil>";
+        let unknown = "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion x/v1 Kind \
+             Y: no matches for kind \"Y\" in version \"x/v1\"";
+        let table: [(&'static [&'static str], bool, &str, Option<&str>); 8] = [
+            (&[], true, set, Some(undeletable)),
+            (&[DELETE], true, set, Some(unfinal)),
+            (&[DELETE, ROLE], true, set, None),
+            (&[ROLE], false, set, None),
+            (&[ROLE], false, node, Some(unfinal)),
+            (&[NODE], false, node, None),
+            (&[NODE], false, "x/v1 Y", Some(unknown)),
+            (&[ANYTHING], false, "x/v1 Y", None),
+        ];
+        actix::System::new().block_on(async {
+            for (row, (grants, changes, owner, wanted)) in table.into_iter().enumerate() {
+                assert_eq!(refusal(grants, changes, owner).await.as_deref(), wanted, "row {row}");
+            }
+        });
+    }
+
+    fn owner(uid: &str, blocks: Option<bool>) -> Value {
+        let mut owner = Value::object();
+        owner.set("uid", uid);
+        if let Some(blocks) = blocks {
+            owner.set("blockOwnerDeletion", blocks);
+        }
+        owner
+    }
+
+    #[test]
+    fn only_owners_that_begin_to_wait_count() {
+        let old = [owner("a", Some(true)), owner("b", Some(false)), owner("c", None), owner("d", None)];
+        let new = [
+            owner("a", Some(true)),
+            owner("b", Some(true)),
+            owner("c", Some(true)),
+            owner("d", Some(false)),
+            owner("e", Some(true)),
+            owner("f", None),
+        ];
+        let uids: Vec<&str> = blocking(&new, &old).iter().map(|owner| owner.str("uid")).collect();
+        assert_eq!(uids, ["b", "c", "e"]);
+    }
+}

@@ -1,0 +1,189 @@
+//! The operator's configuration of PodSecurity: defaults and exemptions.
+
+use crate::api::field::{FieldError, FieldPath, quoted};
+use crate::api::names;
+use crate::api::value::Value;
+
+use super::super::plugin_document::{self, Document};
+use super::levels::{self, Level, Mode, Policy, Version};
+use super::pod::Pod;
+
+/// The settings of the plug-in.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// The standards of namespaces whose labels set none.
+    pub(super) defaults: Policy,
+    /// Whether pods in user namespaces are held to relaxed rules.
+    pub(super) relaxed: bool,
+    namespaces: Vec<String>,
+    users: Vec<String>,
+    runtime_classes: Vec<String>,
+}
+
+const VERSIONS: [&str; 3] = [
+    "pod-security.admission.config.k8s.io/v1",
+    "pod-security.admission.config.k8s.io/v1beta1",
+    "pod-security.admission.config.k8s.io/v1alpha1",
+];
+
+impl Configuration {
+    /// Reads the configuration; without one the defaults are privileged. `relaxed` is the feature gate for pods in user
+    /// namespaces.
+    pub fn read(document: Option<&Value>, relaxed: bool) -> Result<Configuration, String> {
+        let mut configuration = Configuration {
+            defaults: Policy::PRIVILEGED,
+            relaxed,
+            namespaces: Vec::new(),
+            users: Vec::new(),
+            runtime_classes: Vec::new(),
+        };
+        let Some(document) = document else { return Ok(configuration) };
+        let document = Document::of(document, &VERSIONS, "PodSecurityConfiguration")?;
+        document.has_only("", &["apiVersion", "kind", "defaults", "exemptions"])?;
+        let mut errors = configuration.read_defaults(&document)?;
+        document.has_only("exemptions", &["usernames", "namespaces", "runtimeClasses"])?;
+        let exempt = |field, check: &dyn Fn(&str) -> Vec<String>, errors: &mut Vec<FieldError>| {
+            let list = document.texts(&["exemptions", field])?;
+            check_list(&FieldPath::new("exemptions").child(field), &list, check, errors);
+            Ok::<_, String>(list)
+        };
+        configuration.namespaces = exempt("namespaces", &|name| names::label_name(name, false), &mut errors)?;
+        configuration.runtime_classes =
+            exempt("runtimeClasses", &|name| names::subdomain_name(name, false), &mut errors)?;
+        let named = |name: &str| match name {
+            "" => vec!["username must not be empty".to_owned()],
+            _ => Vec::new(),
+        };
+        configuration.users = exempt("usernames", &named, &mut errors)?;
+        plugin_document::none_wrong(&errors)?;
+        Ok(configuration)
+    }
+
+    fn read_defaults(&mut self, document: &Document<'_>) -> Result<Vec<FieldError>, String> {
+        let mut errors = Vec::new();
+        let fields = ["enforce", "enforce-version", "audit", "audit-version", "warn", "warn-version"];
+        document.has_only("defaults", &fields)?;
+        for mode in [Mode::Enforce, Mode::Warn, Mode::Audit] {
+            let (level, version) = (mode.name(), format!("{}-version", mode.name()));
+            let standard = self.defaults.of_mut(mode);
+            let mut wrong = |field: &str, text: &str, why: &str| {
+                let path = FieldPath::new("defaults").child(field);
+                errors.push(FieldError::invalid(&path, &quoted(text), why));
+            };
+            match document.text(&["defaults", level])? {
+                "" => {}
+                text => match Level::parse(text) {
+                    Ok(level) => standard.level = level,
+                    Err(why) => wrong(level, text, why),
+                },
+            }
+            match document.text(&["defaults", &version])? {
+                "" => {}
+                text => match Version::parse(text) {
+                    Ok(version) => standard.version = version,
+                    Err(why) => wrong(&version, text, why),
+                },
+            }
+        }
+        Ok(errors)
+    }
+
+    /// The standards that the labels of a namespace ask for, and the errors in the labels.
+    pub(super) fn asked<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<FieldError>) {
+        levels::read(label, &self.defaults)
+    }
+
+    /// The reason why a namespace or user is exempt, if it is.
+    pub(super) fn exempts(&self, namespace: &str, user: &str) -> Option<&'static str> {
+        let has = |list: &[String], name: &str| list.iter().any(|one| one == name);
+        if has(&self.namespaces, namespace) {
+            return Some("namespace");
+        }
+        has(&self.users, user).then_some("user")
+    }
+
+    /// Whether the runtime class of a pod is exempt.
+    pub(super) fn exempts_runtime(&self, pod: &Pod<'_>) -> bool {
+        let class = pod.spec().str("runtimeClassName");
+        self.runtime_classes.iter().any(|one| one == class)
+    }
+}
+
+fn check_list(
+    path: &FieldPath,
+    list: &[String],
+    check: &dyn Fn(&str) -> Vec<String>,
+    errors: &mut Vec<FieldError>,
+) {
+    for (index, item) in list.iter().enumerate() {
+        let wrong = check(item);
+        if !wrong.is_empty() {
+            errors.push(FieldError::invalid(&path.index(index), &quoted(item), &wrong.join(", ")));
+        } else if list.iter().take(index).any(|other| other == item) {
+            errors.push(FieldError::duplicate(&path.index(index), &quoted(item)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::yaml;
+
+    fn read(text: &str) -> Result<Configuration, String> {
+        let text = format!(
+            "apiVersion: pod-security.admission.config.k8s.io/v1\nkind: PodSecurityConfiguration\n{text}"
+        );
+        Configuration::read(Some(&yaml::read(text.as_bytes()).unwrap()), false)
+    }
+
+    #[test]
+    fn defaults_and_exemptions() {
+        let read = read(
+            "defaults: {enforce: baseline, enforce-version: v1.30, warn: restricted}\n\
+             exemptions: {usernames: [jane], namespaces: [kube-system], runtimeClasses: [kata]}",
+        )
+        .unwrap();
+        assert_eq!(read.defaults.enforce.to_string(), "baseline:v1.30");
+        assert_eq!(read.defaults.warn.to_string(), "restricted:latest");
+        assert_eq!(read.defaults.audit.to_string(), "privileged:latest");
+        assert_eq!(read.exempts("kube-system", ""), Some("namespace"));
+        assert_eq!((read.exempts("a", "jane"), read.exempts("a", "joe")), (Some("user"), None));
+        let mut pod = Value::object();
+        pod.entry("spec").set("runtimeClassName", "kata");
+        assert!(read.exempts_runtime(&Pod::of(&pod, false)));
+        assert!(!read.exempts_runtime(&Pod::of(&Value::object(), false)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, wanted) in [
+            (
+                "defaults: {enforce: strict}",
+                "defaults.enforce: Invalid value: \"strict\": must be one of privileged, baseline, restricted",
+            ),
+            (
+                "defaults: {warn-version: v2.1}",
+                "defaults.warn-version: Invalid value: \"v2.1\": must be \"latest\" or \"v1.x\"",
+            ),
+            ("exemptions: {usernames: [a, a]}", "exemptions.usernames[1]: Duplicate value: \"a\""),
+            (
+                "exemptions: {usernames: [\"\"]}",
+                "exemptions.usernames[0]: Invalid value: \"\": username must not be empty",
+            ),
+            ("default: {}", "unknown field \"default\""),
+            ("defaults: {enforced: baseline}", "unknown field \"defaults.enforced\""),
+            ("defaults: {enforce: [baseline]}", "defaults.enforce must be text"),
+        ] {
+            assert_eq!(read(text).unwrap_err(), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn other_documents_are_refused() {
+        let mut other = Value::object();
+        other.set("kind", "PodSecurityConfiguration");
+        other.set("apiVersion", "v1");
+        assert!(Configuration::read(Some(&other), false).unwrap_err().contains("v1"));
+    }
+}

@@ -1,0 +1,178 @@
+//! ResourceQuota: bounds on the usage of all objects of a namespace.
+//!
+//! The worker first checks the current quotas. Most namespaces have none, and a write that exceeds one needs no further check. A
+//! write that adds usage goes to the [`charging`], which charges quotas for the whole server, and is stored only after its charge.
+//! If the write then fails, the charge stays until the quota controller recalculates the usage.
+
+mod charging;
+
+pub use charging::{Charge, QuotaCharger};
+
+use std::ops::Bound;
+use std::time::Duration;
+
+use actix::Addr;
+use pilothouse_actors::batcher::{Batcher, Enqueue};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::api::field::{FieldError, FieldPath};
+use crate::api::quota::usage::{Change, UsageEvaluator};
+use crate::api::quota::{self, Features, Limited, Quota, Refusal, Request};
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+
+use super::lookup::{CachedSnapshot, QUOTAS};
+use super::plugin_document::{Document, none_wrong};
+use super::{Operation, Outcome, Plugin, Write};
+
+/// How long a write waits for its charge; the reference's value.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The versions of the configuration; the older ones have another kind.
+const VERSIONS: [&str; 1] = ["apiserver.config.k8s.io/v1"];
+const OLD_VERSIONS: [&str; 2] =
+    ["resourcequota.admission.k8s.io/v1beta1", "resourcequota.admission.k8s.io/v1alpha1"];
+
+/// Settings of the plug-in.
+#[derive(Clone)]
+pub struct Settings {
+    /// Resources that may be used only if a quota covers them.
+    pub limited: Vec<Limited>,
+    /// Feature gates that change how usage is counted.
+    pub features: Features,
+    /// The actor that charges quotas.
+    pub keeper: Addr<Batcher<Charge>>,
+}
+
+/// Reads the configuration: resources that may be used only if a quota covers them.
+pub fn read(document: Option<&Value>) -> std::result::Result<Vec<Limited>, String> {
+    let Some(value) = document else { return Ok(Vec::new()) };
+    let document = Document::of(value, &VERSIONS, "ResourceQuotaConfiguration")
+        .or_else(|why| Document::of(value, &OLD_VERSIONS, "Configuration").map_err(|_| why))?;
+    document.has_only("", &["apiVersion", "kind", "limitedResources"])?;
+    let mut errors = Vec::new();
+    for (index, entry) in document.list(&["limitedResources"])?.iter().enumerate() {
+        let at = FieldPath::new("limitedResources").index(index);
+        let known = ["apiGroup", "resource", "matchContains", "matchScopes"];
+        Document::untyped(entry).has_only("", &known).map_err(|why| format!("{at}: {why}"))?;
+        if entry.str("resource").is_empty() {
+            errors.push(FieldError::required(&at.child("resource"), ""));
+        }
+    }
+    none_wrong(&errors)?;
+    Ok(Limited::read_all(value))
+}
+
+/// Refuses writes that exceed the ResourceQuotas of a namespace, and charges the others.
+pub struct ResourceQuota {
+    settings: Settings,
+    quotas: CachedSnapshot,
+}
+
+impl ResourceQuota {
+    /// The plug-in for one worker.
+    pub fn new(settings: Settings) -> ResourceQuota {
+        ResourceQuota { settings, quotas: CachedSnapshot::default() }
+    }
+
+    async fn admit(&self, write: &Write<'_>, object: &Value) -> Result<()> {
+        let snapshot = self.quotas.get(&QUOTAS, write).await?;
+        let mut found = snapshot.scan(Some(write.call.namespace), Bound::Unbounded).peekable();
+        let Settings { limited, features, keeper } = &self.settings;
+        if found.peek().is_none() && limited.is_empty() {
+            return Ok(());
+        }
+        let Some(change) = change(write) else { return Ok(()) };
+        let request = Request {
+            of: write.call.of(),
+            subresource: write.call.subresource,
+            change,
+            new: object,
+            old: write.old.unwrap_or(&Value::Null),
+            now: write.backend.clock.now().unix_seconds(),
+        };
+        if !request.charges(*features) {
+            return Ok(());
+        }
+        let quotas = found.map(|quota| Ok(Quota::read(&QUOTAS.read(write, quota)?)));
+        let quotas = quotas.collect::<Result<Vec<Quota>>>()?;
+        let refused = |refusal| refuse(write, object, refusal);
+        let charges = quota::check(&quotas, &request, limited, *features).map_err(refused)?;
+        if charges.is_empty() || write.call.query.all("dryRun").any(|stage| stage == "All") {
+            return Ok(());
+        }
+        let (answer, answered) = oneshot::channel();
+        let item = Charge::new(&request, write.call.permit.clone(), answer);
+        let join = Enqueue { key: write.call.namespace.to_owned(), item };
+        let charged = async {
+            keeper.send(join).await.ok()?;
+            answered.await.ok()
+        };
+        match timeout(PATIENCE, charged).await {
+            Ok(Some(Ok(()))) => Ok(()),
+            Ok(Some(Err(charging::Failure::Refused(refusal)))) => Err(refused(refusal)),
+            Ok(Some(Err(charging::Failure::Status(status)))) => Err(status),
+            Ok(None) => Err(Status::unavailable("the server is stopping")),
+            Err(_) => Err(Status::internal("resource quota evaluation timed out")),
+        }
+    }
+}
+
+impl Plugin for ResourceQuota {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        let Some(change) = change(write).filter(|_| !write.call.namespace.is_empty()) else { return false };
+        let meter = UsageEvaluator::of(write.call.of(), self.settings.features);
+        meter.is_some_and(|meter| meter.may_charge(change, write.call.subresource))
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
+        Box::pin(self.admit(write, object))
+    }
+}
+
+fn change(write: &Write<'_>) -> Option<Change> {
+    match write.operation {
+        Operation::Create => Some(Change::Create),
+        Operation::Update => Some(Change::Update),
+        Operation::Delete | Operation::Connect => None,
+    }
+}
+
+fn refuse(write: &Write<'_>, object: &Value, refusal: Refusal) -> Box<Status> {
+    match refusal {
+        Refusal::Forbidden(why) => write.forbidden(object, &why),
+        Refusal::Uncovered(why) => Status::unexplained(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::kinds::testing::object;
+
+    #[test]
+    fn the_document_of_the_operator_is_read_strictly() {
+        let document = |rest: &str| {
+            object(&format!(
+                r#"{{"apiVersion":"apiserver.config.k8s.io/v1","kind":"ResourceQuotaConfiguration",{rest}}}"#
+            ))
+        };
+        let good = document(r#""limitedResources":[{"resource":"pods","matchContains":["cpu"]}]"#);
+        assert_eq!(read(Some(&good)).map(|limited| limited.len()), Ok(1));
+        assert_eq!(read(None), Ok(Vec::new()));
+        for (rest, wanted) in [
+            (r#""limited":[]"#, "unknown field \"limited\""),
+            (
+                r#""limitedResources":[{"resource":"pods","contains":[]}]"#,
+                "limitedResources[0]: unknown field \"contains\"",
+            ),
+            (
+                r#""limitedResources":[{"matchContains":["cpu"]}]"#,
+                "limitedResources[0].resource: Required value",
+            ),
+        ] {
+            assert_eq!(read(Some(&document(rest))), Err(wanted.to_owned()));
+        }
+    }
+}

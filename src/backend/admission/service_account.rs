@@ -1,0 +1,160 @@
+//! ServiceAccount: every pod has a service account and gets its token.
+
+use std::time::Duration;
+
+use crate::api::meta;
+use crate::api::status::{GroupResource, Result, Status};
+use crate::api::value::Value;
+use crate::api::well_known::annotations::MIRROR;
+use crate::limits::DEFAULT_ACCOUNT_ATTEMPTS;
+use crate::random;
+
+use super::lookup::SERVICE_ACCOUNTS;
+use super::{Operation, Outcome, Plugin, Write, done};
+
+mod mount;
+mod secrets;
+
+/// The service account of pods that name none.
+const DEFAULT: &str = "default";
+
+/// Sets the service account of pods with its pull secrets and token volume, and refuses secrets that the account does not allow.
+pub struct ServiceAccount;
+
+impl Plugin for ServiceAccount {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        match write.operation {
+            Operation::Create => write.is_of("", "pods"),
+            Operation::Update => write.is_of_part("", "pods", "ephemeralcontainers"),
+            Operation::Delete | Operation::Connect => false,
+        }
+    }
+
+    fn mutate<'a>(&'a self, write: &'a Write<'a>, pod: &'a mut Value) -> Outcome<'a> {
+        if write.operation != Operation::Create {
+            return done(Ok(()));
+        }
+        // A node deletes its mirror pod if it finds it changed.
+        if is_mirror(pod) {
+            return done(check_mirror(pod).map_err(|why| write.forbidden(pod, why)));
+        }
+        Box::pin(async {
+            let spec = pod.entry("spec");
+            if spec.str("serviceAccountName").is_empty() {
+                spec.set("serviceAccountName", DEFAULT);
+                // The deprecated name of the same field.
+                spec.set("serviceAccount", DEFAULT);
+            }
+            let account = account_of(write, pod).await?;
+            equip(pod, &account);
+            check_secrets(write, pod, &account)
+        })
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, pod: &'a Value) -> Outcome<'a> {
+        if write.operation == Operation::Create && is_mirror(pod) {
+            return done(check_mirror(pod).map_err(|why| write.forbidden(pod, why)));
+        }
+        Box::pin(async {
+            let account = account_of(write, pod).await?;
+            check_secrets(write, pod, &account)
+        })
+    }
+}
+
+fn is_mirror(pod: &Value) -> bool {
+    pod.at(&["metadata", "annotations", MIRROR]).is_some()
+}
+
+/// A mirror pod has no service account, and references nothing that needs one.
+fn check_mirror(pod: &Value) -> std::result::Result<(), &'static str> {
+    let spec = pod.get("spec").unwrap_or(&Value::Null);
+    if !spec.str("serviceAccountName").is_empty() {
+        return Err("a mirror pod may not reference service accounts");
+    }
+    if secrets::any(spec) {
+        return Err("a mirror pod may not reference secrets");
+    }
+    let projects_token = items(spec, "volumes").iter().any(|volume| {
+        let projected = volume.get("projected").unwrap_or(&Value::Null);
+        items(projected, "sources").iter().any(|source| source.get("serviceAccountToken").is_some())
+    });
+    if projects_token {
+        return Err("a mirror pod may not use ServiceAccountToken volume projections");
+    }
+    Ok(())
+}
+
+fn items<'a>(value: &'a Value, list: &str) -> &'a [Value] {
+    value.get(list).map(Value::items).unwrap_or_default()
+}
+
+/// The service account that the pod names; it must exist.
+async fn account_of(write: &Write<'_>, pod: &Value) -> Result<Value> {
+    let namespace = write.call.namespace;
+    let name = pod.get("spec").unwrap_or(&Value::Null).str("serviceAccountName");
+    if name.is_empty() {
+        let why = format!("no service account specified for pod {namespace}/{}", meta::name(pod));
+        return Err(write.forbidden(pod, &why));
+    }
+    let failed = |status: &Status| {
+        let why = format!("error looking up service account {namespace}/{name}: {}", status.message);
+        write.forbidden(pod, &why)
+    };
+    let attempts = if name == DEFAULT { DEFAULT_ACCOUNT_ATTEMPTS } else { 1 };
+    // The pause is random, so that pods that wait for the same account do not all retry at once.
+    let pause = Duration::from_millis(100 + u64::try_from(random::below(100)).unwrap_or_default());
+    for attempt in 0..attempts {
+        if attempt > 0 {
+            tokio::time::sleep(pause).await;
+        }
+        let found = SERVICE_ACCOUNTS.get_in(write, namespace, name).await;
+        if let Some(account) = found.map_err(|status| failed(&status))? {
+            return Ok(account);
+        }
+    }
+    Err(failed(&Status::not_found(GroupResource { group: "", resource: "serviceaccount" }, name)))
+}
+
+/// Adds the token volume and the pull secrets of the account.
+fn equip(pod: &mut Value, account: &Value) {
+    let said = |value: &Value| value.get("automountServiceAccountToken").and_then(Value::as_bool);
+    let spec = pod.entry("spec");
+    if said(spec).or(said(account)).unwrap_or(true) {
+        mount::token(spec, || generated(mount::VOLUME_PREFIX));
+    }
+    if items(spec, "imagePullSecrets").is_empty() {
+        let named = |secret: &Value| {
+            let mut reference = Value::object();
+            if !secret.str("name").is_empty() {
+                reference.set("name", secret.str("name"));
+            }
+            reference
+        };
+        let secrets: Vec<Value> = items(account, "imagePullSecrets").iter().map(named).collect();
+        if !secrets.is_empty() {
+            spec.set("imagePullSecrets", secrets);
+        }
+    }
+}
+
+/// A random name with this prefix.
+fn generated(base: &str) -> String {
+    let mut nameless = Value::object();
+    nameless.entry("metadata").set("generateName", base);
+    meta::generate_name(&mut nameless, &mut random::below);
+    meta::name(&nameless).to_owned()
+}
+
+fn check_secrets(write: &Write<'_>, pod: &Value, account: &Value) -> Result<()> {
+    let spec = pod.get("spec").unwrap_or(&Value::Null);
+    let checked = match write.operation {
+        _ if !secrets::are_limited(account) => return Ok(()),
+        Operation::Create => secrets::check(spec, account),
+        _ => secrets::check_ephemeral(spec, account),
+    };
+    checked.map_err(|why| write.forbidden(pod, &why))
+}
+
+#[cfg(test)]
+mod tests;

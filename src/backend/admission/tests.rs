@@ -1,0 +1,56 @@
+use actix::Actor as _;
+use pilothouse_actors::batcher::Batcher;
+use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::directory::{Options, start};
+use pilothouse_actors::engine::memory::Memory;
+
+use super::policies::table::PolicyKind;
+use super::*;
+use crate::api::quota::Features;
+use crate::config::plugins::{Effect, PLUGINS};
+use crate::upstream::pool::Pool;
+
+#[actix_rt::test]
+async fn a_plugin_is_made_exactly_if_the_table_says_that_it_works() {
+    let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
+    let (directory, clock) = (storage.directory.clone(), Clock::manual(Timestamp(0)));
+    let (metrics, pool) = (Arc::new(Metrics::new(Timestamp(0)).unwrap()), Pool::new(clock.clone()));
+    let features = Features {
+        resized_pods: false,
+        pod_resources: false,
+        failed_expansion: false,
+        attributes_classes: false,
+        device_claims: false,
+    };
+    let keeper = Batcher::new(Box::new(|_, _| Box::pin(ready(()))), storage.fatal.clone()).start();
+    let equivalents: Equivalents = Arc::new(|_, _| Vec::new());
+    let settings = Settings {
+        enabled: Vec::new(),
+        not_ready_seconds: 300,
+        unreachable_seconds: 300,
+        quota: quota::Settings { limited: Vec::new(), features, keeper },
+        configured: PluginConfig::read(&[], |_| None, |_| true).unwrap(),
+        rates: Rates::new([], clock.clone()).start(),
+        make_namespace: |_, _, _| Box::pin(async { Ok(()) }),
+        kinds: Arc::new(|_, _, _| Vec::new()),
+        webhooks: webhooks::Settings {
+            hooks: Arc::new(webhooks::open(directory.clone(), pool.clone()).await.unwrap()),
+            equivalents: equivalents.clone(),
+            to_endpoints: false,
+            metrics: metrics.clone(),
+            clock,
+            pool,
+        },
+        equivalents,
+        policies: Arc::new(policies::table::open(directory.clone(), PolicyKind::Validating).await.unwrap()),
+        changing_policies: Some(Arc::new(
+            policies::table::open(directory, PolicyKind::Mutating).await.unwrap(),
+        )),
+        metrics,
+    };
+    let authorizer = Authorizer::new(Arc::default()).start();
+    for plugin in &PLUGINS {
+        let made = make(plugin.name, &settings, &authorizer).is_some();
+        assert_eq!(made, plugin.effect == Effect::Works, "{}", plugin.name);
+    }
+}

@@ -1,0 +1,259 @@
+//! Calls to extension API servers: addresses, identity headers, and reading responses.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use hyper::Method;
+use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderValue, IF_NONE_MATCH, USER_AGENT};
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::permit::Permit;
+use tokio::time::timeout;
+
+use super::Extensions;
+use crate::api::admission_webhooks::ClientConfig;
+use crate::api::aggregation::Service;
+use crate::api::connect::{AllowedAddresses, Destination, Location, Trust};
+use crate::api::field::quoted;
+use crate::api::release::RELEASE;
+use crate::backend::{Backend, webhook_address};
+use crate::kubeconfig::user::escaped;
+use crate::limits::EXTENSION_DOCUMENT_BYTES;
+use crate::upstream::{RequestBody, Upstream, UpstreamRequest, UpstreamResponse, header};
+
+/// A request that this server makes on its own behalf.
+pub struct ExtensionRequest<'a> {
+    /// The HTTP method.
+    pub method: Method,
+    /// The path.
+    pub path: &'a str,
+    /// The query string.
+    pub query: &'a str,
+    /// A JSON body; empty for none.
+    pub body: &'static [u8],
+    /// The user in the identity headers.
+    pub user: &'a Identity,
+    /// The Accept header; empty for none.
+    pub accept: &'a str,
+    /// The ETag of a known version; empty for none.
+    pub known: &'a str,
+    /// The timeout of the whole exchange.
+    pub within: Duration,
+    /// The limit on the size of the response.
+    pub most: usize,
+    /// Whether the certificate is verified. Availability checks need not verify it.
+    pub verifies: bool,
+}
+
+impl<'a> ExtensionRequest<'a> {
+    /// A GET request that accepts any encoding and verifies the certificate.
+    pub fn get(path: &'a str, user: &'a Identity, within: Duration) -> ExtensionRequest<'a> {
+        ExtensionRequest {
+            method: Method::GET,
+            path,
+            query: "",
+            body: &[],
+            user,
+            accept: "",
+            known: "",
+            within,
+            most: EXTENSION_DOCUMENT_BYTES,
+            verifies: true,
+        }
+    }
+}
+
+/// A response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExtensionResponse {
+    /// The status code.
+    pub status: u16,
+    /// The Content-Type; empty if absent.
+    pub content_type: String,
+    /// The ETag; empty if absent.
+    pub etag: String,
+    /// The body, up to the limit of the request.
+    pub body: Vec<u8>,
+    /// The URL of the request.
+    pub url: String,
+}
+
+impl Extensions {
+    /// The address of a service for a request to `path` with this query. Errors are in the reference's words.
+    pub async fn resolve(
+        &self,
+        (backend, permit): (&Backend, &Permit),
+        service: &Service,
+        (path, query): (&str, &str),
+    ) -> Result<Destination, String> {
+        let Service { namespace, name, port, peer } = service;
+        let way = ClientConfig::Service {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            path: String::new(),
+            port: *port,
+        };
+        let found = webhook_address::connect_address((backend, permit), self.to_endpoints, &way).await?;
+        let (host, port) = found.ok_or_else(|| "no such service".to_owned())?;
+        let (path, query) = (path.to_owned(), query.to_owned());
+        Ok(Destination {
+            location: Location { secure: true, host, port, path, query },
+            trust: Trust::Extension(peer.clone()),
+            // As in the reference: users who may create APIServices and Services may direct this server anywhere.
+            reach: AllowedAddresses::Any,
+            is_patient: false,
+            asker: String::new(),
+        })
+    }
+
+    /// The connections to extension API servers.
+    pub fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
+    /// Sends a request. Errors are in the reference's words and contain the URL.
+    pub async fn ask(
+        &self,
+        backend: &Backend,
+        service: &Service,
+        question: &ExtensionRequest<'_>,
+    ) -> Result<ExtensionResponse, String> {
+        let mut to =
+            self.resolve((backend, &Permit::none()), service, (question.path, question.query)).await?;
+        if !question.verifies {
+            let mut peer = (*service.peer).clone();
+            (peer.verifies, peer.authority_pem) = (false, Vec::new());
+            to.trust = Trust::Extension(peer.into());
+        }
+        let mut headers = identity_headers(question.user, true)?;
+        let said = [(ACCEPT, question.accept), (IF_NONE_MATCH, question.known), (USER_AGENT, &agent())];
+        for (name, value) in said.into_iter().filter(|(_, value)| !value.is_empty()) {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
+            }
+        }
+        if let Ok(host) = HeaderValue::try_from(to.location.authority()) {
+            headers.insert(HOST, host);
+        }
+        let body = match question.body {
+            [] => RequestBody::Empty,
+            body => {
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                RequestBody::Whole(Some(Bytes::from_static(body)))
+            }
+        };
+        let asked = UpstreamRequest { method: question.method.clone(), headers, body };
+        let asking = async {
+            let answer = self.upstream.ask(&to, asked).await.map_err(|failure| failure.to_string())?;
+            // The body of a successful deletion is not needed.
+            let is_done = question.method == Method::DELETE && answer.status.is_success();
+            read(answer, if is_done { 0 } else { question.most }).await
+        };
+        let url = to.location.url();
+        let verb = if question.method == Method::DELETE { "Delete" } else { "Get" };
+        match timeout(question.within, asking).await {
+            Ok(Ok(reply)) => Ok(ExtensionResponse { url, ..reply }),
+            Ok(Err(why)) => Err(format!("failing or missing response from {url}: {verb} \"{url}\": {why}")),
+            Err(_) => Err(format!(
+                "failing or missing response from {url}: {verb} \"{url}\": context deadline exceeded \
+                 (Client.Timeout exceeded while awaiting headers)"
+            )),
+        }
+    }
+}
+
+/// The User-Agent header.
+fn agent() -> String {
+    format!("kube-apiserver/{RELEASE}")
+}
+
+/// Reads a response; with `most` 0 only its head.
+async fn read(answer: UpstreamResponse, most: usize) -> Result<ExtensionResponse, String> {
+    let text = |name| answer.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let (content_type, etag) = (text(CONTENT_TYPE).unwrap_or_default(), text(ETAG).unwrap_or_default());
+    let mut reply = ExtensionResponse {
+        status: answer.status.as_u16(),
+        content_type: content_type.to_owned(),
+        etag: etag.to_owned(),
+        ..ExtensionResponse::default()
+    };
+    if most == 0 {
+        return Ok(reply);
+    }
+    let mut body = answer.body;
+    while let Some(piece) = body.next().await {
+        let piece = piece.map_err(|error| error.to_string())?;
+        if reply.body.len() + piece.len() > most {
+            return Err(format!("the answer has more than {most} bytes"));
+        }
+        reply.body.extend_from_slice(&piece);
+    }
+    Ok(reply)
+}
+
+/// The headers that tell an extension API server the user. Fails if the identity does not fit into headers: without them the
+/// extension server would take this server itself for the user. Errors are in the reference's words.
+pub fn identity_headers(user: &Identity, tells_uid: bool) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    let mut add = |name: &str, value: &str| -> Result<(), String> {
+        let (name, value) = header(name, value.as_bytes())
+            .ok_or_else(|| format!("net/http: invalid header field value for {}", quoted(name)))?;
+        headers.append(name, value);
+        Ok(())
+    };
+    add("X-Remote-User", &user.name)?;
+    if tells_uid && !user.uid.is_empty() {
+        add("X-Remote-Uid", &user.uid)?;
+    }
+    for group in &user.groups {
+        add("X-Remote-Group", group)?;
+    }
+    for (key, values) in &user.extra {
+        let name = format!("X-Remote-Extra-{}", escaped(key));
+        for value in values {
+            add(&name, value)?;
+        }
+    }
+    Ok(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn extension_servers_learn_whom_they_are_asked_for() {
+        let user = Identity {
+            name: "ann".to_owned(),
+            uid: "7".to_owned(),
+            groups: vec!["a".to_owned(), "b".to_owned()],
+            extra: BTreeMap::from([("example.com/k".to_owned(), vec!["1".to_owned(), "2".to_owned()])]),
+        };
+        let headers = identity_headers(&user, true).unwrap();
+        let of = |name: &str| {
+            headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!((of("x-remote-user"), of("x-remote-uid")), (vec!["ann"], vec!["7"]));
+        assert_eq!(of("x-remote-group"), ["a", "b"]);
+        assert_eq!(of("x-remote-extra-example.com%2fk"), ["1", "2"]);
+        assert!(!identity_headers(&user, false).unwrap().contains_key("x-remote-uid"));
+        let bare = identity_headers(&Identity { name: "x".to_owned(), ..Identity::default() }, true);
+        assert_eq!(bare.unwrap().len(), 1);
+    }
+
+    #[test]
+    fn nobody_is_told_of_who_cannot_be_named() {
+        let named = |name: &str| Identity { name: name.to_owned(), ..Identity::default() };
+        assert_eq!(
+            identity_headers(&named("a\nb"), true).unwrap_err(),
+            "net/http: invalid header field value for \"X-Remote-User\""
+        );
+        let user = Identity { groups: vec!["a".to_owned(), "b\r".to_owned()], ..named("a") };
+        assert!(identity_headers(&user, true).is_err());
+        let extra = BTreeMap::from([("k\n".to_owned(), vec!["\0".to_owned()])]);
+        assert!(identity_headers(&Identity { extra, ..named("a") }, true).is_err());
+        assert!(identity_headers(&named("jos\u{e9}"), true).is_ok());
+    }
+}

@@ -1,0 +1,140 @@
+//! The request body for the audit log. Verbs record it when they have read the body. Nothing is recorded unless the request is
+//! audited.
+
+use std::cell::{Cell, RefCell};
+
+use bytes::Bytes;
+
+use crate::api::audit::Level;
+use crate::api::audit::bodies::compact;
+use crate::api::codec::{self, json};
+use crate::api::media::PatchType;
+use crate::api::meta;
+use crate::api::value::Value;
+use crate::api::well_known::META_GROUP;
+
+use super::{Backend, Call};
+
+/// The field of metadata that records field ownership.
+const OWNERS: &str = "managedFields";
+/// The apiVersion that the reference records for options without a group of their own.
+const OPTIONS_VERSION: &str = "meta.k8s.io/__internal";
+
+/// The identity of the object in a body.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BodyIdentity {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+}
+
+/// What auditing wants of a body, and what was recorded.
+#[derive(Debug, Default)]
+pub struct AuditBody {
+    level: Cell<Level>,
+    drops_owners: Cell<bool>,
+    named: RefCell<Option<BodyIdentity>>,
+    body: RefCell<Option<Bytes>>,
+}
+
+impl AuditBody {
+    /// Enables recording at a level.
+    pub fn want(&self, level: Level, drops_owners: bool) {
+        self.level.set(level);
+        self.drops_owners.set(drops_owners);
+    }
+
+    /// The audit level of the request.
+    pub fn level(&self) -> Level {
+        self.level.get()
+    }
+
+    /// The identity of the object in the body, if it was read.
+    pub fn named(&self) -> Option<BodyIdentity> {
+        self.named.borrow().clone()
+    }
+
+    /// The body as JSON on one line, if it is wanted.
+    pub fn body(&self) -> Option<Bytes> {
+        self.body.borrow().clone()
+    }
+
+    fn name(&self, object: &Value) {
+        let of = meta::of(object);
+        let text = |field| of.str(field).to_owned();
+        self.named.replace(Some(BodyIdentity {
+            namespace: text("namespace"),
+            name: text("name"),
+            uid: text("uid"),
+            resource_version: text("resourceVersion"),
+        }));
+    }
+
+    fn keep(&self, body: Vec<u8>) {
+        self.body.replace(Some(Bytes::from(body)));
+    }
+}
+
+impl Backend {
+    /// Records the body of a write as the client would see it.
+    pub(crate) fn note_body(&self, call: &Call<'_>, stored: &Value) {
+        let received = &call.warnings.received;
+        if received.level() < Level::Metadata {
+            return;
+        }
+        received.name(stored);
+        if received.level() < Level::Request {
+            return;
+        }
+        let mut value = stored.clone();
+        if received.drops_owners.get()
+            && let Some(metadata) = value.get_mut("metadata")
+        {
+            metadata.remove(OWNERS);
+        }
+        let (gv, kind) = call.shown_kind();
+        let (ty, value) = match call.custom() {
+            Some(_) => (Ok(self.registry.free_object()), Ok(value)),
+            None => (self.type_of(gv, kind), self.to_shown(call, value)),
+        };
+        if let (Ok(ty), Ok(value)) = (ty, value) {
+            received.keep(codec::encode(&self.registry, ty, &value));
+        }
+    }
+
+    /// Records the options of a deletion.
+    pub(crate) fn note_options(&self, call: &Call<'_>, options: &Value) {
+        let received = &call.warnings.received;
+        if received.level() < Level::Request {
+            return;
+        }
+        let mut options = options.clone();
+        if matches!(options.str("apiVersion"), "" | "v1" | "meta.k8s.io/v1") {
+            options.set("apiVersion", OPTIONS_VERSION);
+        }
+        if let Some(ty) = self.registry.kind(META_GROUP, "v1", "DeleteOptions") {
+            received.keep(codec::encode(&self.registry, ty, &options));
+        }
+    }
+
+    /// Records a patch as it came; one in YAML or CBOR as JSON.
+    pub(crate) fn note_patch(call: &Call<'_>, language: PatchType) {
+        let received = &call.warnings.received;
+        if received.level() < Level::Request {
+            return;
+        }
+        let body = compact(&call.body).or_else(|| {
+            let read =
+                (language == PatchType::Apply).then(|| codec::yaml::read(&call.body).ok()).flatten()?;
+            Some(json::to_json(&read))
+        });
+        if let Some(body) = body {
+            received.keep(body);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Declarative validation: the rules of the schema table run beside the handwritten ones. Feature gates decide what happens if
+//! they disagree.
+
+use std::sync::Arc;
+
+use crate::api::custom::CustomResource;
+use crate::api::kinds::validation_engines::{Authority, judge};
+use crate::api::kinds::{ErrorList, WarningList};
+use crate::api::schema::validate::{self, Unchanged};
+use crate::api::value::Value;
+use crate::metrics::Metrics;
+
+use super::{Backend, Call, csr_signature};
+
+/// The validation settings.
+#[derive(Clone)]
+pub struct DeclarativeValidation {
+    /// Which of the two decides.
+    pub authority: Authority,
+    /// Counts disagreements.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Backend {
+    /// Runs declarative validation after the handwritten one. Only for whole objects: the reference has no rules for
+    /// subresources.
+    pub fn check_rules(
+        &self,
+        call: &Call<'_>,
+        new: &Value,
+        old: Option<&Value>,
+        checked: Result<WarningList, ErrorList>,
+    ) -> Result<WarningList, ErrorList> {
+        if let Some(custom) = &call.resource.custom {
+            let (warned, errors) = by_schema(custom, call.subresource, new, old, checked);
+            if errors.is_empty() {
+                return Ok(warned);
+            }
+            // Warnings are sent even if there are errors.
+            call.warn(warned);
+            return Err(errors);
+        }
+        let is_request = (&*call.resource.gv.group, &*call.resource.kind) == CERTIFICATE_REQUEST;
+        let checked = if is_request && old.is_none() { proven(new, checked) } else { checked };
+        let authority = self.engines.authority;
+        let version = &call.stored.version;
+        let ty = self.registry.kind(&version.group, &version.version, &call.resource.kind);
+        let ruled = ty.filter(|ty| validate::has_rules(&self.registry, *ty));
+        let (Some(ty), true) = (ruled, call.subresource.is_empty() && authority != Authority::Alone) else {
+            return checked;
+        };
+        let by_rule = validate::validate(&self.registry, ty, new, old, Unchanged::Checked);
+        let (by_function, warned) = match checked {
+            Ok(warned) => (ErrorList::new(), warned),
+            Err(errors) => (errors, WarningList::new()),
+        };
+        let judged = judge(by_function, by_rule, authority);
+        for mismatch in &judged.mismatches {
+            tracing::error!(kind = &*call.resource.kind, mismatch, "the two engines of validation disagree");
+        }
+        self.engines.metrics.count_mismatches(judged.mismatches.len() as u64);
+        if judged.errors.is_empty() { Ok(warned) } else { Err(judged.errors) }
+    }
+}
+
+/// The kind whose signature is verified here.
+const CERTIFICATE_REQUEST: (&str, &str) = ("certificates.k8s.io", "CertificateSigningRequest");
+
+/// Verifies the signature of a CertificateSigningRequest as well.
+fn proven(request: &Value, checked: Result<WarningList, ErrorList>) -> Result<WarningList, ErrorList> {
+    let (warned, errors) = match checked {
+        Ok(warned) => (warned, ErrorList::new()),
+        Err(errors) => (WarningList::new(), errors),
+    };
+    let errors = csr_signature::check(request, errors);
+    if errors.is_empty() { Ok(warned) } else { Err(errors) }
+}
+
+/// Validates a custom resource against its schema as well.
+fn by_schema(
+    custom: &CustomResource,
+    subresource: &str,
+    new: &Value,
+    old: Option<&Value>,
+    checked: Result<WarningList, ErrorList>,
+) -> (WarningList, ErrorList) {
+    let (mut warned, mut errors) = match checked {
+        Ok(warned) => (warned, ErrorList::new()),
+        Err(errors) => (WarningList::new(), errors),
+    };
+    match old {
+        None => custom.check_new(new, &mut errors, &mut warned),
+        Some(old) if new == old => {}
+        Some(old) if subresource == "status" => custom.check_status(new, old, &mut errors, &mut warned),
+        Some(old) => custom.check_change(new, old, &mut errors, &mut warned),
+    }
+    (warned, errors)
+}

@@ -1,0 +1,362 @@
+//! What the verbs work with: their dependencies ([`Backend`]), the parsed request ([`Call`]), access to the stores, conversion
+//! between bodies, values and stored objects, admission, and the encoding of responses. Nothing here knows HTTP or a verb.
+
+pub mod admission;
+pub mod aggregation;
+pub mod audit_body;
+pub mod authorization;
+pub mod conversion;
+pub mod csr_signature;
+pub mod declarative_validation;
+pub mod list_envelope;
+pub mod load_stats;
+pub mod memory_budget;
+pub mod object;
+pub mod ownership;
+pub mod present;
+pub mod services;
+pub mod stores;
+pub mod webhook_address;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use actix::Addr;
+use bytes::Bytes;
+use pilothouse_actors::authenticator::Authenticator;
+use pilothouse_actors::authorizer::Authorizer;
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::object::{Key, Object};
+use pilothouse_actors::permit::Permit;
+
+use crate::api::catalog::resource::{Resource, Stored};
+use crate::api::custom::CustomResource;
+use crate::api::features::EnabledFeatures;
+use crate::api::kinds::{self, Kind, UserInfo};
+use crate::api::managed_fields::ConvertedVersions;
+use crate::api::media::{Encoding, PatchType};
+use crate::api::query::Query;
+use crate::api::response_format::ResponseFormat;
+use crate::api::schema::{Registry, time};
+use crate::api::status::{self, GroupResource, Result, Status};
+use crate::api::subresources::{self, SubresourceStrategy};
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+use crate::auth::rbac::Roles;
+use crate::auth::service_account::issuer::Issuer;
+use crate::limits::{CUT_WARNING_CHARS, REQUEST_NOTES, WARNING_CHARS, WARNINGS};
+
+use self::admission::Chain;
+use self::audit_body::AuditBody;
+use self::conversion::Conversions;
+use self::declarative_validation::DeclarativeValidation;
+use self::load_stats::LoadStats;
+use self::memory_budget::MemoryBudget;
+use self::services::Services;
+use self::stores::Stores;
+
+/// The user name of the server for its own requests.
+pub const OWN_NAME: &str = "system:apiserver";
+
+/// The dependencies of all verbs. One per HTTP worker.
+pub struct Backend {
+    /// The schemas of all built-in kinds.
+    pub registry: Arc<Registry>,
+    /// Feature gates and settings that change the rules of kinds.
+    pub features: EnabledFeatures,
+    /// Sends messages to the stores.
+    pub stores: Stores,
+    /// The admission plug-ins.
+    pub admission: Chain,
+    /// The source of time, which tests replace.
+    pub clock: Clock,
+    /// Allocates cluster IPs and node ports.
+    pub services: Rc<Services>,
+    /// Which validation decides.
+    pub engines: DeclarativeValidation,
+    /// Whether corrupt objects may be deleted.
+    pub allows_unsafe_delete: bool,
+    /// Issues service account tokens.
+    pub tokens: Arc<Issuer>,
+    /// The memory budget of lists.
+    pub lists: MemoryBudget,
+    /// Statistics for estimating the cost of requests.
+    pub load: Arc<LoadStats>,
+    /// Verifies tokens of TokenReviews.
+    pub authenticator: Addr<Authenticator>,
+    /// Answers access reviews, and checks rights that a verb needs besides its own.
+    pub authorizer: Addr<Authorizer>,
+    /// The RBAC index.
+    pub roles: Arc<Roles>,
+    /// Calls conversion webhooks.
+    pub conversions: Rc<Conversions>,
+    /// Whether access reviews take selectors into account.
+    pub judges_selectors: bool,
+    /// The resource that is served under a name now: custom resources are replaced when their definition changes, and removed
+    /// with it.
+    pub served_now: ServedNow,
+}
+
+/// Finds the resource that is served under the name of another one now.
+pub type ServedNow = Rc<dyn Fn(&Arc<Resource>) -> Option<Arc<Resource>>>;
+
+impl Backend {
+    /// The schemas for a resource, its own and all built-in ones.
+    pub fn registry_of<'a>(&'a self, resource: &'a Resource) -> &'a Registry {
+        resource.custom.as_ref().map_or(&*self.registry, |custom| &*custom.registry)
+    }
+
+    /// The current time in the format of objects.
+    pub fn now(&self) -> String {
+        time::format_seconds(self.clock.now().unix_seconds())
+    }
+}
+
+/// One parsed request for a resource.
+pub struct Call<'a> {
+    /// The requested resource.
+    pub resource: &'a Arc<Resource>,
+    /// The store of its objects.
+    pub stored: &'a Stored,
+    /// The namespace of the path, empty for none.
+    pub namespace: &'a str,
+    /// The name of the path, empty for a collection.
+    pub name: &'a str,
+    /// The subresource, empty for the resource itself.
+    pub subresource: &'a str,
+    /// The query parameters.
+    pub query: &'a Query<'a>,
+    /// The body of the request.
+    pub body: Bytes,
+    /// The encoding of the body.
+    pub encoding: Encoding,
+    /// The patch type, if it is a patch.
+    pub patch: Option<PatchType>,
+    /// The form of the response.
+    pub form: ResponseFormat,
+    /// Collects warnings for the client.
+    pub warnings: &'a Warnings,
+    /// The user who asks.
+    pub user: &'a Identity,
+    /// The User-Agent header.
+    pub user_agent: &'a str,
+    /// The seat of the request. Every message carries a copy, so that a client that disconnects does not free it while a store
+    /// still works on the request.
+    pub permit: Permit,
+    /// Converted versions of its objects, where a webhook makes them.
+    pub elsewhere: ConvertedVersions,
+}
+
+impl<'a> Call<'a> {
+    /// A request of the server itself about one object or subresource, without a body. It takes no seat.
+    pub fn own(
+        resource: &'a Arc<Resource>,
+        (namespace, name, subresource): (&'a str, &'a str, &'a str),
+        (query, warnings): (&'a Query<'a>, &'a Warnings),
+        (user, user_agent): (&'a Identity, &'a str),
+    ) -> Result<Call<'a>> {
+        Ok(Call {
+            resource,
+            stored: resource.stored.as_ref().ok_or_else(Status::no_such_resource)?,
+            namespace,
+            name,
+            subresource,
+            query,
+            body: Bytes::new(),
+            encoding: Encoding::Json,
+            patch: None,
+            form: ResponseFormat::PLAIN,
+            warnings,
+            user,
+            user_agent,
+            permit: Permit::none(),
+            elsewhere: ConvertedVersions::default(),
+        })
+    }
+}
+
+impl Call<'_> {
+    /// The resource as errors name it.
+    pub fn of(&self) -> GroupResource<'_> {
+        self.resource.name()
+    }
+
+    /// The key of an object with this name in the scope of the call.
+    pub fn key(&self, name: &str) -> Key {
+        if self.resource.namespaced { Key::namespaced(self.namespace, name) } else { Key::cluster(name) }
+    }
+
+    /// The group version and kind of the body and the response: those of the resource, unless a subresource has its own.
+    pub fn shown_kind(&self) -> (&GroupVersion, &str) {
+        match self.resource.subresource(self.subresource) {
+            Some(sub) => (&sub.gv, &sub.kind),
+            None => (&self.resource.gv, &self.resource.kind),
+        }
+    }
+
+    /// The custom definition of the shown kind, if it has one.
+    pub fn custom(&self) -> Option<&CustomResource> {
+        let custom = self.resource.custom.as_deref();
+        custom.filter(|_| *self.shown_kind().0 == self.resource.gv)
+    }
+
+    /// The subresource of the path, if it can be read and written.
+    pub fn part(&self) -> Result<&SubresourceStrategy> {
+        let own = self.resource.custom.as_ref().filter(|_| self.subresource == "scale");
+        let part = match own {
+            Some(custom) => custom.scale.as_ref(),
+            None => subresources::of(self.subresource),
+        };
+        part.ok_or_else(Status::no_such_resource)
+    }
+
+    /// The rules of the kind. A kind in two groups is stored once, but each group has its own rules.
+    pub fn kind(&self) -> Kind {
+        Kind {
+            rules: match self.resource.custom {
+                Some(_) => &kinds::CUSTOM,
+                None => kinds::rules(self.of().group, &self.resource.kind),
+            },
+            namespaced: self.resource.namespaced,
+            has_status: self.resource.subresource("status").is_some(),
+        }
+    }
+
+    /// The user as the rules of kinds see them.
+    pub fn writer(&self) -> UserInfo {
+        UserInfo {
+            name: self.user.name.clone(),
+            uid: self.user.uid.clone(),
+            groups: self.user.groups.clone(),
+            extra: self.user.extra.iter().map(|(key, values)| (key.clone(), values.clone())).collect(),
+        }
+    }
+
+    /// Adds warnings. Repeated attempts add them once.
+    pub fn warn(&self, warned: kinds::WarningList) {
+        warned.into_iter().for_each(|warning| self.warnings.add(warning));
+    }
+
+    /// 500 for a corrupt object.
+    pub fn unreadable(&self, object: &Object) -> Box<Status> {
+        Status::unreadable(self.of(), object.key.as_str(), object.revision.0)
+    }
+
+    /// 422 for invalid fields, with the kind of the body.
+    pub fn invalid_body(&self, name: &str, errors: &[crate::api::field::FieldError]) -> Box<Status> {
+        let (gv, kind) = self.shown_kind();
+        Status::invalid(&gv.group, kind, name, errors)
+    }
+
+    /// 422 for invalid fields of an object that states its own kind, as custom resources do.
+    pub fn invalid_object(
+        &self,
+        name: &str,
+        object: &Value,
+        errors: &[crate::api::field::FieldError],
+    ) -> Box<Status> {
+        let kind = object.str("kind");
+        if self.resource.custom.is_none() || kind.is_empty() {
+            return self.invalid(name, errors);
+        }
+        let group = object.str("apiVersion").split_once('/').map_or("", |(group, _)| group);
+        Status::invalid(group, kind, name, errors)
+    }
+
+    /// The storage key as messages show it. Custom resources include their group.
+    pub fn registered(&self, name: &str) -> String {
+        let key = self.key(name);
+        // In a dry run the reference reports the key before it adds its prefix.
+        let root = if self.query.get("dryRun") == Some("All") { "" } else { "registry/" };
+        match self.resource.custom {
+            Some(_) => {
+                format!("{root}{}/{}/{}", self.resource.gv.group, self.resource.plural, key.as_str())
+            }
+            None => format!("{root}{}/{}", status::storage_folder(self.of()), key.as_str()),
+        }
+    }
+
+    /// 422 for invalid fields, with the storage group of the kind: events have two groups.
+    pub fn invalid(&self, name: &str, errors: &[crate::api::field::FieldError]) -> Box<Status> {
+        Status::invalid(&self.stored.version.group, &self.resource.kind, name, errors)
+    }
+}
+
+/// Warnings for the client, which are sent even with an error, and annotations for the audit log.
+#[derive(Debug, Default)]
+pub struct Warnings {
+    told: RefCell<Vec<String>>,
+    notes: RefCell<BTreeMap<String, String>>,
+    /// The body for the audit log.
+    pub received: AuditBody,
+}
+
+impl Warnings {
+    /// Adds a warning, up to a bound: a body with a thousand unknown fields must not cause a thousand headers.
+    pub fn add(&self, text: impl Into<String>) {
+        let mut all = self.told.borrow_mut();
+        let text = text.into();
+        if all.len() < WARNINGS && !all.contains(&text) {
+            all.push(text);
+        }
+    }
+
+    /// All warnings in order, shortened to fit into headers.
+    pub fn take(&self) -> Vec<String> {
+        fitting(self.told.take())
+    }
+
+    /// Adds an audit annotation, up to a bound. The first value of a key stays.
+    pub fn note(&self, key: &str, text: String) {
+        let mut notes = self.notes.borrow_mut();
+        if notes.len() < REQUEST_NOTES && !notes.contains_key(key) {
+            notes.insert(key.to_owned(), text);
+        }
+    }
+
+    /// All audit annotations.
+    pub fn notes(&self) -> BTreeMap<String, String> {
+        self.notes.borrow().clone()
+    }
+}
+
+/// Shortens warnings as the reference does. If all together are too long, each is cut, including earlier ones. If they are still
+/// too long, the rest is dropped.
+fn fitting(mut all: Vec<String>) -> Vec<String> {
+    let total: usize = all.iter().map(|text| text.chars().count()).sum();
+    if total <= WARNING_CHARS {
+        return all;
+    }
+    let mut written = 0;
+    let mut room = |text: &mut String| {
+        let cut = text.char_indices().nth(CUT_WARNING_CHARS).map_or(text.len(), |(at, _)| at);
+        text.truncate(cut);
+        let fits = written < WARNING_CHARS;
+        written += text.chars().count();
+        fits
+    };
+    all.retain_mut(|text| room(text));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_fit_into_headers() {
+        let told = |lengths: &[usize]| {
+            let warnings = Warnings::default();
+            for (index, length) in lengths.iter().enumerate() {
+                warnings.add(format!("{index:03}{}", "ü".repeat(length - 3)));
+            }
+            warnings.take().iter().map(|text| text.chars().count()).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&[4000, 96]), [4000, 96]);
+        assert_eq!(told(&[4000, 97]), [256, 97], "too long together: the first is cut too");
+        assert_eq!(told(&[300; 40]), [256; 16], "what does not fit even so is left out");
+    }
+}

@@ -1,0 +1,205 @@
+//! Converts between request bodies, values and stored objects.
+
+use std::sync::Arc;
+
+use pilothouse_actors::object::{Draft, Key, Object, Pairs};
+
+use crate::api::catalog::resource::Resource;
+use crate::api::codec::{self, Decoded};
+use crate::api::custom;
+use crate::api::kinds;
+use crate::api::limits::OBJECT_PARTS;
+use crate::api::media::Encoding;
+use crate::api::options::{DeleteOptions, FieldValidation};
+use crate::api::schema::{GroupVersionKind, TypeId, default};
+use crate::api::select;
+use crate::api::status::{Result, Status};
+use crate::api::subresources;
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+use crate::api::well_known::META_GROUP;
+
+use super::{Backend, Call};
+
+impl Backend {
+    /// Decodes the body as the shown kind, applies defaults and converts it to the stored version. Adds warnings about unknown
+    /// and duplicate fields.
+    pub fn decode_body(&self, call: &Call<'_>, validation: FieldValidation) -> Result<Value> {
+        let (gv, name) = call.shown_kind();
+        let kind = GroupVersionKind::new(&gv.group, &gv.version, name);
+        let Decoded { mut value, mut strict } = self.decode(call, &kind).or_else(|refused| {
+            let older = subresources::eviction::older_version(&kind).ok_or_else(|| refused.clone())?;
+            let decoded = self.decode_any_version(call, &kind).ok();
+            decoded.filter(|decoded| decoded.value.str("apiVersion") == older).ok_or(refused)
+        })?;
+        if let Some(custom) = call.custom() {
+            let coerced = custom.coerce(&mut value);
+            strict.extend(coerced.map_err(|why| Status::bad_request(codec::not_handled(&kind, &why)))?);
+        }
+        match validation {
+            FieldValidation::Ignore => {}
+            FieldValidation::Warn => warn(call, &strict),
+            FieldValidation::Strict if strict.is_empty() => {}
+            FieldValidation::Strict => {
+                return Err(Status::bad_request(codec::strict_refusal(&kind, &strict).message));
+            }
+        }
+        let stored = self.to_stored(call, value)?;
+        self.note_body(call, &stored);
+        Ok(stored)
+    }
+
+    /// Fills in the defaults of a value in the version of the request and turns it into the stored version.
+    pub fn to_stored(&self, call: &Call<'_>, mut value: Value) -> Result<Value> {
+        check_size(&value)?;
+        if let Some(custom) = call.custom() {
+            if !custom.fill(&mut value) {
+                return Err(Status::too_large("the defaults of the object are too large"));
+            }
+            return Ok(value);
+        }
+        // The kind's own defaulting comes first: it can still see which fields the client omitted.
+        let (gv, name) = call.shown_kind();
+        kinds::apply_defaults(kinds::rules(&gv.group, name), &mut value, self.features);
+        default::apply(&self.registry, self.type_of(gv, name)?, &mut value);
+        // A subresource of another kind is not stored in that form.
+        if *name != *call.resource.kind {
+            return Ok(value);
+        }
+        self.convert(value, gv, &call.stored.version, name)
+    }
+
+    /// Turns a part that the path shows, in the stored version, into the version of the request.
+    pub fn to_shown(&self, call: &Call<'_>, value: Value) -> Result<Value> {
+        let (gv, name) = call.shown_kind();
+        if *name != *call.resource.kind {
+            return Ok(value);
+        }
+        self.convert(value, &call.stored.version, gv, name)
+    }
+
+    fn decode(&self, call: &Call<'_>, kind: &GroupVersionKind) -> Result<Decoded> {
+        let registry = self.registry_of(call.resource);
+        let decoded = match call.encoding {
+            Encoding::Json => codec::decode_object(&call.body, kind, registry),
+            Encoding::Yaml => codec::yaml::decode_object(&call.body, kind, registry),
+            Encoding::Protobuf if call.custom().is_some() => {
+                return Err(Status::bad_request(codec::not_handled(kind, codec::NO_PROTOBUF)));
+            }
+            Encoding::Protobuf => codec::protobuf::decode_object(&call.body, kind, registry),
+            Encoding::Cbor => codec::cbor::decode_object(&call.body, kind, registry),
+        };
+        decoded.map_err(|error| Status::bad_request(error.message))
+    }
+
+    /// Decodes a body that may have any version of its kind.
+    fn decode_any_version(&self, call: &Call<'_>, kind: &GroupVersionKind) -> Result<Decoded> {
+        let decoded = match call.encoding {
+            Encoding::Json => codec::decode_any_version(&call.body, kind, &self.registry),
+            Encoding::Yaml => codec::yaml::decode_object(&call.body, kind, &self.registry),
+            Encoding::Protobuf => codec::protobuf::decode_any_version(&call.body, kind, &self.registry),
+            Encoding::Cbor => codec::cbor::decode_any_version(&call.body, kind, &self.registry),
+        };
+        decoded.map_err(|error| Status::bad_request(error.message))
+    }
+
+    /// The options of a deletion: from the body if there is one, else from the query.
+    pub fn delete_options(&self, call: &Call<'_>) -> Result<DeleteOptions> {
+        if call.body.is_empty() {
+            return DeleteOptions::parse(call.query, None, self.allows_unsafe_delete);
+        }
+        // Every group version has its own DeleteOptions: the body may name any of them.
+        let kind = GroupVersionKind::new(META_GROUP, "v1", "DeleteOptions");
+        let options = self.decode_any_version(call, &kind)?;
+        self.note_options(call, &options.value);
+        DeleteOptions::parse(call.query, Some(&options.value), self.allows_unsafe_delete)
+    }
+
+    /// The schema type of a built-in kind.
+    pub(crate) fn type_of(&self, gv: &GroupVersion, kind: &str) -> Result<TypeId> {
+        let found = self.registry.kind(&gv.group, &gv.version, kind);
+        found.ok_or_else(|| Status::internal(format!("no schema for {kind} of {gv}")))
+    }
+
+    /// Decodes a stored object in the stored version.
+    pub fn load(&self, call: &Call<'_>, object: &Object) -> Result<Value> {
+        self.load_one(call.resource, object).ok_or_else(|| call.unreadable(object))
+    }
+
+    /// Decodes a stored object in the stored version; `None` if it is corrupt.
+    fn load_one(&self, resource: &Resource, object: &Object) -> Option<Value> {
+        if let Some(custom) = &resource.custom {
+            return custom.read(&object.bytes);
+        }
+        let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
+        codec::decode_stored(&object.bytes, self.type_of(version, &resource.kind).ok()?, &self.registry)
+    }
+
+    /// Decodes a stored object of any resource in the stored version.
+    pub fn load_of(&self, resource: &Resource, object: &Object) -> Result<Value> {
+        let broken = || Status::internal(format!("the stored object {:?} cannot be read", object.key));
+        self.load_one(resource, object).ok_or_else(broken)
+    }
+
+    /// Decodes a stored object of another kind than the call's, in its stored version.
+    pub fn load_kind(&self, version: &GroupVersion, kind: &str, object: &Object) -> Result<Value> {
+        self.load_as(self.type_of(version, kind)?, object)
+    }
+
+    fn load_as(&self, ty: TypeId, object: &Object) -> Result<Value> {
+        codec::decode_stored(&object.bytes, ty, &self.registry)
+            .ok_or_else(|| Status::internal(format!("the stored object {:?} cannot be read", object.key)))
+    }
+
+    /// Encodes a value of the stored version for the store.
+    pub fn draft(&self, call: &Call<'_>, key: Key, value: &Value) -> Result<Draft> {
+        if let Some(custom) = &call.resource.custom {
+            return Ok(drafted(custom::stored(custom, value), key, value, custom.kept(value)));
+        }
+        self.draft_kind(&call.stored.version, &call.resource.kind, key, value)
+    }
+
+    /// Encodes a value of another kind than the call's, in its stored version.
+    pub fn draft_kind(&self, version: &GroupVersion, kind: &str, key: Key, value: &Value) -> Result<Draft> {
+        let encoded = codec::encode_draft(&self.registry, self.type_of(version, kind)?, value);
+        Ok(drafted(encoded, key, value, select::fields_of(&version.group, kind, value)))
+    }
+
+    /// Reads the object of the call.
+    pub async fn read(&self, call: &Call<'_>) -> Result<Arc<Object>> {
+        let found = self.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
+        found.map_err(|error| Status::from_store(&error, call.of(), call.name))
+    }
+}
+
+pub(crate) fn drafted(encoded: codec::Encoded, key: Key, value: &Value, fields: Pairs) -> Draft {
+    let labels = value.at(&["metadata", "labels"]).and_then(Value::fields);
+    let labels: Pairs = labels
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+        .collect();
+    encoded.into_draft(key, labels, fields)
+}
+
+/// Refuses an object with so many parts that its defaults would exceed any bound. Metadata is not counted: it has no defaults,
+/// and managedFields has many parts.
+pub(crate) fn check_size(value: &Value) -> Result<()> {
+    let fields = value.fields().into_iter().flatten().filter(|(name, _)| *name != "metadata");
+    let parts =
+        fields.fold(0, |parts: usize, (_, value)| parts + value.objects(OBJECT_PARTS.saturating_sub(parts)));
+    if parts > OBJECT_PARTS {
+        return Err(Status::too_large(format!("the object has more than {OBJECT_PARTS} parts")));
+    }
+    Ok(())
+}
+
+/// Reports strict decoding errors as warnings. The first line of a list of errors only announces them.
+fn warn(call: &Call<'_>, strict: &[String]) {
+    for fault in strict {
+        match fault.split_once('\n') {
+            Some((_, faults)) => faults.lines().for_each(|fault| call.warnings.add(fault.trim())),
+            None => call.warnings.add(fault.as_str()),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The served resources by store and by kind. Made anew when the catalog is replaced.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pilothouse_actors::object::TypeName;
+
+use crate::api::catalog::Catalog;
+use crate::api::catalog::resource::Resource;
+use crate::api::verb::Verb;
+use crate::api::version::GroupVersion;
+
+/// A published catalog.
+pub type Published = Arc<dyn AsRef<Catalog> + Send + Sync>;
+
+/// Gives loops the current catalog.
+pub struct ResourceIndexes {
+    newest: Box<dyn Fn() -> Published>,
+    known: RefCell<Option<(Published, Rc<ResourceIndex>)>>,
+}
+
+/// The resources of one catalog.
+#[derive(Default)]
+pub struct ResourceIndex {
+    /// One resource per store: that of the stored version if it is served.
+    by_store: BTreeMap<TypeName, Arc<Resource>>,
+    /// The resource of each `apiVersion` and kind.
+    by_kind: HashMap<(Arc<str>, Arc<str>), Arc<Resource>>,
+    /// Each namespaced, deletable resource in the preferred version of its group.
+    pub deletable: Vec<Arc<Resource>>,
+}
+
+impl ResourceIndexes {
+    /// Gets catalogs from this function.
+    pub fn new(newest: impl Fn() -> Published + 'static) -> ResourceIndexes {
+        ResourceIndexes { newest: Box::new(newest), known: RefCell::default() }
+    }
+
+    /// The current catalog.
+    pub fn now(&self) -> Rc<ResourceIndex> {
+        let newest = (self.newest)();
+        let mut known = self.known.borrow_mut();
+        match &*known {
+            Some((of, known)) if Arc::ptr_eq(of, &newest) => known.clone(),
+            _ => {
+                let made = Rc::new(ResourceIndex::of((*newest).as_ref()));
+                *known = Some((newest, made.clone()));
+                made
+            }
+        }
+    }
+}
+
+impl ResourceIndex {
+    fn of(catalog: &Catalog) -> ResourceIndex {
+        let mut known = ResourceIndex::default();
+        for group in catalog.groups() {
+            let mut deletable: BTreeMap<Arc<str>, Arc<Resource>> = BTreeMap::new();
+            for resource in group.versions.iter().flat_map(|version| &version.resources) {
+                let Some(stored) = &resource.stored else { continue };
+                let held = known.by_store.entry(stored.store.clone()).or_insert_with(|| resource.clone());
+                if resource.is_storage_version() {
+                    *held = resource.clone();
+                }
+                known.by_kind.insert((resource.api_version.clone(), resource.kind.clone()), resource.clone());
+                if resource.namespaced && resource.verbs.contains(Verb::Delete) {
+                    deletable.entry(resource.plural.clone()).or_insert_with(|| resource.clone());
+                }
+            }
+            known.deletable.extend(deletable.into_values());
+        }
+        known
+    }
+
+    /// The resource whose objects this store has.
+    pub fn of_store(&self, store: &TypeName) -> Option<&Arc<Resource>> {
+        self.by_store.get(store)
+    }
+
+    /// The resource with this plural.
+    pub fn plural(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.by_kind.values().find(|resource| resource.gv.is(group, version) && *resource.plural == *plural)
+    }
+
+    /// Whether a CustomResourceDefinition defines this version.
+    pub fn defines(&self, group: &str, version: &str) -> bool {
+        let is_custom =
+            |resource: &&Arc<Resource>| resource.custom.is_some() && resource.gv.is(group, version);
+        self.by_kind.values().any(|resource| is_custom(&resource))
+    }
+
+    /// The versions that somebody has defined.
+    pub fn defined(&self) -> impl Iterator<Item = &GroupVersion> {
+        let custom = self.by_kind.values().filter(|resource| resource.custom.is_some());
+        custom.map(|resource| &resource.gv)
+    }
+
+    /// Whether this version has built-in resources.
+    pub fn has_builtin(&self, group: &str, version: &str) -> bool {
+        let is_builtin =
+            |resource: &&Arc<Resource>| resource.custom.is_none() && resource.gv.is(group, version);
+        self.by_kind.values().any(|resource| is_builtin(&resource))
+    }
+
+    /// The resource of a kind.
+    pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
+        self.by_kind.get(&(api_version.into(), kind.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::catalog::build::Builtin;
+    use crate::api::catalog::runtime_config::RuntimeConfig;
+
+    struct Holder(Catalog);
+
+    impl AsRef<Catalog> for Holder {
+        fn as_ref(&self) -> &Catalog {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn resources_are_found_by_store_and_by_kind() {
+        let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
+        let published: Published = Arc::new(Holder(catalog));
+        let catalogs = ResourceIndexes::new(move || published.clone());
+        let known = catalogs.now();
+        assert!(Rc::ptr_eq(&known, &catalogs.now()));
+        assert_eq!(&*known.of_store(&TypeName::new("pods")).unwrap().kind, "Pod");
+        let autoscaler = known.of_kind("autoscaling/v1", "HorizontalPodAutoscaler").unwrap();
+        assert_eq!(&*autoscaler.gv.version, "v1");
+        assert!(known.of_kind("apps/v1", "Pod").is_none());
+        assert_eq!(&*known.plural("apps", "v1", "deployments").unwrap().kind, "Deployment");
+        let named: Vec<String> = known
+            .deletable
+            .iter()
+            .map(|resource| format!("{} {}", resource.api_version, resource.plural))
+            .collect();
+        assert!(named.contains(&"autoscaling/v2 horizontalpodautoscalers".to_owned()));
+        assert!(
+            named.contains(&"events.k8s.io/v1 events".to_owned()) && named.contains(&"v1 events".to_owned())
+        );
+        assert!(!named.iter().any(|name| name.ends_with(" nodes") || name.ends_with(" bindings")));
+    }
+}

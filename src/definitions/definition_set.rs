@@ -1,0 +1,349 @@
+//! All CustomResourceDefinitions, and the consequences of changes. Pure. The work depends only on the number of changed
+//! definitions and of those with disputed names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use pilothouse_actors::object::{Revision, TypeName};
+
+use super::{Defined, Pending};
+use crate::api::catalog::resource::Resource;
+use crate::api::custom::definition::{DefinedResources, resources, store_named};
+use crate::api::custom::openapi::published;
+use crate::api::custom::status::{self, AcceptedNames};
+use crate::api::meta;
+use crate::api::openapi;
+use crate::api::schema::Registry;
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+
+/// Ordinals of resources wrap around after this one: cached forms of objects are numbered by them, several per ordinal.
+const LAST_ORDINAL: u32 = 10_000_000;
+
+/// One definition.
+pub(super) struct Definition {
+    revision: Revision,
+    /// As it is stored, or is about to be.
+    value: Arc<Value>,
+    /// The parts that its resources depend on: when they change, the resources are made anew.
+    basis: Value,
+    resources: Vec<Arc<Resource>>,
+    /// The resource for deleting its objects; `None` before the definition is established.
+    stored: Option<Arc<Resource>>,
+    /// Its OpenAPI schemas.
+    described: Vec<Arc<openapi::Custom>>,
+}
+
+/// Counts of the work so far: the cost of a change must not depend on unchanged definitions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Done {
+    /// Definitions whose names were settled.
+    pub(super) settled: usize,
+    /// Definitions whose resources were made.
+    pub(super) made: usize,
+}
+
+/// All definitions. The book moves into each round and back.
+#[derive(Default)]
+pub(super) struct DefinitionSet {
+    definitions: BTreeMap<String, Definition>,
+    /// The revision up to which the history of definitions is processed; `None` before the first round.
+    pub(super) cursor: Option<Revision>,
+    /// Definitions to read again regardless of the history: a write to them may have failed.
+    pub(super) unsure: BTreeSet<String>,
+    /// Corrupt definitions, so that each is logged once.
+    unreadable: BTreeMap<String, Revision>,
+    /// The accepted names of each group.
+    groups: BTreeMap<String, AcceptedNames>,
+    /// Definitions with unaccepted names, by group.
+    disputed: BTreeMap<String, BTreeSet<String>>,
+    /// Definitions whose names have to be settled.
+    unsettled: BTreeSet<String>,
+    /// Definitions whose resources may have to be made anew.
+    touched: BTreeSet<String>,
+    /// Definitions that are being deleted and wait for their objects.
+    going: BTreeSet<String>,
+    /// The number of resources of each version.
+    versions: BTreeMap<GroupVersion, usize>,
+    /// Whether the definitions differ from the published ones.
+    news: bool,
+    /// The stores whose resources differ from the published ones.
+    changed: BTreeSet<TypeName>,
+    /// The stores of removed definitions, until they are released.
+    pub(super) unreleased: BTreeSet<TypeName>,
+    /// Released stores, until a check whether they stay released.
+    pub(super) released: BTreeSet<TypeName>,
+    /// The versions that have APIServices; `None` before the first round.
+    pub(super) registered: Option<BTreeSet<GroupVersion>>,
+    pub(super) first_ordinal: u32,
+    next_ordinal: u32,
+    pub(super) done: Done,
+}
+
+impl DefinitionSet {
+    pub(super) fn new(first_ordinal: u32) -> DefinitionSet {
+        DefinitionSet { first_ordinal, next_ordinal: first_ordinal, ..DefinitionSet::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.definitions.is_empty()
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+        self.definitions.keys()
+    }
+
+    /// Whether this version of a definition is processed already, or corrupt.
+    pub(super) fn knows(&self, name: &str, revision: Revision) -> bool {
+        let known = self.definitions.get(name).map(|known| known.revision);
+        !self.unsure.contains(name)
+            && (known == Some(revision) || self.unreadable.get(name) == Some(&revision))
+    }
+
+    /// The definitions that are being deleted and wait for their objects.
+    pub(super) fn going(&self) -> &BTreeSet<String> {
+        &self.going
+    }
+
+    /// The resource for deleting the objects of a definition; `None` if it was never established.
+    pub(super) fn stored(&self, name: &str) -> Option<Arc<Resource>> {
+        self.definitions.get(name)?.stored.clone()
+    }
+
+    pub(super) fn value(&self, name: &str) -> Option<Arc<Value>> {
+        self.definitions.get(name).map(|definition| definition.value.clone())
+    }
+
+    /// All served versions.
+    pub(super) fn versions(&self) -> BTreeSet<GroupVersion> {
+        self.versions.keys().cloned().collect()
+    }
+
+    /// Adds a new or changed definition.
+    pub(super) fn take_in(&mut self, name: &str, revision: Revision, value: Value) {
+        self.unsure.remove(name);
+        self.unreadable.remove(name);
+        self.unreleased.remove(&store_named(name));
+        self.released.remove(&store_named(name));
+        let value = Arc::new(value);
+        let before = match self.definitions.get_mut(name) {
+            Some(known) => {
+                known.revision = revision;
+                Some(std::mem::replace(&mut known.value, value.clone()))
+            }
+            None => {
+                let definition = Definition {
+                    revision,
+                    value: value.clone(),
+                    basis: Value::Null,
+                    resources: Vec::new(),
+                    stored: None,
+                    described: Vec::new(),
+                };
+                self.definitions.insert(name.to_owned(), definition);
+                None
+            }
+        };
+        self.replace_names(before.as_deref(), Some(&value));
+        self.unsettled.insert(name.to_owned());
+    }
+
+    /// Notes that a definition is corrupt. Its last state stays in force, because its objects still exist. Answers whether this
+    /// is new.
+    pub(super) fn cannot_read(&mut self, name: &str, revision: Revision) -> bool {
+        self.unsure.remove(name);
+        self.unreadable.insert(name.to_owned(), revision) != Some(revision)
+    }
+
+    /// Forgets a removed definition.
+    pub(super) fn remove(&mut self, name: &str) {
+        self.unsure.remove(name);
+        self.unreadable.remove(name);
+        let Some(definition) = self.definitions.remove(name) else { return };
+        for set in [&mut self.unsettled, &mut self.touched, &mut self.going] {
+            set.remove(name);
+        }
+        self.note_dispute(name, &definition.value, false);
+        self.replace_names(Some(&definition.value), None);
+        let store = store_named(name);
+        if !definition.resources.is_empty() {
+            self.count(&definition.resources, &[]);
+            self.news = true;
+            self.changed.insert(store.clone());
+        }
+        self.unreleased.insert(store);
+    }
+
+    /// Settles names: accepted names stay, and of the other definitions the oldest come first. Answers the definitions whose
+    /// status must be written.
+    pub(super) fn settle(&mut self, now: &str) -> Vec<String> {
+        let mut written = BTreeSet::new();
+        // Names that become free here may be disputed by others.
+        while !self.unsettled.is_empty() {
+            let mut in_order: Vec<(String, String)> = std::mem::take(&mut self.unsettled)
+                .into_iter()
+                .filter_map(|name| {
+                    let value = &self.definitions.get(&name)?.value;
+                    Some((meta::of(value).str("creationTimestamp").to_owned(), name))
+                })
+                .collect();
+            in_order.sort();
+            for (_, name) in in_order {
+                if self.settle_one(&name, now) {
+                    written.insert(name);
+                }
+            }
+        }
+        written.into_iter().collect()
+    }
+
+    fn settle_one(&mut self, name: &str, now: &str) -> bool {
+        let Some(definition) = self.definitions.get_mut(name) else { return false };
+        self.done.settled += 1;
+        let before = definition.value.clone();
+        let taken = self.groups.entry(group_of(&before)).or_default();
+        let mut value = Value::clone(&before);
+        let changed = status::settle(&mut value, taken, now);
+        if changed {
+            definition.value = Arc::new(value);
+        }
+        let value = definition.value.clone();
+        if changed {
+            self.replace_names(Some(&before), Some(&value));
+        }
+        self.note_dispute(name, &value, !status::is_true(&value, status::NAMES_ACCEPTED));
+        let goes = status::is_kept(&value);
+        if goes {
+            self.going.insert(name.to_owned())
+        } else {
+            self.going.remove(name)
+        };
+        self.touched.insert(name.to_owned());
+        changed
+    }
+
+    /// Makes the resources of definitions whose relevant parts have changed.
+    pub(super) fn make(&mut self, registry: &Arc<Registry>) {
+        for name in std::mem::take(&mut self.touched) {
+            let Some(definition) = self.definitions.get_mut(&name) else { continue };
+            let basis = basis(&definition.value);
+            if basis == definition.basis {
+                continue;
+            }
+            self.done.made += 1;
+            let same = ["spec", "names"].iter().all(|part| definition.basis.get(part) == basis.get(part));
+            definition.basis = basis;
+            let (first, next) = (self.first_ordinal, &mut self.next_ordinal);
+            let made = if status::is_true(&definition.value, status::ESTABLISHED) {
+                definition.described = published(&definition.value).into_iter().map(Arc::new).collect();
+                resources(&definition.value, registry, |count| numbers(first, next, count))
+            } else {
+                definition.described.clear();
+                DefinedResources::default()
+            };
+            definition.stored = made.stored;
+            let before = std::mem::replace(&mut definition.resources, made.served);
+            let after = definition.resources.clone();
+            self.news |= !before.is_empty() || !after.is_empty();
+            if !before.is_empty() && (!same || after.is_empty()) {
+                self.changed.insert(store_named(&name));
+            }
+            self.count(&before, &after);
+        }
+    }
+
+    /// All that is defined, if that is not what was asked for last. `written`: closed once definitions say so.
+    pub(super) fn news(&mut self, written: Pending) -> Option<Defined> {
+        if !std::mem::take(&mut self.news) {
+            return None;
+        }
+        let served = || self.definitions.values().filter(|one| !one.resources.is_empty());
+        Some(Defined {
+            resources: served().flat_map(|one| one.resources.iter().cloned()).collect(),
+            described: served().flat_map(|one| one.described.iter().cloned()).collect(),
+            changed: std::mem::take(&mut self.changed).into_iter().collect(),
+            written,
+        })
+    }
+
+    /// Updates the number of resources of each version.
+    fn count(&mut self, before: &[Arc<Resource>], after: &[Arc<Resource>]) {
+        for resource in after {
+            *self.versions.entry(resource.gv.clone()).or_default() += 1;
+        }
+        for resource in before {
+            if let Some(count) = self.versions.get_mut(&resource.gv) {
+                *count -= 1;
+                if *count == 0 {
+                    self.versions.remove(&resource.gv);
+                }
+            }
+        }
+    }
+
+    /// Notes the accepted names of a definition. If one becomes free, the disputing definitions are settled again.
+    fn replace_names(&mut self, before: Option<&Value>, after: Option<&Value>) {
+        let names = |value: &Value| value.at(&["status", "acceptedNames"]).cloned().unwrap_or_default();
+        if let Some(before) = before {
+            let group = group_of(before);
+            let taken = self.groups.entry(group.clone()).or_default();
+            taken.remove(before);
+            if after.map(names).unwrap_or_default() != names(before)
+                && let Some(disputed) = self.disputed.get(&group)
+            {
+                self.unsettled.extend(disputed.iter().cloned());
+            }
+        }
+        if let Some(after) = after {
+            self.groups.entry(group_of(after)).or_default().add(after);
+        }
+        if let Some(group) = before.map(group_of)
+            && self.groups.get(&group).is_some_and(AcceptedNames::is_empty)
+        {
+            self.groups.remove(&group);
+        }
+    }
+
+    fn note_dispute(&mut self, name: &str, value: &Value, is_disputed: bool) {
+        let group = group_of(value);
+        let disputed = self.disputed.entry(group.clone()).or_default();
+        if is_disputed {
+            disputed.insert(name.to_owned())
+        } else {
+            disputed.remove(name)
+        };
+        if disputed.is_empty() {
+            self.disputed.remove(&group);
+        }
+    }
+}
+
+/// A range of consecutive ordinals.
+fn numbers(first: u32, next: &mut u32, count: u32) -> RangeInclusive<u32> {
+    if next.saturating_add(count) > LAST_ORDINAL {
+        *next = first;
+    }
+    let begin = *next;
+    *next += count;
+    begin..=(*next - 1).max(begin)
+}
+
+fn group_of(value: &Value) -> String {
+    value.get("spec").map_or("", |spec| spec.str("group")).to_owned()
+}
+
+/// The parts of a definition that its resources depend on.
+fn basis(definition: &Value) -> Value {
+    let mut basis = Value::object();
+    let part = |path: &[&str]| definition.at(path).cloned().unwrap_or_default();
+    basis.set("spec", part(&["spec"]));
+    basis.set("names", part(&["status", "acceptedNames"]));
+    basis.set("established", status::is_true(definition, status::ESTABLISHED));
+    basis.set("going", status::is_true(definition, status::TERMINATING));
+    basis
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

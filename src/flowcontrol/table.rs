@@ -1,0 +1,211 @@
+//! The FlowSchemas and priority levels as of the last acknowledged write, in matching order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use pilothouse_actors::fair_queuing::level;
+use pilothouse_actors::fair_queuing::levels::{Levels, Spec};
+use pilothouse_actors::fair_queuing::queues::LevelKind;
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::object::{Object, TypeName};
+
+use super::dump::RequestRecord;
+use crate::api::bootstrap::flow_control::{CATCH_ALL, EXEMPT, GROUP};
+use crate::api::codec::json;
+use crate::api::flows::{FlowSchema, PriorityLevel, bypasses_flow_control};
+use crate::api::path::Request;
+use crate::api::value::Value;
+use crate::auth::live_index::StoreIndex;
+use crate::metrics::Metrics;
+use crate::metrics::flowcontrol::FlowSeries;
+
+/// The resources that the table follows; priority levels are the second.
+const RESOURCES: [&str; 2] = ["flowschemas", "prioritylevelconfigurations"];
+const SCHEMAS: usize = 0;
+
+/// The stores that the table follows.
+pub fn types() -> [TypeName; 2] {
+    RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{GROUP}")))
+}
+
+/// The classification of a request: a FlowSchema and its priority level.
+pub struct Flow {
+    /// The UID of the PriorityLevelConfiguration; empty for a mandatory one that does not exist.
+    pub level_uid: Bytes,
+    /// The level.
+    pub level: Arc<level::Level<RequestRecord>>,
+    /// Whether the priority level is exempt.
+    pub is_exempt: bool,
+    /// The name of the schema.
+    pub name: String,
+    /// The schema.
+    pub schema: FlowSchema,
+    /// The metrics of its requests, created with the first one.
+    counted: OnceLock<FlowSeries>,
+    metrics: Arc<Metrics>,
+}
+
+impl Flow {
+    /// The metrics of its requests.
+    pub fn counted(&self) -> &FlowSeries {
+        self.counted.get_or_init(|| self.metrics.flows.of(&self.schema.level, &self.name))
+    }
+}
+
+/// All FlowSchemas and priority levels.
+pub struct Table {
+    schemas: BTreeMap<String, FlowSchema>,
+    levels: BTreeMap<String, PriorityLevel>,
+    /// The priority levels that share the seats of the server.
+    seats: Arc<Levels<RequestRecord>>,
+    metrics: Arc<Metrics>,
+    /// The priority levels in use, computed on demand, because many changes may come before the next request.
+    used: OnceLock<BTreeMap<String, Arc<level::Level<RequestRecord>>>>,
+    arranged: OnceLock<Vec<Arc<Flow>>>,
+}
+
+impl Table {
+    /// A table of the mandatory objects only.
+    pub fn new(seats: Arc<Levels<RequestRecord>>, metrics: Arc<Metrics>) -> Table {
+        Table {
+            schemas: BTreeMap::new(),
+            levels: BTreeMap::new(),
+            seats,
+            metrics,
+            used: OnceLock::new(),
+            arranged: OnceLock::new(),
+        }
+    }
+
+    fn put_schema(&mut self, name: &str, schema: Option<FlowSchema>) {
+        // Most changes of a FlowSchema are of its status.
+        if self.schemas.get(name) != schema.as_ref() {
+            put(&mut self.schemas, name, schema);
+            self.arranged.take();
+        }
+    }
+
+    fn put_level(&mut self, name: &str, level: Option<PriorityLevel>) {
+        if self.levels.get(name) != level.as_ref() {
+            put(&mut self.levels, name, level);
+            self.used.take();
+            self.arranged.take();
+        }
+    }
+
+    /// The priority level of this name. Mandatory ones always exist.
+    fn level(&self, name: &str) -> Option<PriorityLevel> {
+        self.levels
+            .get(name)
+            .cloned()
+            .or_else(|| PriorityLevel::mandatory(name).filter(|_| is_mandatory(name)))
+    }
+
+    fn used(&self) -> &BTreeMap<String, Arc<level::Level<RequestRecord>>> {
+        self.used.get_or_init(|| {
+            let names = self.levels.keys().map(String::as_str).chain([EXEMPT, CATCH_ALL]);
+            let names: BTreeSet<&str> = names.collect();
+            let spec = |name: &str| {
+                let PriorityLevel { share, shape, .. } = self.level(name)?;
+                Some(Spec { name: name.to_owned(), share, shape })
+            };
+            self.seats.configure(&names.into_iter().filter_map(spec).collect::<Vec<_>>())
+        })
+    }
+
+    fn flow(&self, name: &str, schema: &FlowSchema) -> Option<Arc<Flow>> {
+        let level = self.level(&schema.level)?;
+        Some(Arc::new(Flow {
+            level_uid: level.uid,
+            level: self.used().get(&schema.level)?.clone(),
+            is_exempt: level.shape == LevelKind::Exempt,
+            name: name.to_owned(),
+            schema: schema.clone(),
+            counted: OnceLock::new(),
+            metrics: self.metrics.clone(),
+        }))
+    }
+
+    /// The FlowSchemas whose priority level exists, in matching order. The last one is the catch-all.
+    fn arrange(&self) -> Vec<Arc<Flow>> {
+        // They are sorted by name already: with equal matchingPrecedence the first name wins.
+        let mut order: Vec<Arc<Flow>> =
+            self.schemas.iter().filter_map(|(name, schema)| self.flow(name, schema)).collect();
+        order.sort_by_key(|flow| flow.schema.precedence);
+        let has = |wanted: &str| order.iter().any(|flow| flow.name == wanted);
+        let (exempt, rest) = (has(EXEMPT), order.iter().find(|flow| flow.name == CATCH_ALL).cloned());
+        if let Some(flow) = self.flow(EXEMPT, &FlowSchema::mandatory(EXEMPT)).filter(|_| !exempt) {
+            order.insert(0, flow);
+        }
+        order.extend(rest.or_else(|| self.flow(CATCH_ALL, &FlowSchema::mandatory(CATCH_ALL))));
+        let told = order.iter().map(|flow| (flow.schema.level.clone(), flow.name.clone()));
+        self.metrics.flows.keep(told.collect());
+        order
+    }
+
+    /// Classifies a request of this user. `None` for long-running requests.
+    pub fn of(&self, user: &Identity, request: &Request<'_>) -> Option<Arc<Flow>> {
+        if bypasses_flow_control(request) {
+            return None;
+        }
+        let order = self.arranged.get_or_init(|| self.arrange());
+        let found = order.iter().find(|flow| flow.schema.means(user, request));
+        // A user without groups matches no FlowSchema.
+        found.or(order.last()).cloned()
+    }
+
+    /// Applies changed configuration to the priority levels, if no request has done so yet.
+    pub fn settle(&self) {
+        self.used();
+    }
+}
+
+fn is_mandatory(level: &str) -> bool {
+    [EXEMPT, CATCH_ALL].contains(&level)
+}
+
+fn put<T>(all: &mut BTreeMap<String, T>, name: &str, value: Option<T>) {
+    match value {
+        Some(value) => all.insert(name.to_owned(), value),
+        None => all.remove(name),
+    };
+}
+
+impl Table {
+    fn change(&mut self, of: usize, name: &str, object: Option<&Value>) {
+        match of {
+            SCHEMAS => self.put_schema(name, object.map(FlowSchema::read)),
+            _ => self.put_level(name, object.and_then(PriorityLevel::read)),
+        }
+    }
+}
+
+impl StoreIndex for Table {
+    fn put(&mut self, of: usize, object: &Object) {
+        match json::read(&object.bytes) {
+            Ok(read) => self.change(of, object.key.name(), Some(&read)),
+            // The previous version stays in use; mandatory objects exist in any case.
+            Err(_) => tracing::error!(object = ?object.key, "a part of flow control cannot be read"),
+        }
+    }
+
+    fn remove(&mut self, of: usize, object: &Object) {
+        self.change(of, object.key.name(), None);
+    }
+
+    fn clear(&mut self, of: usize) {
+        match of {
+            SCHEMAS => self.schemas.clear(),
+            _ => {
+                self.levels.clear();
+                self.used.take();
+            }
+        }
+        self.arranged.take();
+    }
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

@@ -1,0 +1,409 @@
+//! The checks before a request is served: authentication, admission to a queue, authorization.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use actix_web::http::{Version, header};
+use actix_web::{HttpMessage as _, HttpRequest};
+use pilothouse_actors::authenticator::{Authenticate, Refusal, Remark};
+use pilothouse_actors::authorizer::{
+    Action, AuthorizeExplained, Decision, ExplainedDecision, Selection, Target as ActionTarget,
+};
+use pilothouse_actors::fair_queuing::level::Refused;
+use pilothouse_actors::identity::{Credentials, Identity};
+use pilothouse_actors::permit::Permit;
+
+use crate::api::bearer::bearer;
+use crate::api::denial::denied;
+use crate::api::path::{Request, Target};
+use crate::api::query::Query;
+use crate::api::reviews::access::parse_fields;
+use crate::api::select::parse_labels;
+use crate::api::status::{Result, Status};
+use crate::api::verb::Verb;
+use crate::api::well_known::{ANONYMOUS, UNAUTHENTICATED};
+use crate::auth::impersonation::{self, ImpersonatedUser};
+use crate::backend::Warnings;
+use crate::flowcontrol::{RequestInfo, RequestLimiter};
+use crate::http::peer::Peer;
+use crate::http::websocket;
+use crate::limits::{REFUSAL_CHARS, REFUSAL_TOLD_EVERY};
+use crate::metrics::authentication::Attempt;
+use crate::metrics::authorization_webhooks::AuthorizationResult;
+
+use super::health;
+use super::render::Context;
+use super::worker::Worker;
+
+/// A request may wait in its queue for this fraction of its timeout; the reference's value.
+const WAITS_FOR: u32 = 4;
+
+/// Marks a request whose authentication failed.
+struct Unknown;
+
+/// Whether the connection ends after this request. HTTP/2 is expensive to serve and easy to abuse, so unauthenticated clients get
+/// one request per connection, as in the reference.
+pub fn shall_end(worker: &Worker, request: &HttpRequest) -> bool {
+    worker.shared.closes_unknown
+        && request.version() == Version::HTTP_2
+        && request.extensions().get::<Unknown>().is_some()
+}
+
+/// Authenticates a request.
+pub async fn authenticate(
+    worker: &Worker,
+    request: &HttpRequest,
+    warnings: &Warnings,
+) -> Result<Arc<Identity>> {
+    let certificates = request.extensions().get::<Peer>().map(|peer| peer.certificates.0.clone());
+    let certificates = certificates.filter(|chain| !chain.is_empty());
+    // A header that is not UTF-8 is an unknown token, not a missing one.
+    let header = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    let header = String::from_utf8_lossy(header.unwrap_or_default());
+    let shown = bearer(&header);
+    shown.warning.into_iter().for_each(|warning| warnings.add(warning));
+    let bearer = shown.token.map(str::to_owned).or_else(|| websocket::bearer(request.headers()));
+    let headers = worker.shared.front_headers.as_ref().filter(|_| certificates.is_some());
+    let claimed = headers.and_then(|known| known.claimed(pairs(request))).map(Arc::new);
+    let doors = worker.shared.anonymous_paths.as_ref();
+    let never_anonymous = doors.is_some_and(|doors| !doors.iter().any(|door| door == request.path()));
+    let credentials =
+        Credentials { certificates, bearer, claimed, never_anonymous, ..Credentials::default() };
+    let (clock, metrics) = (&worker.backend.clock, &worker.shared.metrics.authentication);
+    let began = clock.now();
+    let found = worker.authenticator.send(Authenticate { credentials }).await;
+    let count = |attempt, user| metrics.attempted(attempt, user, began, clock.now());
+    match found {
+        Ok(Ok(found)) => {
+            let identity = found.identity;
+            count(Attempt::Success, Some(identity.name.as_str()));
+            if !found.remarks.is_empty() {
+                let annotations = Annotations::of(found.remarks, warnings);
+                tracing::debug!(user = identity.name, ?annotations, "authenticated");
+                request.extensions_mut().insert(annotations);
+            }
+            if identity.name == ANONYMOUS || identity.groups.iter().any(|group| group == UNAUTHENTICATED) {
+                request.extensions_mut().insert(Unknown);
+            }
+            Ok(identity)
+        }
+        Ok(Err(refusal)) => {
+            let nothing = matches!(refusal, Refusal::Anonymous);
+            count(if nothing { Attempt::Failure } else { Attempt::Error }, None);
+            tell_of(worker, &refusal);
+            request.extensions_mut().insert(Unknown);
+            Err(Status::unauthorized())
+        }
+        Err(_) => Err(silent(worker, "authenticator")),
+    }
+}
+
+/// Logs why credentials were rejected, at most once a second, so that an attacker cannot fill the disk. The reason may quote the
+/// token's claims, so it is cut.
+fn tell_of(worker: &Worker, refusal: &Refusal) {
+    let (now, told) = (worker.backend.clock.now(), refusal.to_string());
+    let told = told.char_indices().nth(REFUSAL_CHARS).map_or(told.as_str(), |(at, _)| &told[..at]);
+    if now < worker.quiet_until.get() || *refusal == Refusal::Anonymous {
+        return tracing::debug!(why = told, "nobody is known by what was shown");
+    }
+    worker.quiet_until.set(now.plus(REFUSAL_TOLD_EVERY));
+    tracing::warn!(why = told, "nobody is known by what was shown");
+}
+
+/// The headers of a request, with lower-case names.
+fn pairs(request: &HttpRequest) -> impl Iterator<Item = (&str, &[u8])> {
+    request.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()))
+}
+
+/// The user as which the request runs: the caller, or the impersonated user if the caller may impersonate.
+pub async fn impersonate(
+    worker: &Worker,
+    request: &HttpRequest,
+    caller: Arc<Identity>,
+) -> Result<Arc<Identity>> {
+    let headers =
+        pairs(request).filter_map(|(name, value)| Some((name.strip_prefix(impersonation::PREFIX)?, value)));
+    let mut asked = Vec::new();
+    for (name, value) in headers {
+        let text = std::str::from_utf8(value);
+        asked.push((name, text.map_err(|_| Status::bad_request(format!("Impersonate-{name} is no text")))?));
+    }
+    let Some(mask) = ImpersonatedUser::of(asked.into_iter())? else { return Ok(caller) };
+    for action in mask.actions() {
+        judge(worker, &caller, Arc::new(action), Arc::default()).await?.0?;
+    }
+    let identity = mask.into_identity();
+    tracing::debug!(caller = caller.name, as_ = identity.name, "impersonation");
+    Ok(Arc::new(identity))
+}
+
+/// A worker without its authenticator or authorizer would reject everybody. The server ends instead, to be restarted.
+fn silent(worker: &Worker, guard: &str) -> Box<Status> {
+    let health = &worker.shared.health;
+    if !health.stopping.load(Ordering::Acquire) {
+        health.fatal.raise(format!("an {guard} has died"));
+    }
+    Status::unavailable(format!("the {guard} does not answer"))
+}
+
+/// Admits a request to execution, possibly after it waited in a queue, or answers when to retry. The permit travels inside the
+/// messages of the request. `limit`: the timeout of the whole request.
+pub async fn admit_to_queue(
+    worker: &Worker,
+    asked: &RequestInfo<'_>,
+    context: &Context,
+    limit: Duration,
+) -> std::result::Result<Permit, Refused> {
+    match &worker.shared.room {
+        RequestLimiter::Fair(gate) => {
+            let Some(flow) = gate.flow(asked.user, asked.request) else { return Ok(Permit::none()) };
+            context.put_to(Some(flow.clone()));
+            // A watch has no timeout of its own.
+            let limit = if asked.request.verb == Verb::Watch { worker.shared.request_timeout } else { limit };
+            gate.enter(&flow, asked, limit / WAITS_FOR).await
+        }
+        RequestLimiter::Plain(places) => {
+            // A busy server is healthy: health checks take no place.
+            let is_health =
+                matches!(asked.request.target, Target::NonResource(path) if health::is_health(path));
+            let is_free = asked.request.is_long_running() || is_health;
+            if is_free { Ok(Permit::none()) } else { places.enter(asked) }
+        }
+    }
+}
+
+/// Audit annotations about the credentials, kept in the request's extensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotations(pub Vec<(&'static str, String)>);
+
+impl Annotations {
+    /// Sorts remarks: annotations are returned, warnings go to the client.
+    pub fn of(remarks: Vec<Remark>, warnings: &Warnings) -> Annotations {
+        let mut annotations = Vec::new();
+        for remark in remarks {
+            match remark {
+                Remark::Warning(text) => warnings.add(text),
+                Remark::Annotation(key, text) => annotations.push((key, text)),
+            }
+        }
+        Annotations(annotations)
+    }
+}
+
+/// The authorization decision as audit logs word it, kept in the request's extensions. The reason is formatted only when it is
+/// read.
+#[derive(Clone)]
+pub struct AuthorizationRecord {
+    /// `allow`, `forbid`, or empty after an error.
+    pub decision: &'static str,
+    verdict: ExplainedDecision,
+}
+
+impl AuthorizationRecord {
+    fn of(verdict: &ExplainedDecision) -> AuthorizationRecord {
+        let decision = match (&verdict.decision, &verdict.error) {
+            (Decision::Allowed, _) => "allow",
+            (_, Some(_)) => "",
+            (_, None) => "forbid",
+        };
+        AuthorizationRecord { decision, verdict: verdict.clone() }
+    }
+
+    /// The authorizer's reason.
+    pub fn reason(&self) -> String {
+        if self.decision.is_empty() { "internal error".to_owned() } else { self.verdict.reason() }
+    }
+}
+
+/// Answers 403 unless the caller is authorized.
+pub async fn authorize(
+    worker: &Worker,
+    request: &HttpRequest,
+    identity: &Arc<Identity>,
+    parsed: &Request<'_>,
+    query: &Query<'_>,
+) -> Result<()> {
+    let selection = if worker.backend.judges_selectors { selection(parsed, query) } else { Arc::default() };
+    let (result, judgement) = judge(worker, identity, Arc::new(action(parsed)), selection).await?;
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        let (decision, reason) = (judgement.decision, judgement.reason());
+        tracing::debug!(user = identity.name, path = request.path(), decision, reason, "judged");
+    }
+    request.extensions_mut().insert(judgement);
+    result
+}
+
+/// Asks the authorizer. Answers a 403 unless it allows the request, and its decision in any case.
+async fn judge(
+    worker: &Worker,
+    identity: &Arc<Identity>,
+    action: Arc<Action>,
+    selection: Arc<Selection>,
+) -> Result<(Result<()>, AuthorizationRecord)> {
+    let asked = AuthorizeExplained { identity: identity.clone(), action: action.clone(), selection };
+    let began = worker.backend.clock.now();
+    let Ok(verdict) = worker.authorizer.send(asked).await else { return Err(silent(worker, "authorizer")) };
+    let judgement = AuthorizationRecord::of(&verdict);
+    let (judged, result) = match (verdict.decision, verdict.error) {
+        (Decision::Allowed, _) => (AuthorizationResult::Allowed, Ok(())),
+        (_, Some(error)) => (AuthorizationResult::Failed, Err(Status::internal(error))),
+        (Decision::Denied(reason), None) => {
+            (AuthorizationResult::Denied, Err(denied(&identity.name, &action, &reason)))
+        }
+        (Decision::NoOpinion(reason), None) => {
+            (AuthorizationResult::NoOpinion, Err(denied(&identity.name, &action, &reason)))
+        }
+    };
+    let took = worker.backend.clock.now().since(began);
+    worker.shared.metrics.authorization.count_judged(judged, took.as_secs_f64());
+    Ok((result, judgement))
+}
+
+/// The selectors of a request, for authorizers. An invalid selector is rejected later; until then it counts as absent, which can
+/// only make authorization stricter.
+fn selection(request: &Request<'_>, query: &Query<'_>) -> Arc<Selection> {
+    let many = matches!(request.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+    let (fields, labels) = (query.get("fieldSelector"), query.get("labelSelector"));
+    // The deprecated watch prefix never evaluated selectors here.
+    let legacy = request.resource().is_none_or(|found| found.legacy_watch);
+    if !many || legacy || (fields.is_none() && labels.is_none()) {
+        return Arc::default();
+    }
+    Arc::new(Selection {
+        fields: fields.and_then(parse_fields).unwrap_or_default(),
+        labels: labels.and_then(|text| parse_labels(text).ok()).unwrap_or_default(),
+    })
+}
+
+fn action(request: &Request<'_>) -> Action {
+    let target = match &request.target {
+        Target::NonResource(path) => ActionTarget::Path((*path).to_owned()),
+        Target::Resource(found) => ActionTarget::Resource {
+            group: found.group.to_owned(),
+            version: found.version.to_owned(),
+            resource: found.resource.to_owned(),
+            subresource: found.subresource.to_owned(),
+            namespace: found.namespace.to_owned(),
+            name: found.authorized_name.to_string(),
+        },
+    };
+    Action { verb: request.verb.as_str().to_owned(), target }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::catalog::build::Builtin;
+    use crate::api::catalog::resource::Resource;
+    use crate::api::catalog::runtime_config::RuntimeConfig;
+
+    #[test]
+    fn what_was_said_is_kept_in_the_words_of_audit_logs() {
+        let said = |decision: Decision, grounds: &'static str, error: Option<&str>| {
+            let verdict = ExplainedDecision {
+                decision,
+                grounds: Some(Arc::new(grounds)),
+                error: error.map(str::to_owned),
+            };
+            let kept = AuthorizationRecord::of(&verdict);
+            (kept.decision, kept.reason())
+        };
+        let (allowed, no) = (Decision::Allowed, |why: &str| Decision::NoOpinion(why.to_owned()));
+        assert_eq!(said(allowed.clone(), "RBAC: allowed", None), ("allow", "RBAC: allowed".to_owned()));
+        assert_eq!(said(allowed, "fine", Some("a webhook hung")), ("allow", "fine".to_owned()));
+        assert_eq!(said(no("no role"), "", None), ("forbid", "no role".to_owned()));
+        assert_eq!(said(Decision::Denied("never".into()), "", None), ("forbid", "never".to_owned()));
+        assert_eq!(said(no(""), "", Some("a webhook hung")), ("", "internal error".to_owned()));
+    }
+
+    #[test]
+    fn what_is_said_of_credentials_is_told_or_written_down() {
+        let warnings = Warnings::default();
+        let remarks = vec![
+            Remark::Annotation("a", "1".to_owned()),
+            Remark::Warning("old"),
+            Remark::Annotation("b", "2".to_owned()),
+        ];
+        let written = Annotations::of(remarks, &warnings);
+        assert_eq!(written, Annotations(vec![("a", "1".to_owned()), ("b", "2".to_owned())]));
+        assert_eq!(warnings.take(), ["old"]);
+    }
+
+    /// The path of a resource: its collection, namespaced or not, or below a name.
+    fn path(resource: &Resource, namespace: &str, rest: &str) -> String {
+        let gv = &resource.gv;
+        let root = if gv.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", gv.group) };
+        let scope = if namespace.is_empty() { String::new() } else { format!("/namespaces/{namespace}") };
+        format!("{root}/{}{scope}/{}{rest}", gv.version, resource.plural)
+    }
+
+    #[test]
+    fn every_resource_in_every_scope_is_judged_by_what_it_is() {
+        let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
+        let verbs = [
+            ("POST", "", "", "create"),
+            ("GET", "", "", "list"),
+            ("GET", "", "watch=1", "watch"),
+            ("DELETE", "", "", "deletecollection"),
+            ("GET", "/a", "", "get"),
+            ("HEAD", "/a", "", "get"),
+            ("PUT", "/a", "", "update"),
+            ("PATCH", "/a", "", "patch"),
+            ("DELETE", "/a", "", "delete"),
+        ];
+        let mut judged = 0;
+        for resource in catalog.resources() {
+            let scopes: &[&str] = if resource.namespaced { &["", "n"] } else { &[""] };
+            let parts = resource.subresources.iter().map(|part| format!("/a/{}", part.name));
+            for scope in scopes {
+                let whole = verbs
+                    .iter()
+                    .map(|(method, rest, query, verb)| (*method, (*rest).to_owned(), *query, *verb));
+                let of_parts = parts.clone().flat_map(|rest| {
+                    [("GET", "get"), ("PUT", "update"), ("PATCH", "patch"), ("POST", "create")]
+                        .map(|(method, verb)| (method, rest.clone(), "", verb))
+                });
+                for (method, rest, query, verb) in whole.chain(of_parts) {
+                    let path = path(resource, scope, &rest);
+                    let request = Request::parse(method, &path, &Query::parse(query)).unwrap();
+                    let mut said = rest.split('/').skip(1);
+                    let (name, part) = (said.next().unwrap_or_default(), said.next().unwrap_or_default());
+                    // The namespace of a Namespace is itself.
+                    let own = resource.gv.group.is_empty() && &*resource.plural == "namespaces";
+                    let wanted = ActionTarget::Resource {
+                        group: resource.gv.group.to_string(),
+                        version: resource.gv.version.to_string(),
+                        resource: resource.plural.to_string(),
+                        subresource: part.to_owned(),
+                        namespace: if own { name.to_owned() } else { (*scope).to_owned() },
+                        name: name.to_owned(),
+                    };
+                    assert_eq!(
+                        action(&request),
+                        Action { verb: verb.to_owned(), target: wanted },
+                        "{method} {path}"
+                    );
+                    judged += 1;
+                }
+            }
+        }
+        assert!(judged > 1_000, "{judged}");
+    }
+
+    #[test]
+    fn selectors_count_where_many_objects_are_meant() {
+        let of = |method: &str, path: &str, query: &str| {
+            let query = Query::parse(query);
+            selection(&Request::parse(method, path, &query).unwrap(), &query).as_ref().clone()
+        };
+        let fields = "fieldSelector=spec.nodeName%3Da&labelSelector=b";
+        for (method, query) in [("GET", ""), ("GET", "&watch=1"), ("DELETE", "")] {
+            let found = of(method, "/api/v1/pods", &format!("{fields}{query}"));
+            assert_eq!((found.fields.len(), found.labels.len()), (1, 1), "{method} {query}");
+        }
+        assert_eq!(of("GET", "/api/v1/namespaces/n/pods/a", fields), Selection::default());
+        assert_eq!(of("GET", "/api/v1/watch/pods", fields), Selection::default());
+        assert_eq!(of("GET", "/api/v1/pods", "fieldSelector=abc"), Selection::default());
+    }
+}

@@ -1,0 +1,303 @@
+//! Credential plug-ins: programs that get their input in the environment and print credentials.
+//!
+//! Credentials are cached until they expire or are rejected. One instance runs at a time, outside of our threads, and with a
+//! timeout, because requests wait for it. An instance that is killed takes its child processes along.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use openssl::pkey::PKey;
+use openssl::x509::X509;
+use pilothouse_actors::clock::{Clock, Timestamp};
+use tokio::io::AsyncReadExt as _;
+use tokio::process::{Child, Command};
+use tokio::sync::Mutex;
+
+use super::IdentityPem;
+use super::file::texts;
+use crate::api::codec::{self, yaml};
+use crate::api::schema::time;
+use crate::api::value::Value;
+use crate::limits::{EXEC_OUTPUT_BYTES, EXEC_PLUGIN};
+
+const GROUP: &str = "client.authentication.k8s.io";
+const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
+/// The environment variable with the ExecCredential.
+const INFO: &str = "KUBERNETES_EXEC_INFO";
+
+/// The configuration of a plug-in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exec {
+    version: String,
+    command: PathBuf,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    hint: String,
+    wants_cluster: bool,
+    /// Whether it requires a terminal.
+    wants_terminal: bool,
+}
+
+/// The server of the credentials, as plug-ins see it.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    /// The URL of the server.
+    pub server: String,
+    /// The name that its certificate must contain.
+    pub server_name: Option<String>,
+    /// Whether its certificate is not verified.
+    pub insecure: bool,
+    /// The CA bundle of the server.
+    pub authority_pem: Option<Vec<u8>>,
+    /// The proxy on the way.
+    pub proxy: Option<String>,
+    /// Whether responses must not be compressed.
+    pub disable_compression: bool,
+    /// The plug-in configuration of the kubeconfig.
+    pub config: Option<Value>,
+}
+
+impl Exec {
+    /// Parses the `exec` part of a user. A command with a slash is relative to the file.
+    pub fn parse(exec: &Value, home: &Path) -> Result<Exec, String> {
+        let command = match exec.str("command") {
+            "" => return Err("exec: the command is missing".to_owned()),
+            name if name.contains('/') => home.join(name),
+            name => PathBuf::from(name),
+        };
+        let version = match exec.str("apiVersion") {
+            "" => return Err("exec: the apiVersion is missing".to_owned()),
+            known if VERSIONS.contains(&known) => known.to_owned(),
+            other => return Err(format!("exec plugin: invalid apiVersion {other:?}")),
+        };
+        let variables = exec.get("env").map(Value::items).unwrap_or_default();
+        let environment: Vec<_> = variables
+            .iter()
+            .map(|variable| (variable.str("name").to_owned(), variable.str("value").to_owned()))
+            .collect();
+        if environment.iter().any(|(name, _)| name.is_empty() || name.contains(['=', '\0'])) {
+            return Err("exec: the name of a variable is missing".to_owned());
+        }
+        let wants_terminal = match exec.str("interactiveMode") {
+            "Never" | "IfAvailable" => false,
+            "Always" => true,
+            // Only the older version has a default.
+            "" if version.ends_with("/v1beta1") => false,
+            "" => return Err("exec: the interactiveMode is missing".to_owned()),
+            other => return Err(format!("exec: invalid interactiveMode {other:?}")),
+        };
+        Ok(Exec {
+            version,
+            command,
+            arguments: texts(exec, "args"),
+            environment,
+            hint: exec.str("installHint").to_owned(),
+            wants_cluster: exec.get("provideClusterInfo").and_then(Value::as_bool) == Some(true),
+            wants_terminal,
+        })
+    }
+
+    /// The ExecCredential for the plug-in.
+    fn info(&self, cluster: &Cluster) -> String {
+        let mut info = Value::object();
+        info.set("kind", "ExecCredential");
+        info.set("apiVersion", self.version.as_str());
+        // A server has no terminal.
+        info.entry("spec").set("interactive", false);
+        if self.wants_cluster {
+            info.entry("spec").set("cluster", cluster.value());
+        }
+        String::from_utf8_lossy(&codec::to_json(&info)).into_owned()
+    }
+}
+
+impl Cluster {
+    fn value(&self) -> Value {
+        let mut cluster = Value::object();
+        cluster.set("server", self.server.as_str());
+        if let Some(name) = &self.server_name {
+            cluster.set("tls-server-name", name.as_str());
+        }
+        if self.insecure {
+            cluster.set("insecure-skip-tls-verify", true);
+        }
+        if let Some(pem) = &self.authority_pem {
+            cluster.set("certificate-authority-data", STANDARD.encode(pem));
+        }
+        if let Some(proxy) = &self.proxy {
+            cluster.set("proxy-url", proxy.as_str());
+        }
+        if self.disable_compression {
+            cluster.set("disable-compression", true);
+        }
+        cluster.set("config", self.config.clone().unwrap_or(Value::Null));
+        cluster
+    }
+}
+
+/// The credentials of a plug-in.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ExecCredentials {
+    /// A bearer token.
+    pub token: Option<String>,
+    /// A certificate and its key, as PEM, for all later connections.
+    pub identity_pem: Option<IdentityPem>,
+    /// The expiry; `None` if unknown.
+    expires: Option<Timestamp>,
+}
+
+/// A plug-in, and its last credentials.
+pub struct ExecPlugin {
+    exec: Exec,
+    info: String,
+    clock: Clock,
+    /// Held while the program runs, so that it runs once for all waiters.
+    made: Mutex<Option<Arc<ExecCredentials>>>,
+}
+
+impl ExecPlugin {
+    /// A plug-in for this cluster.
+    pub fn new(exec: Exec, cluster: &Cluster, clock: Clock) -> ExecPlugin {
+        ExecPlugin { info: exec.info(cluster), exec, clock, made: Mutex::default() }
+    }
+
+    /// The cached credentials, or new ones.
+    pub async fn credentials(&self) -> Result<Arc<ExecCredentials>, String> {
+        let mut made = self.made.lock().await;
+        let now = self.clock.now();
+        if let Some(made) = made.as_ref().filter(|made| made.expires.is_none_or(|end| now <= end)) {
+            return Ok(Arc::clone(made));
+        }
+        let fresh = Arc::new(self.run().await?);
+        *made = Some(Arc::clone(&fresh));
+        Ok(fresh)
+    }
+
+    /// Drops rejected credentials, unless they were replaced already.
+    pub async fn forget(&self, refused: &Arc<ExecCredentials>) {
+        let mut made = self.made.lock().await;
+        if made.as_ref().is_some_and(|made| Arc::ptr_eq(made, refused)) {
+            *made = None;
+        }
+    }
+
+    async fn run(&self) -> Result<ExecCredentials, String> {
+        if self.exec.wants_terminal {
+            let why = "exec plugin cannot support interactive mode: standard input is not a terminal";
+            return Err(why.to_owned());
+        }
+        let ran = tokio::time::timeout(EXEC_PLUGIN, self.output());
+        let name = self.exec.command.display();
+        let output =
+            ran.await.map_err(|_| format!("exec: {name} has not ended within {EXEC_PLUGIN:?}"))??;
+        read(&output, &self.exec.version)
+    }
+
+    /// Runs the program. If nobody waits any more, it is killed with its children.
+    async fn output(&self) -> Result<Vec<u8>, String> {
+        let Exec { command, arguments, environment, hint, .. } = &self.exec;
+        let name = command.display();
+        let started = Command::new(command)
+            .args(arguments)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .env(INFO, &self.info)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .process_group(0)
+            .spawn();
+        let mut child = started.map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound if hint.is_empty() => format!("exec: executable {name} not found"),
+            std::io::ErrorKind::NotFound => format!("exec: executable {name} not found: {hint}"),
+            _ => format!("exec: {name}: {error}"),
+        })?;
+        // Dropped before the child: its process id stays reserved until its exit status is read.
+        let family = ProcessGroup::of(&child);
+        let broken = |error: std::io::Error| format!("exec: {name}: {error}");
+        let mut output = Vec::new();
+        if let Some(stdout) = child.stdout.take() {
+            stdout.take(EXEC_OUTPUT_BYTES + 1).read_to_end(&mut output).await.map_err(broken)?;
+        }
+        if output.len() as u64 > EXEC_OUTPUT_BYTES {
+            return Err(format!("exec: {name} prints more than {EXEC_OUTPUT_BYTES} bytes"));
+        }
+        let status = child.wait().await.map_err(broken)?;
+        family.has_ended();
+        match (status.success(), status.code()) {
+            (true, _) => Ok(output),
+            (false, Some(code)) => Err(format!("exec: executable {name} failed with exit code {code}")),
+            (false, None) => Err(format!("exec: executable {name} was killed")),
+        }
+    }
+}
+
+/// A program and its children, killed on drop: a killed shell would leave its commands running.
+struct ProcessGroup(Option<Pid>);
+
+impl ProcessGroup {
+    /// The process group of a child.
+    fn of(child: &Child) -> ProcessGroup {
+        ProcessGroup(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
+    }
+
+    /// It has ended by itself: processes that it left running stay.
+    fn has_ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            let _already_gone = killpg(group, Signal::SIGKILL);
+        }
+    }
+}
+
+/// Parses the output of a plug-in.
+fn read(output: &[u8], version: &str) -> Result<ExecCredentials, String> {
+    let printed = yaml::read(output).map_err(|error| format!("decoding stdout: {error}"))?;
+    let of = (printed.str("kind"), printed.str("apiVersion"));
+    if of.0 != "ExecCredential" || !of.1.starts_with(GROUP) {
+        return Err(format!("decoding stdout: {:?} of {:?} is no ExecCredential", of.0, of.1));
+    }
+    if of.1 != version {
+        return Err(format!(
+            "exec plugin is configured to use API version {version}, plugin returned version {}",
+            of.1
+        ));
+    }
+    let status = printed.get("status").filter(|status| !status.is_null());
+    let status = status.ok_or("exec plugin didn't return a status field")?;
+    let text = |field: &str| Some(status.str(field)).filter(|text| !text.is_empty());
+    let identity_pem = match (text("clientCertificateData"), text("clientKeyData")) {
+        (Some(certificate), Some(key)) => {
+            let wrong = |error| format!("failed parsing client key/certificate: {error}");
+            let chain = X509::stack_from_pem(certificate.as_bytes()).map_err(wrong)?;
+            let private = PKey::private_key_from_pem(key.as_bytes()).map_err(wrong)?;
+            let own =
+                chain.first().ok_or("failed parsing client key/certificate: there is no certificate")?;
+            if !own.public_key().is_ok_and(|public| public.public_eq(&private)) {
+                return Err("failed parsing client key/certificate: they do not belong together".to_owned());
+            }
+            Some((certificate.as_bytes().to_vec(), key.as_bytes().to_vec()))
+        }
+        (None, None) => None,
+        _ => return Err("exec plugin returned only certificate or key, not both".to_owned()),
+    };
+    let token = text("token").map(str::to_owned);
+    if token.is_none() && identity_pem.is_none() {
+        return Err("exec plugin didn't return a token or cert/key pair".to_owned());
+    }
+    let expires = text("expirationTimestamp").map(time::parse_seconds).transpose();
+    let expires = expires.map_err(|error| format!("decoding stdout: expirationTimestamp: {error}"))?;
+    Ok(ExecCredentials { token, identity_pem, expires: expires.map(Timestamp::from_unix) })
+}
+
+#[cfg(test)]
+mod tests;

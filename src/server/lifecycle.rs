@@ -1,0 +1,125 @@
+//! A server's life on its own thread: start, serve, and shut down in an order that loses no acknowledged write.
+
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::handle::{Exit, StopOrder};
+use crate::application::StartError;
+use crate::application::{Assemble, Assembled, StartContext};
+use crate::http::edge::Edge;
+use crate::limits;
+
+/// Runs a server until it ends. Sends exactly one message about whether it started.
+pub(super) fn run(
+    context: StartContext,
+    edge: Edge,
+    assembly: impl Assemble,
+    orders: watch::Receiver<StopOrder>,
+    tell_started: SyncSender<Result<(), StartError>>,
+) -> Exit {
+    let system = actix_rt::System::new();
+    let exit = system.block_on(live(context, edge, assembly, orders, tell_started));
+    // Ends the threads of all arbiters, and with them every actor.
+    actix_rt::System::current().stop();
+    if let Err(error) = system.run() {
+        tracing::debug!(%error, "the System ended oddly");
+    }
+    exit
+}
+
+async fn live(
+    context: StartContext,
+    edge: Edge,
+    assembly: impl Assemble,
+    mut orders: watch::Receiver<StopOrder>,
+    tell_started: SyncSender<Result<(), StartError>>,
+) -> Exit {
+    let config = context.config.clone();
+    let delay = config.lifecycle.shutdown_delay_duration;
+    let mut assembled = match start(context, edge, assembly).await {
+        Ok(assembled) => assembled,
+        Err(error) => {
+            let exit = Exit::Failed(error.to_string());
+            // `Server::start` waits for exactly this message. If its receiver is gone, nobody needs the answer.
+            let _ = tell_started.send(Err(error));
+            return exit;
+        }
+    };
+    let _ = tell_started.send(Ok(()));
+    drop(tell_started);
+
+    let application = assembled.application.clone();
+    let order = tokio::select! {
+        order = next(&mut orders) => order,
+        why = application.failed() => return cut(assembled, why).await,
+        ended = assembled.serving.ended() => {
+            let why = ended.err().map_or_else(|| "the HTTP server has ended".to_owned(), |error| error.to_string());
+            return cut(assembled, why).await;
+        }
+    };
+    if order == StopOrder::Stop {
+        let finish = finish(&assembled, delay, config.limits.request_timeout);
+        tokio::select! {
+            () = finish => {}
+            () = hurry(&mut orders) => tracing::warn!("told to hurry: requests in flight are cut"),
+            why = application.failed() => return cut(assembled, why).await,
+        }
+    }
+    close(assembled).await
+}
+
+async fn start(context: StartContext, edge: Edge, assembly: impl Assemble) -> Result<Assembled, StartError> {
+    let mut assembled = assembly.start(context, edge).await?;
+    assembled.serving.started().await?;
+    assembled.application.ready().await?;
+    Ok(assembled)
+}
+
+/// Waits for an order to stop. A dropped handle counts as one.
+async fn next(orders: &mut watch::Receiver<StopOrder>) -> StopOrder {
+    orders.wait_for(|order| *order != StopOrder::Run).await.map_or(StopOrder::Hurry, |order| *order)
+}
+
+async fn hurry(orders: &mut watch::Receiver<StopOrder>) {
+    let _ = orders.wait_for(|order| *order == StopOrder::Hurry).await;
+}
+
+/// Drains clients: /readyz fails so that new ones go elsewhere, watches end, requests in flight are answered.
+async fn finish(assembled: &Assembled, delay: Duration, patience: Duration) {
+    tracing::info!("stopping");
+    assembled.application.refuse_readiness();
+    sleep(delay).await;
+    assembled.serving.pause().await;
+    assembled.application.end_watches().await;
+    let left = assembled.serving.drain(patience).await;
+    if left > 0 {
+        tracing::warn!(connections = left, "connections did not end in time and are cut");
+    }
+}
+
+/// Accepts no more requests, then makes every accepted write durable.
+async fn close(assembled: Assembled) -> Exit {
+    let Assembled { serving, application } = assembled;
+    application.refuse_readiness();
+    serving.pause().await;
+    let _ = timeout(limits::HURRIED_STOP, application.end_watches()).await;
+    serving.stop().await;
+    match timeout(limits::FLUSH, application.flush()).await {
+        Ok(Ok(())) => Exit::Stopped,
+        Ok(Err(why)) => Exit::Failed(why),
+        Err(_) => Exit::Failed("the store did not finish in time".to_owned()),
+    }
+}
+
+async fn cut(assembled: Assembled, why: String) -> Exit {
+    tracing::error!("{why}");
+    assembled.application.refuse_readiness();
+    // Writers whose writes failed are told so before their connections close.
+    sleep(limits::LAST_ANSWERS).await;
+    assembled.serving.stop().await;
+    assembled.application.give_up().await;
+    Exit::Failed(why)
+}

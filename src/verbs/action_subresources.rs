@@ -1,0 +1,72 @@
+//! Subresources that only accept a POST: bindings, evictions and token requests. Subresources that are read and written go
+//! through the other verbs.
+
+mod binding;
+mod eviction;
+mod token;
+
+use std::sync::Arc;
+
+use crate::api::catalog::Catalog;
+use crate::api::catalog::resource::{Resource, Stored};
+use crate::api::meta;
+use crate::api::options::WriteOptions;
+use crate::api::status::{GroupResource, Result, Status};
+use crate::api::subresources;
+use crate::api::value::Value;
+
+use super::VerbResult;
+use crate::backend::admission::{Operation, Write};
+use crate::backend::{Backend, Call};
+
+/// Bindings that name their pod in the body: the same as the `binding` subresource of pods.
+const BINDINGS: GroupResource<'_> = GroupResource { group: "", resource: "bindings" };
+
+/// The resource, store and subresource of a request; `None` if nothing serves it.
+pub fn target<'a>(
+    catalog: &'a Catalog,
+    resource: &'a Arc<Resource>,
+    subresource: &'a str,
+) -> Option<(&'a Arc<Resource>, &'a Stored, &'a str)> {
+    let (resource, subresource) = if resource.name() == BINDINGS {
+        (catalog.find("", "v1", "pods")?, "binding")
+    } else {
+        (resource, subresource)
+    };
+    let served =
+        subresources::of(subresource).is_some() || matches!(subresource, "binding" | "eviction" | "token");
+    resource.stored.as_ref().filter(|_| served).map(|stored| (resource, stored, subresource))
+}
+
+/// Serves the POST.
+pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
+    let options = WriteOptions::create(call.query)?;
+    let body = received(backend, call, &options).await?;
+    match call.subresource {
+        "binding" => binding::create(backend, call, &body, options.dry_run).await,
+        "eviction" => eviction::create(backend, call, &body, options.dry_run).await,
+        "token" => token::create(backend, call, body).await,
+        _ => Err(Status::no_such_resource()),
+    }
+}
+
+/// The body, after mutating admission.
+async fn received(backend: &Backend, call: &Call<'_>, options: &WriteOptions) -> Result<Value> {
+    let mut body = backend.decode_body(call, options.field_validation)?;
+    meta::agree_on_namespace(&mut body, call.namespace)?;
+    meta::dedupe_owners(&mut body).into_iter().for_each(|warning| call.warnings.add(warning));
+    if call.subresource == "token" {
+        // Token requests are returned to the client, with managedFields.
+        token::wipe(&mut body);
+        backend.record(call, None, &mut body);
+    }
+    let write = Write { backend, call, operation: Operation::Create, old: None };
+    backend.admission.mutate(&write, &mut body).await?;
+    Ok(body)
+}
+
+/// Runs validating admission.
+async fn admitted(backend: &Backend, call: &Call<'_>, body: &Value) -> Result<()> {
+    let write = Write { backend, call, operation: Operation::Create, old: None };
+    backend.admission.validate(&write, body).await
+}

@@ -1,0 +1,192 @@
+//! Eviction: a deletion that respects PodDisruptionBudgets.
+
+use std::ops::Bound;
+
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::{Object, TypeName};
+
+use crate::api::deletion;
+use crate::api::kinds::{self, ErrorList, WriteContext};
+use crate::api::meta;
+use crate::api::options::DeleteOptions;
+use crate::api::status::{GroupResource, Result, Status};
+use crate::api::subresources::eviction::{self, PodState};
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+use crate::backend::{Backend, Call};
+use crate::limits::EVICTION_ATTEMPTS;
+use crate::verbs::{Reply, VerbResult, delete};
+
+const BUDGETS: GroupResource<'_> = GroupResource { group: "policy", resource: "poddisruptionbudgets" };
+const BUDGET: &str = "PodDisruptionBudget";
+
+/// Evicts the pod that the path names.
+pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: bool) -> VerbResult {
+    if meta::name(body) != call.name {
+        return Err(Status::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let mut errors = ErrorList::new();
+    eviction::validate(body, &mut errors);
+    if !errors.is_empty() {
+        return Err(call.invalid_body(call.name, &errors));
+    }
+    let mut options =
+        DeleteOptions::parse(call.query, Some(body.get("deleteOptions").unwrap_or(&Value::Null)), false)?;
+    options.dry_run |= dry_run;
+    super::admitted(backend, call, body).await?;
+    evict(backend, call, &options).await?;
+    Ok(Reply::Status(Status::created()))
+}
+
+async fn evict(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> Result<()> {
+    let mut refused = Status::stale(call.of(), call.name);
+    for _ in 0..EVICTION_ATTEMPTS {
+        let pod = backend.load(call, &*backend.read(call).await?)?;
+        let standing = eviction::standing(&pod);
+        let tried = match standing {
+            PodState::Over => remove(backend, call, options).await,
+            // Only this version of the pod: if it starts meanwhile, a budget may count it.
+            PodState::NotBegun => remove(backend, call, &at_version(options, &pod)).await,
+            PodState::Unready | PodState::Ready => {
+                return spend(backend, call, options, &pod, standing).await;
+            }
+        };
+        match tried {
+            // A conflict with a version that the client named is final.
+            Err(status) if status.is_conflict() && options.resource_version.is_none() => refused = status,
+            tried => return tried,
+        }
+    }
+    Err(refused)
+}
+
+/// The delete options with the pod's version as a precondition, unless the client gave one.
+fn at_version(options: &DeleteOptions, pod: &Value) -> DeleteOptions {
+    let mut options = options.clone();
+    options.resource_version.get_or_insert_with(|| meta::of(pod).str("resourceVersion").to_owned());
+    options
+}
+
+/// Evicts a pod that a budget may count.
+async fn spend(
+    backend: &Backend,
+    call: &Call<'_>,
+    options: &DeleteOptions,
+    pod: &Value,
+    standing: PodState,
+) -> Result<()> {
+    let mut budgets = budgets_of(backend, call, pod).await?;
+    let Some((object, budget)) = budgets.pop() else { return remove(backend, call, options).await };
+    if !budgets.is_empty() {
+        return Err(eviction::several_budgets());
+    }
+    if standing == PodState::Unready && eviction::spares_unready(&budget) {
+        let mut exact = options.clone();
+        exact.resource_version = Some(meta::of(pod).str("resourceVersion").to_owned());
+        return match remove(backend, call, &exact).await {
+            // The pod may have become ready: then the budget counts it, and the client has to retry.
+            Err(status) if status.is_conflict() && options.resource_version.is_none() => {
+                Err(eviction::not_counted(meta::name(&budget)))
+            }
+            removed => removed,
+        };
+    }
+    take_from(backend, call, object, budget, options.dry_run).await?;
+    remove(backend, call, options).await
+}
+
+type Budget = (std::sync::Arc<Object>, Value);
+
+fn budget_store() -> TypeName {
+    TypeName::new(&BUDGETS.to_string())
+}
+
+fn read_budget(backend: &Backend, object: &Object) -> Result<Value> {
+    backend.load_kind(&GroupVersion::new(BUDGETS.group, "v1"), BUDGET, object)
+}
+
+/// The budgets that count the pod.
+async fn budgets_of(backend: &Backend, call: &Call<'_>, pod: &Value) -> Result<Vec<Budget>> {
+    let snapshot = backend.stores.snapshot(&budget_store(), &call.permit).await;
+    let snapshot = snapshot.map_err(|error| Status::from_store(&error, BUDGETS, ""))?;
+    let mut found = Vec::new();
+    for object in snapshot.scan(Some(call.namespace), Bound::Unbounded) {
+        let budget = read_budget(backend, object)?;
+        if eviction::guards(&budget, pod) {
+            found.push((object.clone(), budget));
+        }
+    }
+    Ok(found)
+}
+
+/// Takes one disruption from the budget, retrying after concurrent writes.
+async fn take_from(
+    backend: &Backend,
+    call: &Call<'_>,
+    mut object: std::sync::Arc<Object>,
+    mut budget: Value,
+    dry_run: bool,
+) -> Result<()> {
+    let (store, version) = (budget_store(), GroupVersion::new(BUDGETS.group, "v1"));
+    let mut turn = None;
+    for _ in 0..EVICTION_ATTEMPTS {
+        let before = budget.clone();
+        eviction::take(&mut budget, call.name, &backend.now())?;
+        if dry_run {
+            return Ok(());
+        }
+        backend.record_own(&version, BUDGET, "status", &before, &mut budget);
+        let draft = backend.draft_kind(&version, BUDGET, object.key.clone(), &budget)?;
+        match backend.stores.replace(&store, draft, object.revision, &call.permit).await {
+            Ok(_) => return Ok(()),
+            Err(StoreError::Conflict(_)) => {
+                drop(turn.take());
+                let alone = backend.stores.alone(&store, object.key.clone(), &call.permit).await;
+                (object, turn) =
+                    alone.map_err(|error| Status::from_store(&error, BUDGETS, object.key.name()))?;
+                budget = read_budget(backend, &object)?;
+            }
+            Err(error) => return Err(Status::from_store(&error, BUDGETS, object.key.name())),
+        }
+    }
+    Err(Status::stale(BUDGETS, object.key.name()))
+}
+
+/// Adds the DisruptionTarget condition to the pod, and deletes it.
+async fn remove(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> Result<()> {
+    let mut options = options.clone();
+    let mut current = backend.read(call).await?;
+    if !options.dry_run {
+        let (mut attempts, mut turn) = (0, None);
+        current = loop {
+            attempts += 1;
+            let draft = {
+                let old = backend.load(call, &current)?;
+                deletion::check_preconditions(&options, &old, &call.resource.gv.group)?;
+                let mut new = old.clone();
+                let now = backend.now();
+                eviction::announce(&mut new, &now);
+                let context = WriteContext { now: &now, user: &call.writer(), features: backend.features };
+                let checked = kinds::before_status_update(call.kind(), &mut new, &old, &context);
+                checked.map_err(|errors| call.invalid(call.name, &errors))?;
+                backend.draft(call, current.key.clone(), &new)?
+            };
+            match backend.stores.replace(&call.stored.store, draft, current.revision, &call.permit).await {
+                Ok(told) => break told,
+                Err(StoreError::Conflict(_)) if attempts < EVICTION_ATTEMPTS => {
+                    drop(turn.take());
+                    let alone =
+                        backend.stores.alone(&call.stored.store, current.key.clone(), &call.permit).await;
+                    (current, turn) =
+                        alone.map_err(|error| Status::from_store(&error, call.of(), call.name))?;
+                }
+                Err(error) => return Err(Status::from_store(&error, call.of(), call.name)),
+            }
+        };
+        // The precondition moves on to the version that was just written.
+        if let Some(version) = &mut options.resource_version {
+            *version = current.revision.to_string();
+        }
+    }
+    delete::delete_object(backend, call, current, &options).await.map(drop)
+}

@@ -1,0 +1,49 @@
+//! deletecollection: every object that matches, one deletion each, several at a time.
+
+use std::rc::Rc;
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+
+use crate::api::options::{ListOptions, no_force_of_many};
+use crate::limits::DELETIONS_IN_FLIGHT;
+
+use super::delete::{delete_object, warn_of_dependents};
+use super::list::{Chosen, Listing, at_version, filter, open, page_limit};
+use super::paging::select_page;
+use super::{Reply, VerbResult};
+use crate::backend::{Backend, Call};
+
+/// The page size of the reference if the client gives none.
+const PAGE: i64 = 10_000;
+
+/// Deletes the matching objects and answers their list.
+pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
+    let list = ListOptions::parse(call.query)?;
+    list.validate(false)?;
+    let options = backend.delete_options(call)?;
+    if options.unreadable {
+        return Err(no_force_of_many());
+    }
+    let filter = filter(call, &list)?;
+    warn_of_dependents(call, &options);
+    let position = open(backend, call).await?;
+    // The reference always reads in pages, so a given resourceVersion is matched exactly.
+    let mut paged = list.clone();
+    if paged.limit == 0 {
+        paged.limit = PAGE;
+    }
+    let Chosen { snapshot, start, held } = at_version(backend, call, &paged, &position).await?;
+    let page = select_page(&snapshot, &filter, start, page_limit(&list)).await;
+    page.check(call.of())?;
+    let deletions = page.items.iter().map(async |object| {
+        match delete_object(backend, call, object.clone(), &options).await {
+            // A concurrent deletion came first, with the same result.
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(()),
+        }
+    });
+    // Several at once, so that they share syncs of the disk, begun in the order of the list; the first that fails ends it.
+    stream::iter(deletions).buffered(DELETIONS_IN_FLIGHT).try_collect::<()>().await?;
+    let listing = Listing::page(backend, call, snapshot.revision, page, filter.is_selective(), held).await?;
+    Ok(Reply::List(listing))
+}
