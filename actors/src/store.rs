@@ -7,18 +7,19 @@
 //! Order: when a write is durable, the snapshot has it, then the window, then broadcasters hear of it, then the writer
 //! is answered; and writes appear in the order of their revisions. Readers see nothing that is not durable.
 //!
-//! A store that panics takes its type with it, so it raises [`Fatal`] on its way down: the server ends and starts again
+//! A store that panics takes its type with it, so it raises [`Fatal`] on its entry down: the server ends and starts again
 //! from the log.
+
+mod handlers;
+mod messages;
+mod writes;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::dev::SendError;
-use actix::{
-    Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, MessageResult, Recipient,
-    ResponseFuture,
-};
+use actix::{Actor, Addr, AsyncContext, Context, Recipient};
 use tokio::sync::oneshot;
 
 use crate::clock::{Clock, Timestamp};
@@ -26,150 +27,24 @@ use crate::committer::{Commit, Committed, Committer};
 use crate::engine::Write;
 use crate::error::StoreError;
 use crate::fatal::Fatal;
-use crate::key_queue::{KeyQueue, Queued, QueuedReader, ReadResult};
+use crate::key_queue::Queued;
 use crate::limits::{EXPIRE_PER_TURN, RECORD_BYTES, STORE_MAILBOX};
 use crate::notifier::ChangeNotifiers;
-use crate::object::{Draft, Key, Object, Revision, TypeName};
+use crate::object::{Key, Object, Revision, TypeName};
 use crate::permit::Permit;
 use crate::record::{Operation, Record};
 use crate::recover::State;
 use crate::snapshot::Snapshot;
 use crate::trim_queue::{TrimQueue, freed_by};
 use crate::window::{Change, Event, EventStub, Window};
-use crate::write_limiter::{WriteLimiter, WriteSlot};
-use crate::write_turns::{self, BaseState, EndTurn, TakeTurn, TurnMode, WriteTurn, WriteTurns};
+use crate::write_limiter::WriteLimiter;
+use crate::write_turns::{self, BaseState, WriteTurn, WriteTurns};
 
-/// What a write answers: the object as it is now, or for a removal its last state at the revision of the removal.
-pub type ObjectResult = Result<Arc<Object>, StoreError>;
-
-/// Asks to store an object that must not be there yet.
-/// Answers it, Exists, TooLarge, Busy or Unavailable. On Full the sender answers as for Busy, on Closed as for Unavailable.
-#[derive(Message)]
-#[rtype(result = "ObjectResult")]
-pub struct Create {
-    /// The object.
-    pub draft: Draft,
-    /// The place of the request.
-    pub permit: Permit,
-}
-
-/// Asks to store an object in place of the version at a revision.
-/// Answers it, NotFound, Conflict, TooLarge, Busy or Unavailable. Full and Closed as for [`Create`].
-#[derive(Message)]
-#[rtype(result = "ObjectResult")]
-pub struct Replace {
-    /// The object.
-    pub draft: Draft,
-    /// The version it was made from.
-    pub expected: Revision,
-    /// The place of the request.
-    pub permit: Permit,
-    /// The turn in which it was made. It is over once the write is under way: the next may build on it.
-    pub turn: Option<WriteTurn>,
-}
-
-/// Asks to remove the object if it is at a revision.
-/// Answers its last state at the revision of the removal, NotFound, Conflict, Busy or Unavailable. Full and Closed as for
-/// [`Create`].
-#[derive(Message)]
-#[rtype(result = "ObjectResult")]
-pub struct Remove {
-    /// Which object.
-    pub key: Key,
-    /// The version that the removal was decided on.
-    pub expected: Revision,
-    /// The place of the request.
-    pub permit: Permit,
-}
-
-/// Asks for one object. Answers it or NotFound. Full and Closed as for [`Create`].
-#[derive(Message)]
-#[rtype(result = "ObjectResult")]
-pub struct Get {
-    /// Which object.
-    pub key: Key,
-    /// The place of the request.
-    pub permit: Permit,
-}
-
-/// Asks for one object as every write of it that came before this leaves it.
-/// Answers it, that there is none, or Unavailable; never Busy, because it waits without a place among the writes: whoever
-/// asks may have to know. Full and Closed as for [`Create`].
-#[derive(Message)]
-#[rtype(result = "Result<Option<Arc<Object>>, StoreError>")]
-pub struct GetSettled {
-    /// Which object.
-    pub key: Key,
-    /// The place of the request. It bounds how many of these wait.
-    pub permit: Permit,
-}
-
-/// Asks that the type go on to a revision above this one, if it has not: at a new revision at which nothing changes. Whoever was
-/// told that a revision has expired takes the same one for the same list.
-/// Answers when that is durable, or Busy or Unavailable. Nothing happens where something did within the history: no revision above
-/// has expired then, and readers must not be able to make a log grow. Full and Closed as for [`Create`].
-#[derive(Message)]
-#[rtype(result = "Result<(), StoreError>")]
-pub struct AdvanceRevision {
-    /// The revision that has expired.
-    pub above: Revision,
-    /// The place of the request.
-    pub permit: Permit,
-}
-
-/// Asks for the whole present state, which costs a pointer. Full and Closed as for [`Create`].
-#[derive(Message)]
-#[rtype(result = "Result<Snapshot, StoreError>")]
-pub struct TakeSnapshot {
-    /// The place of the request.
-    pub permit: Permit,
-}
-
-/// Asks for what a watch begins with. Full and Closed as for [`Create`].
-#[derive(Message)]
-#[rtype(result = "Result<Position, StoreError>")]
-pub struct OpenWatch {
-    /// The place of the request.
-    pub permit: Permit,
-}
-
-/// What a watch begins with: the window holds every change after the snapshot.
-#[derive(Clone)]
-pub struct Position {
-    /// The history to read from.
-    pub window: Arc<Window>,
-    /// The state now.
-    pub snapshot: Snapshot,
-    /// How long that history is.
-    pub history: Duration,
-}
-
-/// Asks to let go of what is older than the history. Answers how many events went. The store does this by itself; a test
-/// need not wait for it.
-#[derive(Message)]
-#[rtype(result = "usize")]
-pub struct Expire;
-
-/// Asks the store to end. Writes that are not durable yet are answered Unavailable.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Stop;
-
-/// Asks the store to let go of its history and to end, because its type is no more. It does if it has no objects, and nothing is
-/// under way. Sent by the directory, which then keeps what the next store of that type goes on from.
-#[derive(Message)]
-#[rtype(result = "Retired")]
-pub struct Retire;
-
-/// What became of a [`Retire`].
-pub enum Retired {
-    /// The store has ended. The counter goes on here, and so does the window: whoever has it hears of what comes later.
-    Ended(State),
-    /// It has objects and stays.
-    HasObjects,
-    /// Something is under way, or the records of its history have no room yet on their way out: it is worth asking again.
-    Busy,
-}
+pub use messages::{
+    AdvanceRevision, Create, Expire, Get, GetSettled, ObjectResult, OpenWatch, Position, Remove, Replace,
+    Retire, Retired, Stop, TakeSnapshot,
+};
+use writes::{KeyInFlight, Pending, Responder, WriteCommand};
 
 /// What every store shares with the rest. Cheap to clone.
 #[derive(Clone)]
@@ -190,90 +65,6 @@ pub struct StoreDeps {
     pub history: Duration,
     /// How often a store looks for what is older.
     pub housekeeping_every: Duration,
-}
-
-/// What a writer wants.
-enum WriteCommand {
-    Create(Draft),
-    Replace(Draft, Revision),
-    Remove(Key, Revision),
-}
-
-impl WriteCommand {
-    fn key(&self) -> &Key {
-        match self {
-            WriteCommand::Create(draft) | WriteCommand::Replace(draft, _) => &draft.key,
-            WriteCommand::Remove(key, _) => key,
-        }
-    }
-
-    /// Whether it fits this state of its key: why not, or what it takes the place of.
-    fn check(&self, current: Option<&Arc<Object>>) -> Result<Option<Arc<Object>>, StoreError> {
-        match (self, current) {
-            (WriteCommand::Create(_), None) => Ok(None),
-            (WriteCommand::Create(_), Some(_)) => Err(StoreError::Exists),
-            (WriteCommand::Replace(..) | WriteCommand::Remove(..), None) => Err(StoreError::NotFound),
-            (WriteCommand::Replace(_, expected) | WriteCommand::Remove(_, expected), Some(current)) => {
-                let current = Arc::clone(current);
-                if current.revision == *expected {
-                    Ok(Some(current))
-                } else {
-                    Err(StoreError::Conflict(current))
-                }
-            }
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            WriteCommand::Create(draft) | WriteCommand::Replace(draft, _) => draft.bytes.len(),
-            WriteCommand::Remove(..) => 0,
-        }
-    }
-}
-
-/// A writer and the places it holds, given back when it is answered.
-struct Responder<T = Arc<Object>> {
-    reply: oneshot::Sender<Result<T, StoreError>>,
-    _permit: Permit,
-    _slot: WriteSlot,
-}
-
-impl<T> Responder<T> {
-    fn answer(self, answer: Result<T, StoreError>) {
-        // A writer that no longer listens needs no answer.
-        let _gone = self.reply.send(answer);
-    }
-}
-
-/// What was passed to the committer.
-enum Pending {
-    /// A change of an object.
-    Write(Event, Responder),
-    /// A revision at which nothing changes.
-    Step(Revision, Timestamp, Responder<()>),
-}
-
-impl Pending {
-    fn revision(&self) -> Revision {
-        match self {
-            Pending::Write(event, _) => event.revision(),
-            Pending::Step(revision, ..) => *revision,
-        }
-    }
-}
-
-/// A key with writes under way.
-#[derive(Default)]
-struct KeyInFlight {
-    /// What they leave.
-    newest: Option<Arc<Object>>,
-    /// The last of them.
-    last: Revision,
-    /// How many they are.
-    writes: usize,
-    /// Who waits for them.
-    queue: KeyQueue<(WriteCommand, Responder)>,
 }
 
 /// The actor. See the module text.
@@ -337,7 +128,7 @@ impl Store {
     /// What the writes of a key leave once all of them are durable.
     fn newest(&self, key: &Key) -> Option<&Arc<Object>> {
         match self.in_flight.get(key) {
-            Some(way) => way.newest.as_ref(),
+            Some(entry) => entry.newest.as_ref(),
             None => self.snapshot.get(key.as_str()),
         }
     }
@@ -349,8 +140,8 @@ impl Store {
         };
         match self.in_flight.get_mut(command.key()) {
             None => writer.answer(Err(refused)),
-            Some(way) => {
-                if let Err((_, writer)) = way.queue.push(way.last, (command, writer)) {
+            Some(entry) => {
+                if let Err((_, writer)) = entry.queue.push(entry.last, (command, writer)) {
                     writer.answer(Err(StoreError::Busy));
                 }
             }
@@ -368,10 +159,10 @@ impl Store {
             Err(refused) => return writer.answer(Err(refused)),
         };
         (self.last, self.last_at) = (event.revision(), Some(event.at));
-        let way = self.in_flight.entry(event.object.key.clone()).or_default();
-        way.newest = (event.change != Change::Removed).then(|| Arc::clone(&event.object));
-        way.last = self.last;
-        way.writes += 1;
+        let entry = self.in_flight.entry(event.object.key.clone()).or_default();
+        entry.newest = (event.change != Change::Removed).then(|| Arc::clone(&event.object));
+        entry.last = self.last;
+        entry.writes += 1;
         self.pending.push_back(Pending::Write(event, writer));
     }
 
@@ -458,8 +249,8 @@ impl Store {
                 }
             };
             self.snapshot.revision = object.revision;
-            if let Some(way) = self.in_flight.get_mut(&object.key) {
-                way.writes -= 1;
+            if let Some(entry) = self.in_flight.get_mut(&object.key) {
+                entry.writes -= 1;
             }
             let gone = self.window.append(Arc::new(event));
             self.trim(&gone);
@@ -481,27 +272,27 @@ impl Store {
 
     /// Some writes of the key are durable: who waited for these can go on.
     fn resume_queue(&mut self, key: &Key) {
-        while let Some(way) = self.in_flight.get_mut(key) {
-            match way.queue.pop(self.snapshot.revision) {
+        while let Some(entry) = self.in_flight.get_mut(key) {
+            match entry.queue.pop(self.snapshot.revision) {
                 Some(Queued::Reader(reader)) => {
                     reader.answer(Ok(self.snapshot.get(key.as_str()).cloned()));
                 }
                 Some(Queued::Write((command, writer))) => {
-                    if command.check(way.newest.as_ref()).is_ok() {
+                    if command.check(entry.newest.as_ref()).is_ok() {
                         self.begin(command, writer);
                         // Those behind it want to know what becomes of it.
-                        if let Some(way) = self.in_flight.get_mut(key) {
-                            way.queue.delay(way.last);
+                        if let Some(entry) = self.in_flight.get_mut(key) {
+                            entry.queue.delay(entry.last);
                         }
                         continue;
                     }
                     match command.check(self.snapshot.get(key.as_str())) {
                         Err(refused) => writer.answer(Err(refused)),
                         // It is refused for something that is still under way.
-                        Ok(_) => way.queue.push_front(way.last, (command, writer)),
+                        Ok(_) => entry.queue.push_front(entry.last, (command, writer)),
                     }
                 }
-                None if way.writes == 0 => drop(self.in_flight.remove(key)),
+                None if entry.writes == 0 => drop(self.in_flight.remove(key)),
                 None => return,
             }
         }
@@ -521,7 +312,7 @@ impl Store {
                 Pending::Step(.., writer) => writer.answer(Err(StoreError::Unavailable)),
             }
         }
-        for next in self.in_flight.drain().flat_map(|(_, way)| way.queue.into_all()) {
+        for next in self.in_flight.drain().flat_map(|(_, entry)| entry.queue.into_all()) {
             match next {
                 Queued::Write((_, writer)) => writer.answer(Err(StoreError::Unavailable)),
                 Queued::Reader(reader) => reader.answer(Err(StoreError::Unavailable)),
@@ -565,181 +356,5 @@ impl Drop for Store {
         if std::thread::panicking() {
             self.deps.fatal.raise(format!("the store of {} panicked", self.type_name));
         }
-    }
-}
-
-/// The handler is done when the write is under way; this waits for its answer.
-fn answered<T: Send + 'static>(
-    answer: oneshot::Receiver<Result<T, StoreError>>,
-) -> ResponseFuture<Result<T, StoreError>> {
-    Box::pin(async move { answer.await.unwrap_or(Err(StoreError::Unavailable)) })
-}
-
-impl Handler<Create> for Store {
-    type Result = ResponseFuture<ObjectResult>;
-
-    fn handle(&mut self, Create { draft, permit }: Create, _: &mut Self::Context) -> Self::Result {
-        answered(self.submit(WriteCommand::Create(draft), permit))
-    }
-}
-
-impl Handler<Replace> for Store {
-    type Result = ResponseFuture<ObjectResult>;
-
-    fn handle(&mut self, command: Replace, _: &mut Self::Context) -> Self::Result {
-        let Replace { draft, expected, permit, turn } = command;
-        let answer = self.submit(WriteCommand::Replace(draft, expected), permit);
-        drop(turn);
-        answered(answer)
-    }
-}
-
-impl Handler<Remove> for Store {
-    type Result = ResponseFuture<ObjectResult>;
-
-    fn handle(&mut self, command: Remove, _: &mut Self::Context) -> Self::Result {
-        let Remove { key, expected, permit } = command;
-        answered(self.submit(WriteCommand::Remove(key, expected), permit))
-    }
-}
-
-impl Handler<Get> for Store {
-    type Result = ObjectResult;
-
-    fn handle(&mut self, command: Get, _: &mut Self::Context) -> Self::Result {
-        self.snapshot.get(command.key.as_str()).cloned().ok_or(StoreError::NotFound)
-    }
-}
-
-impl Handler<AdvanceRevision> for Store {
-    type Result = ResponseFuture<Result<(), StoreError>>;
-
-    fn handle(
-        &mut self,
-        AdvanceRevision { above, permit }: AdvanceRevision,
-        _: &mut Self::Context,
-    ) -> Self::Result {
-        let (reply, answer) = oneshot::channel();
-        if self.is_over() {
-            return Box::pin(async { Err(StoreError::Unavailable) });
-        }
-        let Some(slot) = self.deps.write_limiter.take(0) else {
-            return Box::pin(async { Err(StoreError::Busy) });
-        };
-        self.step(above, Responder { reply, _permit: permit, _slot: slot });
-        answered(answer)
-    }
-}
-
-impl Handler<GetSettled> for Store {
-    type Result = ResponseFuture<ReadResult>;
-
-    fn handle(&mut self, GetSettled { key, permit }: GetSettled, _: &mut Self::Context) -> Self::Result {
-        let (reader, seen) = QueuedReader::new(permit);
-        let is_over = self.is_over();
-        match self.in_flight.get_mut(&key) {
-            _ if is_over => reader.answer(Err(StoreError::Unavailable)),
-            Some(way) => way.queue.push_reader(way.last, reader),
-            None => reader.answer(Ok(self.snapshot.get(key.as_str()).cloned())),
-        }
-        answered(seen)
-    }
-}
-
-impl Handler<TakeTurn> for Store {
-    type Result = write_turns::PendingTurn;
-
-    fn handle(&mut self, take: TakeTurn, ctx: &mut Self::Context) -> Self::Result {
-        let TakeTurn { key, turn, permit } = take;
-        let (waiting, basis) = write_turns::TurnWaiter::new(permit);
-        let waits = match turn {
-            TurnMode::Always => true,
-            TurnMode::IfContended => self.in_flight.contains_key(&key) || self.turns.is_taken(&key),
-            TurnMode::Never => false,
-        };
-        if self.is_over() {
-            waiting.answer(Err(StoreError::Unavailable));
-        } else if !waits {
-            waiting.answer(Ok(self.basis(&key, None)));
-        } else if let Some(first) = self.turns.enter(&key, waiting) {
-            self.give_turn(&key, first, ctx);
-        }
-        basis
-    }
-}
-
-impl Handler<EndTurn> for Store {
-    type Result = ();
-
-    fn handle(&mut self, EndTurn { key }: EndTurn, ctx: &mut Self::Context) {
-        if let Some(next) = self.turns.end(&key) {
-            self.give_turn(&key, next, ctx);
-        }
-    }
-}
-
-impl Handler<TakeSnapshot> for Store {
-    type Result = Result<Snapshot, StoreError>;
-
-    fn handle(&mut self, _: TakeSnapshot, _: &mut Self::Context) -> Self::Result {
-        Ok(self.snapshot.clone())
-    }
-}
-
-impl Handler<OpenWatch> for Store {
-    type Result = Result<Position, StoreError>;
-
-    fn handle(&mut self, _: OpenWatch, _: &mut Self::Context) -> Self::Result {
-        let history = self.deps.history;
-        Ok(Position { window: Arc::clone(&self.window), snapshot: self.snapshot.clone(), history })
-    }
-}
-
-impl Handler<Committed> for Store {
-    type Result = ();
-
-    fn handle(&mut self, event: Committed, _: &mut Self::Context) {
-        match event.through {
-            Ok(revision) => self.publish(revision),
-            Err(_) => self.give_up(),
-        }
-    }
-}
-
-impl Handler<Expire> for Store {
-    type Result = usize;
-
-    fn handle(&mut self, _: Expire, _: &mut Self::Context) -> Self::Result {
-        self.expire(self.deps.clock.now())
-    }
-}
-
-impl Handler<Retire> for Store {
-    type Result = MessageResult<Retire>;
-
-    fn handle(&mut self, _: Retire, ctx: &mut Self::Context) -> Self::Result {
-        let in_flight = !self.pending.is_empty() || !self.in_flight.is_empty() || !self.turns.is_empty();
-        let extent = self.window.extent();
-        MessageResult(if !self.snapshot.objects.is_empty() {
-            Retired::HasObjects
-        } else if self.is_over()
-            || in_flight
-            || (extent.events + extent.archived) > self.deps.trims.room() / 2
-        {
-            Retired::Busy
-        } else {
-            let gone = self.window.forget_before(Timestamp(u64::MAX), usize::MAX);
-            self.trim(&gone);
-            ctx.stop();
-            Retired::Ended(State { snapshot: self.snapshot.clone(), window: Arc::clone(&self.window) })
-        })
-    }
-}
-
-impl Handler<Stop> for Store {
-    type Result = ();
-
-    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
-        ctx.stop();
     }
 }

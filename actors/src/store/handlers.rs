@@ -1,0 +1,197 @@
+//! How the store handles each message.
+
+use std::sync::Arc;
+
+use actix::{ActorContext, Handler, MessageResult, ResponseFuture};
+use tokio::sync::oneshot;
+
+use crate::clock::Timestamp;
+use crate::committer::Committed;
+use crate::error::StoreError;
+use crate::key_queue::{QueuedReader, ReadResult};
+use crate::recover::State;
+use crate::snapshot::Snapshot;
+use crate::write_turns::{self, EndTurn, TakeTurn, TurnMode};
+
+use super::Store;
+use super::messages::{
+    AdvanceRevision, Create, Expire, Get, GetSettled, ObjectResult, OpenWatch, Position, Remove, Replace,
+    Retire, Retired, Stop, TakeSnapshot,
+};
+use super::writes::{Responder, WriteCommand};
+
+/// The handler is done when the write is under way; this waits for its answer.
+fn answered<T: Send + 'static>(
+    answer: oneshot::Receiver<Result<T, StoreError>>,
+) -> ResponseFuture<Result<T, StoreError>> {
+    Box::pin(async move { answer.await.unwrap_or(Err(StoreError::Unavailable)) })
+}
+
+impl Handler<Create> for Store {
+    type Result = ResponseFuture<ObjectResult>;
+
+    fn handle(&mut self, Create { draft, permit }: Create, _: &mut Self::Context) -> Self::Result {
+        answered(self.submit(WriteCommand::Create(draft), permit))
+    }
+}
+
+impl Handler<Replace> for Store {
+    type Result = ResponseFuture<ObjectResult>;
+
+    fn handle(&mut self, command: Replace, _: &mut Self::Context) -> Self::Result {
+        let Replace { draft, expected, permit, turn } = command;
+        let answer = self.submit(WriteCommand::Replace(draft, expected), permit);
+        drop(turn);
+        answered(answer)
+    }
+}
+
+impl Handler<Remove> for Store {
+    type Result = ResponseFuture<ObjectResult>;
+
+    fn handle(&mut self, command: Remove, _: &mut Self::Context) -> Self::Result {
+        let Remove { key, expected, permit } = command;
+        answered(self.submit(WriteCommand::Remove(key, expected), permit))
+    }
+}
+
+impl Handler<Get> for Store {
+    type Result = ObjectResult;
+
+    fn handle(&mut self, command: Get, _: &mut Self::Context) -> Self::Result {
+        self.snapshot.get(command.key.as_str()).cloned().ok_or(StoreError::NotFound)
+    }
+}
+
+impl Handler<AdvanceRevision> for Store {
+    type Result = ResponseFuture<Result<(), StoreError>>;
+
+    fn handle(
+        &mut self,
+        AdvanceRevision { above, permit }: AdvanceRevision,
+        _: &mut Self::Context,
+    ) -> Self::Result {
+        let (reply, answer) = oneshot::channel();
+        if self.is_over() {
+            return Box::pin(async { Err(StoreError::Unavailable) });
+        }
+        let Some(slot) = self.deps.write_limiter.take(0) else {
+            return Box::pin(async { Err(StoreError::Busy) });
+        };
+        self.step(above, Responder { reply, _permit: permit, _slot: slot });
+        answered(answer)
+    }
+}
+
+impl Handler<GetSettled> for Store {
+    type Result = ResponseFuture<ReadResult>;
+
+    fn handle(&mut self, GetSettled { key, permit }: GetSettled, _: &mut Self::Context) -> Self::Result {
+        let (reader, seen) = QueuedReader::new(permit);
+        let is_over = self.is_over();
+        match self.in_flight.get_mut(&key) {
+            _ if is_over => reader.answer(Err(StoreError::Unavailable)),
+            Some(entry) => entry.queue.push_reader(entry.last, reader),
+            None => reader.answer(Ok(self.snapshot.get(key.as_str()).cloned())),
+        }
+        answered(seen)
+    }
+}
+
+impl Handler<TakeTurn> for Store {
+    type Result = write_turns::PendingTurn;
+
+    fn handle(&mut self, take: TakeTurn, ctx: &mut Self::Context) -> Self::Result {
+        let TakeTurn { key, turn, permit } = take;
+        let (waiting, basis) = write_turns::TurnWaiter::new(permit);
+        let waits = match turn {
+            TurnMode::Always => true,
+            TurnMode::IfContended => self.in_flight.contains_key(&key) || self.turns.is_taken(&key),
+            TurnMode::Never => false,
+        };
+        if self.is_over() {
+            waiting.answer(Err(StoreError::Unavailable));
+        } else if !waits {
+            waiting.answer(Ok(self.basis(&key, None)));
+        } else if let Some(first) = self.turns.enter(&key, waiting) {
+            self.give_turn(&key, first, ctx);
+        }
+        basis
+    }
+}
+
+impl Handler<EndTurn> for Store {
+    type Result = ();
+
+    fn handle(&mut self, EndTurn { key }: EndTurn, ctx: &mut Self::Context) {
+        if let Some(next) = self.turns.end(&key) {
+            self.give_turn(&key, next, ctx);
+        }
+    }
+}
+
+impl Handler<TakeSnapshot> for Store {
+    type Result = Result<Snapshot, StoreError>;
+
+    fn handle(&mut self, _: TakeSnapshot, _: &mut Self::Context) -> Self::Result {
+        Ok(self.snapshot.clone())
+    }
+}
+
+impl Handler<OpenWatch> for Store {
+    type Result = Result<Position, StoreError>;
+
+    fn handle(&mut self, _: OpenWatch, _: &mut Self::Context) -> Self::Result {
+        let history = self.deps.history;
+        Ok(Position { window: Arc::clone(&self.window), snapshot: self.snapshot.clone(), history })
+    }
+}
+
+impl Handler<Committed> for Store {
+    type Result = ();
+
+    fn handle(&mut self, event: Committed, _: &mut Self::Context) {
+        match event.through {
+            Ok(revision) => self.publish(revision),
+            Err(_) => self.give_up(),
+        }
+    }
+}
+
+impl Handler<Expire> for Store {
+    type Result = usize;
+
+    fn handle(&mut self, _: Expire, _: &mut Self::Context) -> Self::Result {
+        self.expire(self.deps.clock.now())
+    }
+}
+
+impl Handler<Retire> for Store {
+    type Result = MessageResult<Retire>;
+
+    fn handle(&mut self, _: Retire, ctx: &mut Self::Context) -> Self::Result {
+        let in_flight = !self.pending.is_empty() || !self.in_flight.is_empty() || !self.turns.is_empty();
+        let extent = self.window.extent();
+        MessageResult(if !self.snapshot.objects.is_empty() {
+            Retired::HasObjects
+        } else if self.is_over()
+            || in_flight
+            || (extent.events + extent.archived) > self.deps.trims.room() / 2
+        {
+            Retired::Busy
+        } else {
+            let gone = self.window.forget_before(Timestamp(u64::MAX), usize::MAX);
+            self.trim(&gone);
+            ctx.stop();
+            Retired::Ended(State { snapshot: self.snapshot.clone(), window: Arc::clone(&self.window) })
+        })
+    }
+}
+
+impl Handler<Stop> for Store {
+    type Result = ();
+
+    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
+        ctx.stop();
+    }
+}
