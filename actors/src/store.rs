@@ -7,7 +7,7 @@
 //! Order: when a write is durable, the snapshot has it, then the window, then broadcasters hear of it, then the writer
 //! is answered; and writes appear in the order of their revisions. Readers see nothing that is not durable.
 //!
-//! A store that panics takes its type with it, so it raises [`Fatal`] on its entry down: the server ends and starts again
+//! A store that panics takes its type with it, so it raises [`Fatal`] on its way down: the server ends and starts again
 //! from the log.
 
 mod handlers;
