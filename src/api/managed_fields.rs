@@ -72,6 +72,8 @@ pub struct Versions<'a> {
     pub stored: &'a GroupVersion,
     /// Converted values of other versions; `None` if conversion is built in.
     pub elsewhere: Option<&'a ConvertedVersions>,
+    /// Whether the kind is custom: its versions can have different fields, and a value need not fit all of them.
+    pub is_custom: bool,
 }
 
 impl Versions<'_> {
@@ -113,6 +115,23 @@ impl Versions<'_> {
         let Some(new) = self.shown(new, version) else { return Ok(None) };
         compare::compare(self.registry, ty, old.as_deref(), &new).map(Some)
     }
+
+    /// [`Versions::compare`] for states that must fit the schema of the version.
+    fn compare_fitting(
+        &self,
+        version: &GroupVersion,
+        old: Option<&Value>,
+        new: &Value,
+    ) -> Result<Option<Comparison>, String> {
+        if let Some(ty) = self.type_in(version).filter(|_| self.is_custom) {
+            for state in old.into_iter().chain([new]) {
+                if let Some(state) = self.shown(state, version) {
+                    check::check_state(self.registry, ty, &state)?;
+                }
+            }
+        }
+        self.compare(version, old, new)
+    }
 }
 
 /// The differences of two states, by the versions of the managers. Each is computed once, however many managers use it.
@@ -124,6 +143,8 @@ struct Comparisons<'a> {
     reset: &'a FieldSet,
     /// The group of the request: entries of other groups are ignored.
     group: String,
+    /// Whether the states must fit the schema of every version.
+    fitting: bool,
     known: Vec<(String, Option<Comparison>)>,
 }
 
@@ -140,8 +161,14 @@ impl<'a> Comparisons<'a> {
             new,
             reset,
             group: own.0.group.to_string(),
+            fitting: false,
             known: vec![(own.0.to_string(), Some(own.1.without(reset)))],
         }
+    }
+
+    /// Requires the states to fit the schema of every version.
+    fn fitting(self) -> Comparisons<'a> {
+        Comparisons { fitting: true, ..self }
     }
 
     /// `Ok(None)`: the kind has no such version.
@@ -155,7 +182,11 @@ impl<'a> Comparisons<'a> {
                 });
                 // Unknown versions are not cached: entries may name any number of them.
                 let Some(version) = exists else { return Ok(None) };
-                let compared = self.versions.compare(&version, self.old, self.new)?;
+                let compared = if self.fitting {
+                    self.versions.compare_fitting(&version, self.old, self.new)?
+                } else {
+                    self.versions.compare(&version, self.old, self.new)?
+                };
                 let compared = compared.map(|compared| compared.without(self.reset));
                 self.known.push((api_version.to_owned(), compared));
                 self.known.len() - 1
@@ -195,7 +226,8 @@ impl Write<'_> {
 
 /// Updates managedFields after a create or update. Both states are in the stored version; `old` is `None` for a new object.
 ///
-/// A state with duplicate list keys gets no owners: validation will refuse it.
+/// A state with duplicate list keys gets no owners: validation will refuse it. Nor does a custom resource that does not fit the
+/// schemas of its version and of those of its managers, which can have other fields.
 pub fn record(versions: &Versions<'_>, write: &Write<'_>, old: Option<&Value>, new: &mut Value) {
     let managers = believed(old, new, write.subresource);
     if let Some(meta) = new.get_mut("metadata") {
@@ -237,13 +269,13 @@ fn updated(
     new: &Value,
     mut managers: Managers,
 ) -> Result<Managers, String> {
-    let own = versions.compare(write.version, old, new)?.unwrap_or_default();
+    let own = versions.compare_fitting(write.version, old, new)?.unwrap_or_default();
     let reset = FieldSet::of_fields(write.reset);
     let own = own.without(&reset);
     let mut me = write.manager(Operation::Update);
     me.fields = own.set();
     take_from_others(
-        &mut Comparisons::new(versions, (old, new), (write.version, own), &reset),
+        &mut Comparisons::new(versions, (old, new), (write.version, own), &reset).fitting(),
         &mut managers,
     )?;
     if !me.fields.is_empty() {

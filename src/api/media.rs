@@ -50,6 +50,9 @@ impl Encoding {
     }
 }
 
+/// The media type of logs.
+const PLAIN: &str = "text/plain";
+
 /// The encodings that an endpoint offers, in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfferedEncodings {
@@ -233,13 +236,27 @@ pub fn negotiate<'a>(
 
 /// The first step: whether any of the media types is known at all.
 pub fn routed(accept: &str, offer: OfferedEncodings) -> Result<()> {
+    if is_routed(accept, |media| offer.find(media).is_some() || offer.is_stream(media)) {
+        return Ok(());
+    }
+    Err(Status::no_representation(&offer.all_names()))
+}
+
+/// [`routed`] for text, such as logs, beside the encodings of objects.
+pub fn routed_text(accept: &str, offer: OfferedEncodings) -> Result<()> {
+    if is_routed(accept, |media| media == PLAIN || offer.find(media).is_some()) {
+        return Ok(());
+    }
+    Err(Status::no_representation(&format!("{PLAIN}, {}", offer.names())))
+}
+
+fn is_routed(accept: &str, is_known: impl Fn(&str) -> bool) -> bool {
     // The most common values first.
-    let known = matches!(accept, "" | JSON)
+    matches!(accept, "" | JSON)
         || accept.split(',').any(|item| {
             let media = trimmed(item.split(';').next().unwrap_or_default());
-            media == "*/*" || offer.find(media).is_some() || offer.is_stream(media)
-        });
-    if known { Ok(()) } else { Err(Status::no_representation(&offer.all_names())) }
+            media == "*/*" || is_known(media)
+        })
 }
 
 /// [`negotiate`] without the first step.

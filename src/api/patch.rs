@@ -11,6 +11,8 @@ mod merge;
 mod strategic;
 mod type_check;
 
+pub use body::printed;
+
 use std::borrow::Cow;
 
 use super::codec;

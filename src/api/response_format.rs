@@ -174,38 +174,43 @@ impl IncludeObject {
     }
 }
 
-/// Negotiates encoding and transformation. `rows`: whether a Table is possible.
-pub fn agree<'a>(accept: &'a str, offer: OfferedEncodings, verb: Verb, rows: bool) -> Result<Negotiated<'a>> {
-    let offer = match verb {
+/// Whether the client accepts any media type of the verb at all.
+pub fn routed(accept: &str, offer: OfferedEncodings, verb: Verb) -> Result<()> {
+    media::routed(accept, offered(offer, verb))
+}
+
+fn offered(offer: OfferedEncodings, verb: Verb) -> OfferedEncodings {
+    match verb {
         Verb::List | Verb::Watch => offer.watchable(),
         _ => offer,
-    };
+    }
+}
+
+/// Negotiates encoding and transformation. `rows`: whether a Table is possible.
+pub fn agree<'a>(accept: &'a str, offer: OfferedEncodings, verb: Verb, rows: bool) -> Result<Negotiated<'a>> {
+    let offer = offered(offer, verb);
     let allows = |encoding, asked: Transform<'_>| {
         ResponseFormat::allows(encoding, asked) && (asked.kind != "Table" || rows)
     };
-    let agreed = media::negotiate(accept, offer, allows)?;
+    let agreed = media::agree(accept, offer, allows)?;
     if verb == Verb::Watch && agreed.encoding.stream_type().is_none() {
         return Err(media::no_stream(offer));
     }
     Ok(agreed)
 }
 
-/// Handles an unsupported form. Reads and deletions still run: if they fail, the client gets that error, and only instead of an
-/// object it gets the error of the form. So an object is deleted by then, as in the reference. All other requests are refused
-/// before anything is stored.
+/// Handles an unsupported form. Requests still run: if they fail, the client gets that error, and only instead of an object it gets
+/// the error of the form. So an object is stored or deleted by then, as in the reference. Only a watch of rows is refused at once.
 pub fn misfit(
     form: Result<ResponseFormat>,
     verb: Verb,
     encoding: Encoding,
 ) -> Result<(ResponseFormat, Option<Box<Status>>)> {
-    // A form that events cannot have matters only when there is an event.
-    let of_events = |status: &Status| verb == Verb::Watch && status.is_not_acceptable();
     match form {
         Ok(form) => Ok((form, None)),
-        Err(status) if matches!(verb, Verb::Get | Verb::List | Verb::Delete) || of_events(&status) => {
-            Ok((ResponseFormat { encoding, shape: Representation::Whole }, Some(status)))
-        }
-        Err(status) => Err(status),
+        // A form that events cannot have matters only when there is an event.
+        Err(status) if verb == Verb::Watch && !status.is_not_acceptable() => Err(status),
+        Err(status) => Ok((ResponseFormat { encoding, shape: Representation::Whole }, Some(status))),
     }
 }
 
@@ -284,18 +289,15 @@ mod tests {
     }
 
     #[test]
-    fn a_form_that_cannot_be_had_refuses_what_would_be_stored() {
+    fn a_form_that_cannot_be_had_refuses_only_a_watch_at_once() {
         let cannot = |code| Status { code, ..*Status::bad_request("a form that cannot be had") };
         for (verb, code, goes_on) in [
             (Verb::Get, 406, true),
             (Verb::List, 400, true),
-            (Verb::Delete, 406, true),
             (Verb::Watch, 406, true),
             (Verb::Watch, 400, false),
-            (Verb::Create, 406, false),
-            (Verb::Update, 406, false),
-            (Verb::Patch, 406, false),
-            (Verb::DeleteCollection, 406, false),
+            (Verb::Create, 406, true),
+            (Verb::DeleteCollection, 400, true),
         ] {
             let outcome = misfit(Err(Box::new(cannot(code))), verb, Encoding::Json);
             assert_eq!(outcome.is_ok_and(|(_, told)| told.is_some()), goes_on, "{verb:?} {code}");

@@ -56,7 +56,8 @@ fn custom(
     if misplaced || (everywhere && !matches!(verb, Verb::List | Verb::Watch)) {
         return Ok(None);
     }
-    if unknown_sub || !found.rest.is_empty() {
+    // What follows a subresource is ignored.
+    if unknown_sub {
         return Err(Status::not_found(resource.name(), found.name));
     }
     let is_terminating = resource.custom.as_ref().is_some_and(|custom| custom.is_terminating);

@@ -203,6 +203,11 @@ impl Call<'_> {
         custom.filter(|_| *self.shown_kind().0 == self.resource.gv)
     }
 
+    /// Whether the call is about the scale of a custom resource.
+    pub fn is_custom_scale(&self) -> bool {
+        self.resource.custom.is_some() && self.subresource == "scale"
+    }
+
     /// The subresource of the path, if it can be read and written.
     pub fn part(&self) -> Result<&SubresourceStrategy> {
         let own = self.resource.custom.as_ref().filter(|_| self.subresource == "scale");

@@ -21,17 +21,61 @@ use crate::api::well_known::META_GROUP;
 
 use super::{Backend, Call};
 
+/// Looks for unknown fields in a body of a custom resource with another apiVersion, which precede that error.
+fn other_version(
+    call: &Call<'_>,
+    kind: &GroupVersionKind,
+    validation: FieldValidation,
+) -> Option<Box<Status>> {
+    let custom = call.custom().filter(|_| call.encoding == Encoding::Json)?;
+    let mut value = codec::json::read(&call.body).ok()?;
+    let stated = value.str("apiVersion").to_owned();
+    if value.str("kind").is_empty() || stated == kind.api_version() {
+        return None;
+    }
+    let unknown = custom.unknown_in(&stated, &mut value);
+    match validation {
+        FieldValidation::Ignore => None,
+        FieldValidation::Warn => {
+            warn(call, &unknown);
+            None
+        }
+        FieldValidation::Strict => {
+            let (group, version) = stated.split_once('/').unwrap_or(("", &stated));
+            let kind = GroupVersionKind::new(group, version, &kind.kind);
+            (!unknown.is_empty()).then(|| Status::bad_request(codec::strict_refusal(&kind, &unknown).message))
+        }
+    }
+}
+
 impl Backend {
     /// Decodes the body as the shown kind, applies defaults and converts it to the stored version. Adds warnings about unknown
     /// and duplicate fields.
     pub fn decode_body(&self, call: &Call<'_>, validation: FieldValidation) -> Result<Value> {
+        let decoded = self.decoded(call, validation);
+        // The reference cannot say what is wrong with the scale of a custom resource.
+        let value = match decoded {
+            Err(status) if call.is_custom_scale() && status.code == 400 => {
+                return Err(Status::bad_request(codec::NO_CUSTOM_SCALE));
+            }
+            decoded => decoded?,
+        };
+        let stored = self.to_stored(call, value)?;
+        self.note_body(call, &stored);
+        Ok(stored)
+    }
+
+    /// The body as the shown kind, without defaults.
+    fn decoded(&self, call: &Call<'_>, validation: FieldValidation) -> Result<Value> {
         let (gv, name) = call.shown_kind();
         let kind = GroupVersionKind::new(&gv.group, &gv.version, name);
-        let Decoded { mut value, mut strict } = self.decode(call, &kind).or_else(|refused| {
+        let decoded = self.decode(call, &kind).or_else(|refused| {
             let older = subresources::eviction::older_version(&kind).ok_or_else(|| refused.clone())?;
             let decoded = self.decode_any_version(call, &kind).ok();
             decoded.filter(|decoded| decoded.value.str("apiVersion") == older).ok_or(refused)
-        })?;
+        });
+        let Decoded { mut value, mut strict } =
+            decoded.map_err(|refused| other_version(call, &kind, validation).unwrap_or(refused))?;
         if let Some(custom) = call.custom() {
             let coerced = custom.coerce(&mut value);
             strict.extend(coerced.map_err(|why| Status::bad_request(codec::not_handled(&kind, &why)))?);
@@ -44,9 +88,7 @@ impl Backend {
                 return Err(Status::bad_request(codec::strict_refusal(&kind, &strict).message));
             }
         }
-        let stored = self.to_stored(call, value)?;
-        self.note_body(call, &stored);
-        Ok(stored)
+        Ok(value)
     }
 
     /// Fills in the defaults of a value in the version of the request and turns it into the stored version.

@@ -89,7 +89,7 @@ impl Backend {
             return self.whole_versions(call);
         }
         // A subresource of another kind is never stored in that form.
-        Versions { registry: &self.registry, kind, stored: gv, elsewhere: None }
+        Versions { registry: &self.registry, kind, stored: gv, elsewhere: None, is_custom: false }
     }
 
     fn whole_versions<'a>(&'a self, call: &'a Call<'_>) -> Versions<'a> {
@@ -99,6 +99,7 @@ impl Backend {
             kind: &call.resource.kind,
             stored: &call.stored.version,
             elsewhere: converts.then_some(&call.elsewhere),
+            is_custom: call.resource.custom.is_some(),
         }
     }
 
@@ -122,7 +123,7 @@ pub(crate) fn record_own(
     old: Option<&Value>,
     new: &mut Value,
 ) {
-    let versions = Versions { registry, kind, stored: version, elsewhere: None };
+    let versions = Versions { registry, kind, stored: version, elsewhere: None, is_custom: false };
     let reset = managed_fields::reset_fields(&version.group, kind, subresource, !subresource.is_empty());
     let write = Write { manager: SERVER_NAME, version, subresource, now, reset };
     managed_fields::record(&versions, &write, old, new);

@@ -136,3 +136,79 @@ fn what_is_admitted_too_late_is_not_stored_for_a_kind_that_has_gone() {
     let listed = admin.get(&format!("/apis/{GROUP}/v1/kites")).ok();
     assert_eq!(listed["items"], json!([]), "nobody has left anything");
 }
+
+/// The scale of a custom kind was offered in forms and patched in ways that custom kinds do not have.
+#[test]
+fn scales_are_as_odd_as_their_objects() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &counted());
+    admin.post(KITES, &kite("a")).ok();
+    let scale = format!("{KITES}/a/scale");
+    let protobuf = ("accept", "application/vnd.kubernetes.protobuf");
+    assert_eq!(admin.request("GET", &scale, &[protobuf], b"").status, 406);
+    let patch = json!({"spec": {"replicas": 4}});
+    admin.patch(&scale, "strategic-merge", &patch).refused(415, "UnsupportedMediaType");
+    admin.patch(&scale, MERGE, &patch).ok();
+    let other = json!({"apiVersion": "v1", "kind": "Scale", "metadata": {"name": "a"}});
+    let status = admin.put(&scale, &other).refused(400, "BadRequest");
+    assert!(text(&status, "/message").starts_with("no kind is registered for the type v1.Scale in scheme"));
+    // What follows a subresource is ignored.
+    assert_eq!(admin.get(&format!("{scale}/more")).ok()["spec"]["replicas"], 4);
+}
+
+/// Requests for custom kinds do not pass the router of built-in ones, which has its own words and its own order.
+#[test]
+fn what_nobody_offers_is_refused_in_other_words() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &counted());
+    for (path, built_in) in [(KITES, false), ("/api/v1/namespaces/default/configmaps", true)] {
+        let status =
+            admin.request("GET", path, &[("accept", "application/cbor")], b"").refused(406, "NotAcceptable");
+        assert_eq!(text(&status, "/message").starts_with("406: "), built_in, "{status}");
+        assert_eq!(status.get("details").is_some(), built_in, "{status}");
+    }
+    let plain = [("content-type", "application/json")];
+    admin.request("PATCH", KITES, &plain, b"{}").refused(415, "UnsupportedMediaType");
+    admin.patch(KITES, MERGE, &json!({})).refused(400, "BadRequest");
+}
+
+/// After a wrong kind nothing else was looked at, and a wrong version hid what is unknown in it.
+#[test]
+fn a_wrong_kind_is_not_all_that_is_wrong() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &counted());
+    let mut wrong = kite("a");
+    wrong["kind"] = json!("KiteList");
+    wrong["spec"] = json!({"color": "green", "tails": [{"name": "x"}, {"name": "x"}]});
+    let status = admin.post(KITES, &wrong).refused(422, "Invalid");
+    let causes: Vec<&str> =
+        status["details"]["causes"].as_array().unwrap().iter().map(|cause| text(cause, "/field")).collect();
+    assert_eq!(causes, ["kind", "spec.tails[1]"]);
+    let mut other = kite("a");
+    other["apiVersion"] = json!(format!("{GROUP}/v9"));
+    let answer = admin.post(KITES, &other);
+    answer.refused(400, "BadRequest");
+    assert_eq!(answer.warnings(), ["unknown field \"spec\""]);
+    let strict = admin.post(&format!("{KITES}?fieldValidation=Strict"), &other).refused(400, "BadRequest");
+    assert!(text(&strict, "/message").ends_with("strict decoding error: unknown field \"spec\""), "{strict}");
+}
+
+/// Owners stayed though the object no longer fits the version in which they wrote.
+#[test]
+fn owners_end_with_the_version_that_an_object_does_not_fit() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    let mut wider = version("v2", false);
+    wider["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["new"] =
+        json!({"type": "integer"});
+    define(&mut admin, &definition("kites", "Kite", "Namespaced", &[version("v1", true), wider]));
+    admin.post(KITES, &kite("a")).ok();
+    let newer = "/apis/toys.example/v2/namespaces/default/kites/a";
+    let known = admin.patch(newer, MERGE, &json!({"spec": {"size": 5}})).ok();
+    assert_eq!(known["metadata"]["managedFields"].as_array().map(Vec::len), Some(2));
+    let unknown = admin.patch(newer, MERGE, &json!({"spec": {"new": 1}})).ok();
+    assert_eq!(unknown["metadata"].get("managedFields"), None, "{unknown}");
+}

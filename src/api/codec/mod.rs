@@ -28,6 +28,10 @@ pub use json::{pretty, to_json};
 pub const NO_PROTOBUF: &str = "object *unstructured.Unstructured does not implement the protobuf marshalling interface and \
                                cannot be encoded to a protobuf message";
 
+/// The error for any wrong body of the scale of a custom resource: it has another scheme than its object.
+pub const NO_CUSTOM_SCALE: &str = "no kind is registered for the type v1.Scale in scheme \
+                                   \"k8s.io/apiextensions-apiserver/pkg/apiserver/customresource_handler.go:725\"";
+
 /// The number of body bytes that a message shows.
 const SUMMARY_BYTES: usize = 30;
 

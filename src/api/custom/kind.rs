@@ -91,6 +91,18 @@ impl CustomResource {
         Ok(unknown.into_iter().map(|path| format!("unknown field {}", quoted(&path))).collect())
     }
 
+    /// The unknown fields of a body that states another apiVersion: those of that version, or all if there is no such version.
+    pub fn unknown_in(&self, api_version: &str, object: &mut Value) -> Vec<String> {
+        if self.keeps_all {
+            return Vec::new();
+        }
+        let unknown = match self.schemas.get(api_version) {
+            Some(schema) => prune::prune(schema, object),
+            None => prune::prune(&Schema::default(), object),
+        };
+        unknown.into_iter().map(|path| format!("unknown field {}", quoted(&path))).collect()
+    }
+
     /// Sets defaults. Answers whether they fit the limit.
     pub fn fill(&self, object: &mut Value) -> bool {
         let mut room = FILLED_BYTES;
@@ -176,10 +188,10 @@ impl CustomResource {
         if self.check_kind(object, errors) {
             validate::check(&self.schema, object, None, &FieldPath::root(), errors);
             self.check_scale(object, true, errors);
-            embedded::check(&self.schema, object, &self.registry, errors);
-            lists::check(&self.schema, object, errors);
-            self.check_rules(object, None, errors, warned);
         }
+        embedded::check(&self.schema, object, &self.registry, errors);
+        lists::check(&self.schema, object, errors);
+        self.check_rules(object, None, errors, warned);
     }
 
     fn check_rules(
@@ -196,11 +208,10 @@ impl CustomResource {
 
     /// Validates a changed object, except for its metadata.
     pub fn check_change(&self, new: &Value, old: &Value, errors: &mut ErrorList, warned: &mut WarningList) {
-        if !self.check_kind(new, errors) {
-            return;
+        if self.check_kind(new, errors) {
+            validate::check(&self.schema, new, Some(old), &FieldPath::root(), errors);
+            self.check_scale(new, true, errors);
         }
-        validate::check(&self.schema, new, Some(old), &FieldPath::root(), errors);
-        self.check_scale(new, true, errors);
         embedded::check(&self.schema, new, &self.registry, errors);
         self.check_lists(new, old, errors);
         self.check_rules(new, Some(old), errors, warned);
@@ -208,14 +219,13 @@ impl CustomResource {
 
     /// Validates a changed status.
     pub fn check_status(&self, new: &Value, old: &Value, errors: &mut ErrorList, warned: &mut WarningList) {
-        if !self.check_kind(new, errors) {
-            return;
-        }
         let status = |object: &'_ Value| object.fields().and_then(|fields| fields.get("status")).cloned();
-        if let (Some(schema), Some(value)) = (self.schema.properties.get("status"), status(new)) {
-            validate::check(schema, &value, status(old).as_ref(), &FieldPath::new("status"), errors);
+        if self.check_kind(new, errors) {
+            if let (Some(schema), Some(value)) = (self.schema.properties.get("status"), status(new)) {
+                validate::check(schema, &value, status(old).as_ref(), &FieldPath::new("status"), errors);
+            }
+            self.check_scale(new, false, errors);
         }
-        self.check_scale(new, false, errors);
         self.check_lists(new, old, errors);
         self.check_rules(new, Some(old), errors, warned);
     }
@@ -228,7 +238,7 @@ impl CustomResource {
         }
     }
 
-    /// Whether an object has this kind. If not, no further checks are made.
+    /// Whether an object has this kind. If not, neither its metadata nor its schema is checked, but its lists and rules are.
     fn check_kind(&self, object: &Value, errors: &mut ErrorList) -> bool {
         let said = [("kind", &self.kind), ("apiVersion", &self.api_version)];
         let mut wrong = said.into_iter().filter(|(field, wanted)| object.str(field) != &***wanted).peekable();

@@ -140,7 +140,8 @@ mod tests {
         added.kind(&GroupVersionKind::new("g", "v1", "K"), described);
         let registry = added.done();
         let version = GroupVersion::new("g", "v1");
-        let versions = Versions { registry: &registry, kind: "K", stored: &version, elsewhere: None };
+        let versions =
+            Versions { registry: &registry, kind: "K", stored: &version, elsewhere: None, is_custom: false };
         let write = Write { manager: "m", version: &version, subresource: "", now: "now", reset: &[] };
         let mut object = value(object);
         managed_fields::record(&versions, &write, None, &mut object);

@@ -11,7 +11,15 @@ use crate::api::value::Value;
 
 /// Checks a configuration. The error contains all problems in one text.
 pub fn check(registry: &Registry, ty: TypeId, value: &Value) -> Result<(), String> {
-    let mut walk = Walk { registry, wrong: Vec::new() };
+    checked(Walk { registry, repeats: false, wrong: Vec::new() }, ty, value)
+}
+
+/// Checks a state of an object, in which list keys may repeat.
+pub fn check_state(registry: &Registry, ty: TypeId, value: &Value) -> Result<(), String> {
+    checked(Walk { registry, repeats: true, wrong: Vec::new() }, ty, value)
+}
+
+fn checked(mut walk: Walk<'_>, ty: TypeId, value: &Value) -> Result<(), String> {
     walk.value(ty, value, "", OWNED_DEPTH);
     match walk.wrong.as_slice() {
         [] => Ok(()),
@@ -22,6 +30,8 @@ pub fn check(registry: &Registry, ty: TypeId, value: &Value) -> Result<(), Strin
 
 struct Walk<'r> {
     registry: &'r Registry,
+    /// Whether list keys may repeat.
+    repeats: bool,
     wrong: Vec<String>,
 }
 
@@ -93,7 +103,7 @@ impl Walk<'_> {
                 PathElement::Index(i64::try_from(index).unwrap_or(i64::MAX))
             };
             let inner = format!("{path}{element}");
-            if owned && seen.contains(&element) {
+            if owned && !self.repeats && seen.contains(&element) {
                 self.report(path, &format!("duplicate entries for key {element}"));
             }
             seen.insert(element);

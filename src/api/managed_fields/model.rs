@@ -265,7 +265,7 @@ proptest! {
         steps in proptest::collection::vec((0usize..3, proptest::bool::weighted(0.8), any::<bool>(), manifest()), 1..8),
     ) {
         let version = GroupVersion::parse("v1").unwrap();
-        let versions = Versions { registry: &REGISTRY, kind: "Service", stored: &version, elsewhere: None };
+        let versions = Versions { registry: &REGISTRY, kind: "Service", stored: &version, elsewhere: None, is_custom: false };
         let (mut live, mut model): (Option<Value>, Model) = (None, Model::default());
         let steps: Vec<Step> = steps;
         for (at, (who, applies, force, manifest)) in steps.into_iter().enumerate() {

@@ -293,7 +293,13 @@ mod tests {
         }
 
         fn versions(&self) -> Versions<'_> {
-            Versions { registry: &self.registry, kind: "Pod", stored: &self.version, elsewhere: None }
+            Versions {
+                registry: &self.registry,
+                kind: "Pod",
+                stored: &self.version,
+                elsewhere: None,
+                is_custom: false,
+            }
         }
 
         fn write<'a>(&'a self, manager: &'a str) -> Write<'a> {

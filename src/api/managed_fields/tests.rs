@@ -34,7 +34,13 @@ impl Stage {
     }
 
     fn versions(&self) -> Versions<'_> {
-        Versions { registry: &REGISTRY, kind: self.kind, stored: &self.version, elsewhere: None }
+        Versions {
+            registry: &REGISTRY,
+            kind: self.kind,
+            stored: &self.version,
+            elsewhere: None,
+            is_custom: false,
+        }
     }
 
     fn write<'a>(&'a self, manager: &'a str, now: &'a str) -> Write<'a> {

@@ -4,6 +4,7 @@ use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::ErrorList;
 use crate::api::meta::{self, MetaRules};
 use crate::api::names;
+use crate::api::patch::printed;
 use crate::api::print;
 use crate::api::status::{self, Status};
 use crate::api::value::Value;
@@ -146,16 +147,8 @@ fn number(object: &Value, path: &str) -> Result<Option<i64>, String> {
 }
 
 fn not(path: &str, found: &Value, wanted: &str) -> String {
-    let (kind, shown) = match found {
-        Value::Null => ("<nil>", "<nil>".to_owned()),
-        Value::Bool(truth) => ("bool", truth.to_string()),
-        Value::Int(number) => ("int64", number.to_string()),
-        Value::Float(number) => ("float64", number.to_string()),
-        Value::String(text) => ("string", text.clone()),
-        Value::Array(_) => ("[]interface {}", "[...]".to_owned()),
-        Value::Object(_) => ("map[string]interface {}", "map[...]".to_owned()),
-    };
-    format!("{path} accessor error: {shown} is of the type {kind}, expected {wanted}")
+    let kind = found.go_type();
+    format!("{path} accessor error: {} is of the type {kind}, expected {wanted}", printed(found))
 }
 
 /// A scale with the object's identity.

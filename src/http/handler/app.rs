@@ -17,7 +17,7 @@ use pilothouse_actors::permit::Permit;
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::ConnectSubresource;
 use crate::api::managed_fields::ConvertedVersions;
-use crate::api::media::Negotiated;
+use crate::api::media::{self, Negotiated};
 use crate::api::options::ListOptions;
 use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::query::{self, Query};
@@ -175,24 +175,40 @@ async fn serve_resource(
     let warnings = &context.warnings;
     if let Some(way) = ConnectSubresource::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
         context.arrive();
-        let out = ConnectInput { way, resource: &resource, found, path, query, user, warnings };
+        let offer = context.offer();
+        let out = ConnectInput { way, resource: &resource, found, path, query, user, warnings, offer };
         return connect::serve(worker, request, payload, &out).await;
     }
-    let verb = routes::allowed_verb(&resource, found, asked.verb, request.method().as_str())?;
+    let is_custom = resource.custom.is_some();
+    let offer = || if is_custom { context.offer().custom() } else { context.offer() };
+    let content_type = render::text(request.headers(), header::CONTENT_TYPE);
+    let allowed = routes::allowed_verb(&resource, found, asked.verb, request.method().as_str());
+    let verb = allowed.or_else(|refused| {
+        // The type of a patch of a custom resource is checked even before its name.
+        if is_custom && asked.verb == Verb::Patch {
+            context.arrive();
+            media::of_patch(content_type, offer())?;
+        }
+        Err(refused)
+    })?;
     context.arrive();
+    let offer = offer();
+    if !is_custom {
+        if verb == Verb::Patch {
+            media::of_patch(content_type, offer)?;
+        }
+        response_format::routed(&context.accept, offer, verb)?;
+    }
     resource.deprecation().into_iter().for_each(|warning| warnings.add(warning));
     context.trail().into_iter().for_each(|trail| trail.deprecated(&resource));
     // Resources that are not stored (reviews) cannot be shown as a table.
     let kept = !found.subresource.is_empty() || resource.verbs.contains(Verb::Get);
     let rows = kept && (verb != Verb::Watch || !streams_list(worker, query));
-    let is_custom = resource.custom.is_some() && found.subresource != "scale";
-    let offer = if is_custom { context.offer().custom() } else { context.offer() };
-    let agreed = response_format::agree(
-        &context.accept,
-        offer,
-        verb,
-        rows && subresources::has_table(found.group, found.subresource),
-    )?;
+    let has_table = rows && subresources::has_table(found.group, found.subresource);
+    let agreed = response_format::agree(&context.accept, offer, verb, has_table).or_else(|refused| {
+        check_list_options(worker, verb, query)?;
+        Err(refused)
+    })?;
     let form = asked_form(worker, &agreed, verb, (&resource, found.subresource), query);
     let (form, misfit) = response_format::misfit(form, verb, agreed.encoding)?;
     let socket = if verb == Verb::Watch { Upgrade::asked(request)? } else { None };
@@ -227,6 +243,17 @@ fn streams_list(worker: &Worker, query: &Query<'_>) -> bool {
         })
 }
 
+/// Checks the options of a list or watch, which come before the form of its objects.
+fn check_list_options(worker: &Worker, verb: Verb, query: &Query<'_>) -> Result<()> {
+    let initial_events = worker.watching.initial_events && verb == Verb::Watch;
+    if !matches!(verb, Verb::List | Verb::Watch) {
+        return Ok(());
+    }
+    let mut options = ListOptions::parse(query)?;
+    options.set_defaults(initial_events);
+    options.validate(initial_events)
+}
+
 /// The form of the objects in the response: full, table or metadata only.
 fn asked_form(
     worker: &Worker,
@@ -245,7 +272,12 @@ fn asked_form(
     let name = || match &resource.custom {
         Some(_) if sub.is_none_or(|sub| sub.gv == resource.gv) => "unstructured.Unstructured".to_owned(),
         Some(_) => format!("{}.{kind}", gv.version),
-        None => format!("{}.{kind}", worker.backend.registry.family(&gv.group)),
+        // The internal type is that of the stored version: events have two groups.
+        None => {
+            let stored = resource.stored.as_ref().filter(|_| sub.is_none());
+            let group = stored.map_or(&gv.group, |stored| &stored.version.group);
+            format!("{}.{kind}", worker.backend.registry.family(group))
+        }
     };
     ResponseFormat::agreed(
         agreed,

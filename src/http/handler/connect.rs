@@ -25,6 +25,7 @@ use tokio::time::sleep;
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::location::{self, KubeletRules};
 use crate::api::connect::{self, ConnectSubresource, Destination, url};
+use crate::api::media::{self, OfferedEncodings};
 use crate::api::path::ResourcePath;
 use crate::api::query::Query;
 use crate::api::status::{GroupResource, Result, Status};
@@ -72,6 +73,8 @@ pub struct ConnectInput<'a> {
     pub user: &'a Identity,
     /// Collects warnings for the client.
     pub warnings: &'a Warnings,
+    /// The encodings of objects.
+    pub offer: OfferedEncodings,
 }
 
 /// Serves a connecting subresource.
@@ -87,7 +90,9 @@ pub async fn serve(
     if !out.way.allows(request.method().as_str()) {
         return Err(Status::method_not_allowed());
     }
-    if out.way != ConnectSubresource::Log {
+    if out.way == ConnectSubresource::Log {
+        media::routed_text(text(request.headers(), header::ACCEPT), out.offer)?;
+    } else {
         connect::refuse_dry_run(out.query)?;
     }
     let asked = ConnectRequest {

@@ -264,7 +264,13 @@ impl QuotaCharger {
             now: &now,
             reset,
         };
-        let versions = Versions { registry: &self.registry, kind: KIND, stored: &version, elsewhere: None };
+        let versions = Versions {
+            registry: &self.registry,
+            kind: KIND,
+            stored: &version,
+            elsewhere: None,
+            is_custom: false,
+        };
         managed_fields::record(&versions, &write, Some(&page.value), &mut value);
         let ty =
             self.registry.kind("", "v1", KIND).ok_or_else(|| Status::internal("no schema for quotas"))?;
