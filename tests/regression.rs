@@ -676,3 +676,102 @@ fn devices_are_administered_only_from_namespaces_that_are_marked() {
     assert!(message.contains("status.allocation.devices.results[0].adminAccess: Forbidden"), "{message}");
     client.patch(&format!("{claims}/plain/status"), "merge", &status(false)).ok();
 }
+
+/// A write that asked for a form which one object cannot have was refused before its own mistakes were seen.
+#[test]
+fn a_form_that_cannot_be_had_comes_after_everything_else() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let list = ("accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io");
+    let json = ("content-type", "application/json");
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}).to_string();
+    client.request("POST", MAPS, &[list, json], object.as_bytes()).refused(406, "NotAcceptable");
+    client.get(&format!("{MAPS}/a")).ok();
+    client.request("POST", MAPS, &[list, json], object.as_bytes()).refused(409, "AlreadyExists");
+    let events = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let one = ("accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io");
+    let status = client.request("GET", events, &[one], b"").refused(406, "NotAcceptable");
+    assert!(status["message"].as_str().unwrap().ends_with("is a list (*core.EventList)"), "{status}");
+    // The options of a list come before its form as well.
+    let later = [("accept", "application/json;as=Table;v=v2;g=meta.k8s.io")];
+    client.request("GET", MAPS, &later, b"").refused(406, "NotAcceptable");
+    client.request("GET", &format!("{MAPS}?limit=x"), &later, b"").refused(400, "BadRequest");
+    client.request("GET", &format!("{MAPS}?labelSelector=(("), &later, b"").refused(400, "BadRequest");
+}
+
+/// A request that no route takes was told that its API is deprecated.
+#[test]
+fn what_is_not_routed_is_not_warned_of() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let path = "/api/v1/namespaces/default/endpoints";
+    assert_eq!(client.get(path).warnings().len(), 1);
+    let refused = client.request("GET", path, &[("accept", "text/html")], b"");
+    refused.refused(406, "NotAcceptable");
+    assert!(refused.warnings().is_empty());
+}
+
+/// A dry run of a binding named the key of the pod as if it had been written, and a log came to whoever cannot read text.
+#[test]
+fn a_dry_binding_names_the_key_of_a_dry_run() {
+    let server = Server::with(&["--engine=memory", "--disable-admission-plugins=ServiceAccount"]);
+    let mut client = server.admin();
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    client.post(pods, &pod).ok();
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p", "uid": "x"},
+        "target": {"kind": "Node", "name": "n"}});
+    // A log is text, or nothing that anybody asks for.
+    let refused = client.request("GET", &format!("{pods}/p/log"), &[("accept", "text/html")], b"");
+    let status = refused.refused(406, "NotAcceptable");
+    assert!(status["message"].as_str().unwrap().contains("representations: text/plain, "), "{status}");
+    for accept in ["text/plain", "application/json", "*/*"] {
+        assert_eq!(client.request("GET", &format!("{pods}/p/log"), &[("accept", accept)], b"").status, 204);
+    }
+    for (query, key) in [("", "/registry/pods/default/p"), ("?dryRun=All", "/pods/default/p")] {
+        let status = client.post(&format!("{pods}/p/binding{query}"), &binding).refused(409, "Conflict");
+        let message = status["message"].as_str().unwrap_or_default();
+        assert!(message.contains(&format!("Key: {key},")), "{message}");
+    }
+}
+
+/// The name of an event of the core was reported beside other mistakes, and a refusal of admission like one of the authorizer.
+#[test]
+fn refusals_say_no_more_than_the_reference() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let events = "/api/v1/namespaces/default/events";
+    let status = client.post(events, &json!({"metadata": {"name": "a%b"}})).refused(422, "Invalid");
+    let causes = status["details"]["causes"].as_array().map(Vec::len);
+    assert_eq!(causes, Some(1), "{status}");
+    let about = json!({"metadata": {"name": "a%b"}, "involvedObject": {"namespace": "default"}});
+    let status = client.post(events, &about).refused(422, "Invalid");
+    assert_eq!(status["details"]["causes"][0]["field"], "metadata.name");
+    let status = client.get(&format!("{events}/e?resourceVersion=x")).refused(400, "BadRequest");
+    assert!(status["message"].as_str().unwrap().starts_with("invalid resource version: "), "{status}");
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}],
+        "priorityClassName": "none"}});
+    let denied = client.post("/api/v1/namespaces/default/pods", &pod);
+    denied.refused(403, "Forbidden");
+    assert_eq!(denied.header("x-content-type-options"), None);
+    let unknown = server.anonymous().get(MAPS);
+    unknown.refused(403, "Forbidden");
+    assert_eq!(unknown.header("x-content-type-options"), Some("nosniff"));
+}
+
+/// A new object was refused for a resourceVersion that is none, and a deletion of many for its body before its selector.
+#[test]
+fn what_is_no_version_does_not_keep_an_object_from_being_made() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let object = |version: &str| json!({"metadata": {"name": "a", "resourceVersion": version}});
+    client.post(MAPS, &object("5")).refused(400, "BadRequest");
+    let made = client.post(MAPS, &object("x")).ok();
+    assert!(made["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().is_ok(), "{made}");
+    client.post(MAPS, &object("x")).refused(409, "AlreadyExists");
+    let json = [("content-type", "application/json")];
+    let refused = client.request("DELETE", &format!("{MAPS}?fieldSelector=nope=1"), &json, b",{}");
+    let status = refused.refused(400, "BadRequest");
+    assert!(status["message"].as_str().unwrap().contains("nope"), "{status}");
+}

@@ -8,6 +8,7 @@ use super::codec;
 use super::error_list::ErrorList;
 use super::field::{FieldError, FieldPath, quoted};
 use super::names::{self, NameRule};
+use super::options::revision;
 use super::status::Status;
 use super::value::Value;
 
@@ -102,9 +103,9 @@ pub fn take_prefix_as_name(object: &mut Value) -> bool {
     false
 }
 
-/// Checks that a new object has no resourceVersion. Version 0 counts as none.
+/// Checks that a new object has no resourceVersion. Version 0 counts as none, and so does what is no version.
 pub fn check_unversioned(object: &Value) -> Result<(), Box<Status>> {
-    if matches!(of(object).str("resourceVersion"), "" | "0") {
+    if matches!(revision(of(object).str("resourceVersion")), Ok(None | Some(0)) | Err(_)) {
         return Ok(());
     }
     Err(Status::bad_request("resourceVersion should not be set on objects to be created"))

@@ -35,6 +35,14 @@ pub fn revision(text: &str) -> status::Result<Option<u64>> {
     }
 }
 
+/// [`revision`] of a read, with the words of its error.
+pub fn read_revision(text: &str) -> status::Result<Option<u64>> {
+    revision(text).map_err(|mut status| {
+        status.message = format!("invalid resource version: {}", status.message);
+        status
+    })
+}
+
 /// GetOptions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GetOptions {

@@ -20,11 +20,11 @@ const PAGE: i64 = 10_000;
 pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
     let list = ListOptions::parse(call.query)?;
     list.validate(false)?;
+    let filter = filter(call, &list)?;
     let options = backend.delete_options(call)?;
     if options.unreadable {
         return Err(no_force_of_many());
     }
-    let filter = filter(call, &list)?;
     warn_of_dependents(call, &options);
     let position = open(backend, call).await?;
     // The reference always reads in pages, so a given resourceVersion is matched exactly.

@@ -12,7 +12,7 @@ pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
         let gone = "the export parameter, deprecated since v1.14, is no longer supported";
         return Err(Status::bad_request(gone));
     }
-    let wanted = options::revision(&GetOptions::parse(call.query).resource_version)?;
+    let wanted = options::read_revision(&GetOptions::parse(call.query).resource_version)?;
     let mut found = backend.read(call).await;
     // An object at or after the wanted version proves that the version exists. An older one does not.
     let known = found.as_ref().map_or(0, |object| object.revision.0);

@@ -309,10 +309,7 @@ pub(super) async fn at_version(
         return Err(Status::bad_request(why));
     }
     let token = token.map(|token| Continue::decode(token)).transpose()?;
-    let asked = options::revision(&options.resource_version).map_err(|mut status| {
-        status.message = format!("invalid resource version: {}", status.message);
-        status
-    })?;
+    let asked = options::read_revision(&options.resource_version)?;
     let asked = asked.filter(|asked| *asked > 0);
     let now = backend.clock.now();
     if let Some(token) = token {

@@ -51,8 +51,13 @@ pub fn before_create(
     drop_disabled(kind, context.features, object, None);
     (kind.rules.prepare_create)(object, context);
     let mut errors = ErrorList::under(context.features);
-    meta::validate(object, kind.meta_rules(), &mut errors);
+    if !kind.rules.meta_last {
+        meta::validate(object, kind.meta_rules(), &mut errors);
+    }
     (kind.rules.validate)(object, &mut errors);
+    if kind.rules.meta_last && errors.is_empty() {
+        meta::validate(object, kind.meta_rules(), &mut errors);
+    }
     if !errors.is_empty() {
         return Err(errors);
     }

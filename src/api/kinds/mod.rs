@@ -190,6 +190,8 @@ pub struct KindRules {
     pub prefix_is_name: bool,
     /// Whether a finalizer without a domain must be a standard one.
     pub known_finalizers: bool,
+    /// Whether the metadata of a new object is checked only if nothing else is wrong.
+    pub meta_last: bool,
     /// Whether a PUT may create.
     pub create_on_update: bool,
     /// Whether a PUT without a resourceVersion overwrites the object.
@@ -280,6 +282,7 @@ const BASE: KindRules = KindRules {
     name: names::subdomain_name,
     prefix_is_name: false,
     known_finalizers: true,
+    meta_last: false,
     create_on_update: false,
     unconditional_update: true,
     generation: Generation::NONE,

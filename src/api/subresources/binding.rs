@@ -24,8 +24,7 @@ pub fn check_preconditions(pod: &Value, binding: &Value, of: GroupResource<'_>, 
     for (field, name) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
         let (wanted, found) = (meta::of(binding).str(field), meta::of(pod).str(field));
         if !wanted.is_empty() && wanted != found {
-            let key = format!("registry/{}/{key}", of.resource);
-            return Err(Status::precondition_failed(of, &key, name, wanted, found));
+            return Err(Status::precondition_failed(of, key, name, wanted, found));
         }
     }
     Ok(())

@@ -52,6 +52,7 @@ pub struct Context {
     pub trail: OnceCell<Option<Rc<Trail>>>,
     worker: Rc<Worker>,
     offer: Cell<OfferedEncodings>,
+    arrived: Cell<bool>,
     audit_id: HeaderValue,
     flow: OnceCell<Arc<Flow>>,
     pretty: bool,
@@ -74,6 +75,7 @@ impl Context {
             trail: OnceCell::new(),
             worker: worker.clone(),
             offer: Cell::new(OfferedEncodings::objects(false)),
+            arrived: Cell::new(false),
             audit_id,
             flow: OnceCell::new(),
             pretty: wants_pretty(request),
@@ -88,6 +90,7 @@ impl Context {
 
     /// Allows CBOR from here on. Errors before this point and discovery of groups are never CBOR, as in the reference.
     pub fn arrive(&self) {
+        self.arrived.set(true);
         self.offer.set(OfferedEncodings::objects(self.worker.shared.encoding.cbor));
     }
 
@@ -357,7 +360,8 @@ pub fn error(context: &Context, status: &Status) -> HttpResponse {
     if let Some(seconds) = status.retry_after() {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
-    if status.is_forbidden() {
+    // Only a denial of the authorizer has it, not one of admission.
+    if status.is_forbidden() && !context.arrived.get() {
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     }
     response

@@ -43,7 +43,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
         };
         let (current, _turn) = found.map_err(|error| Status::from_store(&error, call.of(), name))?;
         let mut pod = backend.load(call, &current)?;
-        binding::check_preconditions(&pod, &body, call.of(), key.as_str())?;
+        binding::check_preconditions(&pod, &body, call.of(), &call.registered(name))?;
         let bound = binding::bind(&mut pod, &body, &backend.now());
         bound.map_err(|why| Status::conflict(OF, name, &why))?;
         if backend.admission.labels_bound_pods() {

@@ -12,6 +12,7 @@ use crate::api::well_known::SYSTEM_NAMESPACE;
 pub const RULES: KindRules = KindRules {
     name: names::path_segment,
     known_finalizers: false,
+    meta_last: true,
     create_on_update: true,
     meta_revalidation: MetaRevalidation::No,
     garbage_collected: false,
