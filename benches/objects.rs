@@ -73,7 +73,13 @@ impl Bench {
     /// Lets five owners apply: one the whole pod, four a label each.
     fn apply_five(&mut self) {
         let version = GroupVersion::new("", "v1");
-        let versions = Versions { registry: &self.registry, kind: "Pod", stored: &version, elsewhere: None };
+        let versions = Versions {
+            registry: &self.registry,
+            kind: "Pod",
+            stored: &version,
+            elsewhere: None,
+            is_custom: false,
+        };
         let mut live: Option<Value> = None;
         for number in 0..5 {
             let config = match number {
@@ -119,7 +125,13 @@ impl Bench {
     /// What the verb does with an apply that changes nothing, the messages to the store apart.
     fn apply_again(&self) -> bool {
         let version = GroupVersion::new("", "v1");
-        let versions = Versions { registry: &self.registry, kind: "Pod", stored: &version, elsewhere: None };
+        let versions = Versions {
+            registry: &self.registry,
+            kind: "Pod",
+            stored: &version,
+            elsewhere: None,
+            is_custom: false,
+        };
         let (config, _) = codec::yaml::read_strict(black_box(self.applied.as_bytes())).unwrap();
         let old = codec::decode_stored(black_box(&self.owned), self.ty, &self.registry).unwrap();
         let write = Write {

@@ -755,6 +755,15 @@ fn refusals_say_no_more_than_the_reference() {
     let denied = client.post("/api/v1/namespaces/default/pods", &pod);
     denied.refused(403, "Forbidden");
     assert_eq!(denied.header("x-content-type-options"), None);
+    assert_eq!(client.get("/livez/ping").header("x-content-type-options"), None);
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    for (kind, why) in
+        [("Status", "converting (v1.Status) to (coordination.Lease)"), ("A\tB", "no kind \"A\\tB\" is")]
+    {
+        let body = json!({"apiVersion": "coordination.k8s.io/v1", "kind": kind});
+        let status = client.post(leases, &body).refused(400, "BadRequest");
+        assert!(status["message"].as_str().unwrap().contains(why), "{status}");
+    }
     let unknown = server.anonymous().get(MAPS);
     unknown.refused(403, "Forbidden");
     assert_eq!(unknown.header("x-content-type-options"), Some("nosniff"));

@@ -63,6 +63,11 @@ pub fn is_known(kind: &GroupVersionKind) -> bool {
     })
 }
 
+/// Whether a kind without a version has this name: it is known in every group and version.
+pub fn is_everywhere(kind: &str) -> bool {
+    matches!(kind, "Status" | "APIVersions" | "APIGroupList" | "APIGroup" | "APIResourceList")
+}
+
 /// Whether kinds of the same name in the two groups are the same kind.
 pub fn is_same_family(one: &str, other: &str) -> bool {
     one == other || MOVED.contains(&(one, other)) || MOVED.contains(&(other, one))

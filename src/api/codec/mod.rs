@@ -14,6 +14,7 @@ mod yaml_read;
 mod yaml_tree;
 mod yaml_write;
 
+use super::field::quoted;
 use super::media::Encoding;
 use super::schema::decode::{self, Refused};
 use super::schema::{GroupVersionKind, Registry, TypeId};
@@ -280,7 +281,8 @@ impl Body<'_> {
                 let body = String::from_utf8_lossy(self.shown);
                 return Err(self.not_handled(&actual, &format!("Object 'apiVersion' is missing in '{body}'")));
             }
-            return Err(match (legacy::is_known(&actual), actual.kind == self.expected.kind) {
+            let is_known = legacy::is_known(&actual) || legacy::is_everywhere(&actual.kind);
+            return Err(match (is_known, actual.kind == self.expected.kind) {
                 (true, true) => self.version_differs(&actual),
                 (true, false) => self.inconvertible(&actual),
                 (false, _) => self.unregistered(&actual),
@@ -299,7 +301,8 @@ impl Body<'_> {
     }
 
     fn inconvertible(&self, actual: &GroupVersionKind) -> DecodeError {
-        let from = format!("{}.{}", actual.version, actual.kind);
+        let version = if legacy::is_everywhere(&actual.kind) { "v1" } else { &actual.version };
+        let from = format!("{version}.{}", actual.kind);
         let to = format!("{}.{}", self.registry.family(&self.expected.group), self.expected.kind);
         self.not_handled(actual, &format!("converting ({from}) to ({to}): unknown conversion"))
     }
@@ -344,10 +347,10 @@ impl Body<'_> {
 
     fn unregistered(&self, actual: &GroupVersionKind) -> DecodeError {
         let scheme = legacy::scheme(&self.expected.group);
-        let (kind, api_version) = (&actual.kind, actual.api_version());
+        let (kind, api_version) = (quoted(&actual.kind), quoted(&actual.api_version()));
         self.not_handled(
             actual,
-            &format!("no kind \"{kind}\" is registered for version \"{api_version}\" in scheme \"{scheme}\""),
+            &format!("no kind {kind} is registered for version {api_version} in scheme \"{scheme}\""),
         )
     }
 

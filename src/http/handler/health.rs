@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::api::field::quoted;
 use crate::api::query::Query;
 
-use super::render::{page_not_found, plain};
+use super::render::{PLAIN_TEXT, page_not_found, plain};
 use super::worker::Worker;
 
 /// The state that the checks probe.
@@ -169,7 +169,8 @@ pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<Ht
         return Some(page_not_found());
     };
     Some(match check.run(worker).await {
-        Ok(()) => plain(200, "ok".to_owned()),
+        // Only an error of a single check has the headers of one.
+        Ok(()) => HttpResponse::Ok().content_type(PLAIN_TEXT).body("ok"),
         Err(why) => plain(500, format!("internal server error: {why}\n")),
     })
 }
