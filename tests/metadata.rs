@@ -168,6 +168,19 @@ fn the_server_sets_what_is_its_own() {
     assert!(refused.text().contains("resourceVersion should not be set"), "{}", refused.text());
 }
 
+/// The tests of kubernetes_asyncio create a Service with the resourceVersion `v1`.
+#[test]
+fn a_version_that_is_none_is_ignored_when_an_object_is_created() {
+    let server = Server::start();
+    let mut client = server.admin();
+    let mut versioned = map("versioned");
+    versioned["metadata"]["resourceVersion"] = json!("v1");
+    let created = client.post(MAPS, &versioned).ok();
+    let version = created["metadata"]["resourceVersion"].as_str().expect("a version");
+    assert!(version.parse::<u64>().is_ok(), "{created}");
+    assert_eq!(client.get(&format!("{MAPS}/versioned")).ok(), created);
+}
+
 #[test]
 fn a_write_that_changes_nothing_is_no_new_version() {
     let (_server, mut client) = server();

@@ -8,7 +8,7 @@ use super::codec;
 use super::error_list::ErrorList;
 use super::field::{FieldError, FieldPath, quoted};
 use super::names::{self, NameRule};
-use super::options::revision;
+use super::options;
 use super::status::Status;
 use super::value::Value;
 
@@ -103,9 +103,10 @@ pub fn take_prefix_as_name(object: &mut Value) -> bool {
     false
 }
 
-/// Checks that a new object has no resourceVersion. Version 0 counts as none, and so does what is no version.
+/// Checks that a new object has no resourceVersion. Version 0 counts as none, and so does what is no version at all: clients
+/// write such texts (`v1`) into manifests, and the reference accepts them.
 pub fn check_unversioned(object: &Value) -> Result<(), Box<Status>> {
-    if matches!(revision(of(object).str("resourceVersion")), Ok(None | Some(0)) | Err(_)) {
+    if !matches!(options::revision(of(object).str("resourceVersion")), Ok(Some(1..))) {
         return Ok(());
     }
     Err(Status::bad_request("resourceVersion should not be set on objects to be created"))
@@ -659,6 +660,10 @@ mod tests {
         assert!(check_name(&Value::object(), "x").unwrap_err().message.ends_with("name must be provided"));
         let mut versioned = object(r#"{"metadata":{"resourceVersion":"5"}}"#);
         assert!(check_unversioned(&versioned).is_err());
+        for none in ["", "0", "v1", "-1", "+5", "18446744073709551616"] {
+            versioned.entry("metadata").set("resourceVersion", none);
+            assert!(check_unversioned(&versioned).is_ok(), "{none}");
+        }
         set_system_fields(&mut versioned, "u", "t");
         assert_eq!(of(&versioned).str("uid"), "u");
     }
