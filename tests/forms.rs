@@ -71,6 +71,24 @@ fn the_same_object_in_every_encoding() {
     }
 }
 
+/// Tools that print a response and go on in the same line see whether one ends.
+#[test]
+fn indented_json_ends_without_a_line_break_and_other_json_with_one() {
+    let server = Server::start();
+    let mut client = server.admin();
+    client.post(MAPS, &map("lines")).ok();
+    let object = format!("{MAPS}/lines");
+    for path in ["/api", "/apis/apps/v1", MAPS, object.as_str(), "/api/v1/namespaces/none"] {
+        let line = client.get(path).text();
+        assert!(line.ends_with("}\n") && line.lines().count() == 1, "{path}: {line}");
+        let indented = client.get(&format!("{path}?pretty=true")).text();
+        assert!(indented.ends_with("\n}"), "{path}: {indented}");
+    }
+    for path in ["/version", "/version?pretty=false", "/version?pretty=true"] {
+        assert!(client.get(path).text().ends_with("\"\n}"), "{path}");
+    }
+}
+
 #[test]
 fn cbor_is_refused_while_its_gate_is_closed() {
     let server = Server::with(&["--engine=memory"]);

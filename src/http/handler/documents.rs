@@ -43,7 +43,9 @@ pub async fn answer(
     }
     if matches!(path, "/version" | "/version/") {
         media::routed(&context.accept, OfferedEncodings::JSON_ONLY)?;
-        return render::document(context, Negotiated::DEFAULT, 200, &worker.shared.release.document());
+        return Ok(HttpResponse::Ok()
+            .content_type("application/json")
+            .body(worker.shared.release.document()));
     }
     if path.starts_with("/version/") {
         return Err(Status::no_such_resource());

@@ -242,15 +242,13 @@ fn sized(agreed: Negotiated<'_>, code: u16, body: Bytes) -> HttpResponse {
     HttpResponse::build(code).insert_header((header::CONTENT_TYPE, agreed.encoding.media_type())).body(body)
 }
 
-/// JSON with a final line break, and indented if `pretty`.
+/// JSON, either indented or on one line with a final line break. Indented JSON has none, as in the reference.
 pub fn json_text(pretty: bool, json: &[u8]) -> Vec<u8> {
-    let mut text = if pretty {
-        codec::pretty(json)
-    } else {
-        let mut text = Vec::with_capacity(json.len() + 1);
-        text.extend_from_slice(json);
-        text
-    };
+    if pretty {
+        return codec::pretty(json);
+    }
+    let mut text = Vec::with_capacity(json.len() + 1);
+    text.extend_from_slice(json);
     text.push(b'\n');
     text
 }
