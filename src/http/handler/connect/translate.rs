@@ -165,7 +165,7 @@ async fn unpack<C: AsyncRead + AsyncWrite + Unpin>(client: C, mut channel: Chann
     let (mut from_kubelet, mut to_kubelet) = tokio::io::split(channel.io());
     let mut reader = websocket::Reader::new(from_client);
     let (pings, mut pinged) = pongs::waiting();
-    let inward = async {
+    let inward = async move {
         loop {
             match reader.next().await {
                 Ok(websocket::WebSocketFrame::Piece(_, bytes)) => {
@@ -186,11 +186,13 @@ async fn unpack<C: AsyncRead + AsyncWrite + Unpin>(client: C, mut channel: Chann
             }
         }
     };
-    tokio::select! {
-        () = inward => {}
-        () = outward => {}
-        () = pongs::to_client(&mut pinged, &client) => {}
-    }
+    let conversation = async move {
+        tokio::select! {
+            () = inward => {}
+            () = outward => {}
+        }
+    };
+    pongs::beside(conversation, pongs::to_client(&mut pinged, &client)).await;
     let _ = timeout(DISCONNECT, async { client.lock().await.close().await }).await;
 }
 

@@ -99,11 +99,12 @@ where
     /// Copies the streams. Answers the status of the command, or `None` if the client has gone.
     async fn carry(&mut self, options: &StreamOptions, protocol: &str) -> Option<Vec<u8>> {
         let Ends { from_client, from_kubelet, client, kubelet } = self;
+        let (client, kubelet) = (&*client, &*kubelet);
         let (opened, planned) = Opened::plan(options);
         let (client_pings, mut client_pinged) = pongs::waiting();
         let (kubelet_pings, mut kubelet_pinged) = pongs::waiting();
         let mut output = Output::new(opened, client, kubelet_pings);
-        let conversation = async {
+        let conversation = async move {
             match timeout(STREAMS_OPEN, open(from_kubelet, kubelet, &planned, &mut output)).await {
                 Err(_) => Some(exit_status::failure("the kubelet did not open the streams in time")),
                 Ok(Err(error)) => {
@@ -117,11 +118,13 @@ where
                 },
             }
         };
-        tokio::select! {
-            status = conversation => status,
-            () = pongs::to_client(&mut client_pinged, client) => None,
-            () = pongs::to_kubelet(&mut kubelet_pinged, kubelet) => None,
-        }
+        let answering = async {
+            tokio::join!(
+                pongs::to_client(&mut client_pinged, client),
+                pongs::to_kubelet(&mut kubelet_pinged, kubelet)
+            );
+        };
+        pongs::beside(conversation, answering).await
     }
 
     async fn close(&self, status: Option<Vec<u8>>) -> io::Result<()> {
@@ -448,5 +451,29 @@ mod tests {
         };
         let both = async { tokio::join!(ends.carry(&options, "v4.channel.k8s.io"), playing).0 };
         assert!(timeout(CAP, both).await.expect("nobody waits for ever").is_some());
+    }
+
+    #[actix_rt::test]
+    async fn a_ping_is_answered_even_if_the_command_ends_at_once() {
+        // Which part runs first is chance, so it is tried often.
+        for _ in 0..50 {
+            let (mut ends, mut client, mut kubelet) = between();
+            let options = StreamOptions { stdin: true, stdout: true, ..StreamOptions::default() };
+            let playing = async {
+                for stream in [1, 3, 5] {
+                    assert_eq!(frame(&mut kubelet).await.0, 1);
+                    kubelet.write_all(&reply(stream, 0)).await.unwrap();
+                }
+                let ping_and_input = [0x89, 0x81, 0, 0, 0, 0, b'?', 0x82, 0x82, 0, 0, 0, 0, STDIN, b'x'];
+                client.write_all(&ping_and_input).await.unwrap();
+                assert_eq!(frame(&mut kubelet).await, (0, b"x".to_vec()));
+                kubelet.write_all(&[data(1, b"", 1), data(5, b"", 1)].concat()).await.unwrap();
+            };
+            let both = async { tokio::join!(ends.carry(&options, "v4.channel.k8s.io"), playing).0 };
+            assert!(timeout(CAP, both).await.expect("the command has ended").is_some());
+            let mut pong = [0; 3];
+            timeout(CAP, client.read_exact(&mut pong)).await.expect("a pong").unwrap();
+            assert_eq!(pong, [0x8a, 1, b'?']);
+        }
     }
 }

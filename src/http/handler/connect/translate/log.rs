@@ -66,7 +66,7 @@ pub(super) async fn tell<C: AsyncRead + AsyncWrite + Unpin>(
     let client = Mutex::new(websocket::Writer::new(to_client));
     let mut reader = websocket::Reader::new(from_client);
     let (pings, mut pinged) = pongs::waiting();
-    let inward = async {
+    let inward = async move {
         loop {
             match reader.next().await {
                 Ok(websocket::WebSocketFrame::Piece(..)) => {}
@@ -85,13 +85,15 @@ pub(super) async fn tell<C: AsyncRead + AsyncWrite + Unpin>(
         }
         io::Result::Ok(())
     };
-    tokio::select! {
-        () = inward => {}
-        told = outward => if let Err(error) = told {
-            tracing::debug!(%error, "a log broke off");
-        },
-        () = pongs::to_client(&mut pinged, &client) => {}
-    }
+    let conversation = async move {
+        tokio::select! {
+            () = inward => {}
+            told = outward => if let Err(error) = told {
+                tracing::debug!(%error, "a log broke off");
+            },
+        }
+    };
+    pongs::beside(conversation, pongs::to_client(&mut pinged, &client)).await;
     let _ = timeout(DISCONNECT, async { client.lock().await.close().await }).await;
 }
 

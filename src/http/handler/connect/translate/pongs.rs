@@ -2,11 +2,16 @@
 //! peer does not read, and the peer may not read before its own writes are read. If the reader waited, both directions would
 //! deadlock.
 
+use std::pin::pin;
+
+use futures::FutureExt as _;
+use futures::future::FusedFuture as _;
 use tokio::io::AsyncWrite;
 use tokio::sync::{Mutex, mpsc};
+use tokio::time::timeout;
 
 use crate::frames::{spdy, websocket};
-use crate::limits::PINGS_WAITING;
+use crate::limits::{DISCONNECT, PINGS_WAITING};
 
 /// Where the reading task notes pings.
 pub(super) struct Pings<T>(mpsc::Sender<T>);
@@ -24,7 +29,27 @@ pub(super) fn waiting<T>() -> (Pings<T>, mpsc::Receiver<T>) {
     (Pings(pings), waiting)
 }
 
-/// Answers a client's pings one by one. A failed write does not end the connection: the reading task will notice.
+/// Runs a conversation beside the task that answers its pings. The conversation owns the [`Pings`]: when it ends, those that it
+/// noted are still answered, and no pong is cut off in the middle of its frame.
+pub(super) async fn beside<T>(
+    conversation: impl Future<Output = T>,
+    answering: impl Future<Output = ()>,
+) -> T {
+    let mut conversation = pin!(conversation.fuse());
+    let mut answering = pin!(answering.fuse());
+    let ended = loop {
+        tokio::select! {
+            ended = &mut conversation => break ended,
+            () = &mut answering, if !answering.is_terminated() => {}
+        }
+    };
+    if !answering.is_terminated() {
+        let _ = timeout(DISCONNECT, answering).await;
+    }
+    ended
+}
+
+/// Answers a client's pings one by one, until none can come any more. A failed write does not end the connection: the reading task will notice.
 pub(super) async fn to_client<W: AsyncWrite + Unpin>(
     waiting: &mut mpsc::Receiver<Vec<u8>>,
     client: &Mutex<websocket::Writer<W>>,
@@ -32,10 +57,9 @@ pub(super) async fn to_client<W: AsyncWrite + Unpin>(
     while let Some(bytes) = waiting.recv().await {
         let _ = client.lock().await.pong(&bytes).await;
     }
-    std::future::pending::<()>().await;
 }
 
-/// Answers a kubelet's pings one by one.
+/// Answers a kubelet's pings one by one, until none can come any more.
 pub(super) async fn to_kubelet<W: AsyncWrite + Unpin>(
     waiting: &mut mpsc::Receiver<u32>,
     kubelet: &Mutex<spdy::Writer<W>>,
@@ -43,5 +67,4 @@ pub(super) async fn to_kubelet<W: AsyncWrite + Unpin>(
     while let Some(number) = waiting.recv().await {
         let _ = kubelet.lock().await.pong(number).await;
     }
-    std::future::pending::<()>().await;
 }
