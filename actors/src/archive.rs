@@ -83,7 +83,7 @@ impl RecentReads {
 
 impl fmt::Debug for ArchiveReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Shelf").field(&self.type_name).finish()
+        f.debug_tuple("ArchiveReader").field(&self.type_name).finish()
     }
 }
 

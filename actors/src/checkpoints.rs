@@ -102,7 +102,7 @@ mod tests {
         kept.keep(state(5), None);
         kept.keep(state(4), Some(CHECKPOINT_BYTES));
         kept.keep(state(3), Some(1));
-        assert_eq!(nearest(&kept, 1), Some(4), "no more than the bound came from the shelf");
+        assert_eq!(nearest(&kept, 1), Some(4), "no more than the bound came from the archive");
         kept.forget_before(Revision(6), Revision(4));
         assert_eq!(nearest(&kept, 1), Some(4));
         assert_eq!(nearest(&kept, 5), None);

@@ -411,7 +411,7 @@ mod tests {
         match read {
             Read::Events(events) => events.iter().map(|event| event.revision().0).collect(),
             Read::Expired(floor) => panic!("expired at {floor}"),
-            Read::Archived(_, through) => panic!("shelved up to {through}"),
+            Read::Archived(_, through) => panic!("archived up to {through}"),
         }
     }
 

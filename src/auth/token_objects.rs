@@ -44,7 +44,7 @@ pub type LatestRevisions = [Option<Revision>; KINDS];
 pub struct TokenObjects {
     directory: Addr<Directory>,
     /// Known stores: they live as long as the server.
-    shelves: [OnceLock<StoreHandle>; KINDS],
+    handles: [OnceLock<StoreHandle>; KINDS],
     /// Bounds the concurrent lookups of unauthenticated clients.
     places: Semaphore,
 }
@@ -57,22 +57,22 @@ struct StoreHandle {
 impl TokenObjects {
     /// Finds stores through this directory.
     pub fn new(directory: Addr<Directory>) -> TokenObjects {
-        TokenObjects { directory, shelves: Default::default(), places: Semaphore::new(TOKEN_LOOKUPS) }
+        TokenObjects { directory, handles: Default::default(), places: Semaphore::new(TOKEN_LOOKUPS) }
     }
 
     /// The newest revision of each type.
     pub fn heads(&self) -> LatestRevisions {
-        std::array::from_fn(|kind| self.shelves.get(kind)?.get().map(|shelf| shelf.window.head()))
+        std::array::from_fn(|kind| self.handles.get(kind)?.get().map(|handle| handle.window.head()))
     }
 
     /// The object with this key; `None` if there is none. Waits for a store, with a timeout.
     pub async fn get(&self, kind: TokenObjectKind, key: Key) -> Result<Option<Facts>, StoreError> {
         let found = tokio::time::timeout(TOKEN_LOOKUP, async {
             let _place = self.places.acquire().await.map_err(|_| StoreError::Unavailable)?;
-            let shelf = self.shelf(kind).await?;
+            let handle = self.handle(kind).await?;
             // The request has no seat yet, because its user is unknown.
             let permit = Permit::none();
-            shelf.store.send(Get { key, permit }).await.map_err(|_| StoreError::Unavailable)?
+            handle.store.send(Get { key, permit }).await.map_err(|_| StoreError::Unavailable)?
         });
         match found.await {
             Ok(Ok(object)) => Facts::read(&object).map(Some).ok_or(StoreError::Unavailable),
@@ -82,12 +82,12 @@ impl TokenObjects {
         }
     }
 
-    async fn shelf(&self, kind: TokenObjectKind) -> Result<&StoreHandle, StoreError> {
-        let (Some(slot), Some(name)) = (self.shelves.get(kind as usize), STORES.get(kind as usize)) else {
+    async fn handle(&self, kind: TokenObjectKind) -> Result<&StoreHandle, StoreError> {
+        let (Some(slot), Some(name)) = (self.handles.get(kind as usize), STORES.get(kind as usize)) else {
             return Err(StoreError::Unavailable);
         };
-        if let Some(shelf) = slot.get() {
-            return Ok(shelf);
+        if let Some(handle) = slot.get() {
+            return Ok(handle);
         }
         let found = self.directory.send(Find { type_name: TypeName::new(name) }).await;
         let store = found.map_err(|_| StoreError::Unavailable)??;

@@ -137,11 +137,11 @@ impl IdleConnections {
         origin: &Arc<Origin>,
         which: impl Fn(&IdleConnection) -> bool,
     ) -> Option<IdleConnection> {
-        let shelf = self.waiting.get_mut(origin)?;
+        let idle = self.waiting.get_mut(origin)?;
         // The most recently used one: the others may expire.
-        let place = shelf.iter().rposition(which)?;
-        let found = shelf.remove(place);
-        if shelf.is_empty() {
+        let place = idle.iter().rposition(which)?;
+        let found = idle.remove(place);
+        if idle.is_empty() {
             self.waiting.remove(origin);
         }
         self.count -= 1;
@@ -150,9 +150,8 @@ impl IdleConnections {
 
     /// Removes the connection that is idle for the longest time.
     fn remove_oldest(&mut self) -> Option<IdleConnection> {
-        let oldest =
-            |shelf: &Vec<IdleConnection>| shelf.first().map(|first| (first.since, first.line.number));
-        let (origin, _) = self.waiting.iter().min_by_key(|(_, shelf)| oldest(shelf))?;
+        let oldest = |idle: &Vec<IdleConnection>| idle.first().map(|first| (first.since, first.line.number));
+        let (origin, _) = self.waiting.iter().min_by_key(|(_, idle)| oldest(idle))?;
         let origin = origin.clone();
         self.remove_oldest_of(&origin)
     }
@@ -176,7 +175,7 @@ pub struct Pool {
     /// How long a connection is kept.
     kept_for: Duration,
     /// A std lock: it is held for one lookup or one change.
-    shelves: Lock<IdleConnections>,
+    idle_connections: Lock<IdleConnections>,
 }
 
 /// Keeps connections to a peer. When the last handle is dropped, the connections are closed.
@@ -188,19 +187,26 @@ pub struct KeepAliveHandle {
 impl Drop for KeepAliveHandle {
     fn drop(&mut self) {
         let gone = {
-            let mut shelves = self.pool.shelves.lock();
-            if let Some(count) = shelves.wanted.get_mut(&self.asked) {
+            let mut idle_connections = self.pool.idle_connections.lock();
+            if let Some(count) = idle_connections.wanted.get_mut(&self.asked) {
                 *count -= 1;
                 if *count > 0 {
                     return;
                 }
             }
-            shelves.wanted.remove(&self.asked);
-            let unwanted: Vec<_> =
-                shelves.waiting.keys().filter(|origin| !shelves.is_wanted(origin)).cloned().collect();
-            let gone: Vec<_> =
-                unwanted.iter().filter_map(|origin| shelves.waiting.remove(origin)).flatten().collect();
-            shelves.count -= gone.len();
+            idle_connections.wanted.remove(&self.asked);
+            let unwanted: Vec<_> = idle_connections
+                .waiting
+                .keys()
+                .filter(|origin| !idle_connections.is_wanted(origin))
+                .cloned()
+                .collect();
+            let gone: Vec<_> = unwanted
+                .iter()
+                .filter_map(|origin| idle_connections.waiting.remove(origin))
+                .flatten()
+                .collect();
+            idle_connections.count -= gone.len();
             gone
         };
         drop(gone);
@@ -225,18 +231,18 @@ pub enum ReuseOutcome {
 impl Pool {
     /// An empty pool.
     pub fn new(clock: Clock) -> Arc<Pool> {
-        Arc::new(Pool { clock, kept_for: CONNECTION_KEPT, shelves: Lock::default() })
+        Arc::new(Pool { clock, kept_for: CONNECTION_KEPT, idle_connections: Lock::default() })
     }
 
     /// The number of idle connections.
     pub fn waiting(&self) -> usize {
-        self.shelves.lock().count
+        self.idle_connections.lock().count
     }
 
     /// Keeps connections to a peer as long as the result lives.
     pub fn want(self: &Arc<Self>, purpose: Purpose, server_name: &str, authority: Digest) -> KeepAliveHandle {
         let asked = (purpose, server_name.to_owned(), authority);
-        *self.shelves.lock().wanted.entry(asked.clone()).or_default() += 1;
+        *self.idle_connections.lock().wanted.entry(asked.clone()).or_default() += 1;
         KeepAliveHandle { pool: self.clone(), asked }
     }
 
@@ -247,9 +253,9 @@ impl Pool {
         io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ) -> Result<Connection, hyper::Error> {
         let number = {
-            let mut shelves = self.shelves.lock();
-            shelves.made += 1;
-            shelves.made
+            let mut idle_connections = self.idle_connections.lock();
+            idle_connections.made += 1;
+            idle_connections.made
         };
         let kept = origin.clone().map(|origin| Kept { pool: Arc::downgrade(self), origin, number });
         Ok(Connection { line: Http1Connection::open(number, io, kept).await?, origin, pool: self.clone() })
@@ -259,7 +265,7 @@ impl Pool {
     fn take(self: &Arc<Self>, origin: &Arc<Origin>) -> Option<Connection> {
         let (here, now) = (thread::current().id(), self.clock.now());
         loop {
-            let found = self.shelves.lock().remove(origin, |waiting| waiting.line.thread == here)?;
+            let found = self.idle_connections.lock().remove(origin, |waiting| waiting.line.thread == here)?;
             if !found.line.is_closed() && found.since.plus(self.kept_for) > now {
                 return Some(Connection {
                     line: found.line,
@@ -274,20 +280,21 @@ impl Pool {
         let waiting = IdleConnection { line, since: self.clock.now() };
         // Connections are closed after the lock is released.
         let _gone = {
-            let mut shelves = self.shelves.lock();
-            let full = shelves.waiting.get(&origin).is_some_and(|shelf| shelf.len() >= CONNECTIONS_KEPT_EACH);
-            if waiting.line.is_closed() || !shelves.is_wanted(&origin) {
+            let mut idle_connections = self.idle_connections.lock();
+            let full =
+                idle_connections.waiting.get(&origin).is_some_and(|idle| idle.len() >= CONNECTIONS_KEPT_EACH);
+            if waiting.line.is_closed() || !idle_connections.is_wanted(&origin) {
                 Some(waiting)
             } else {
                 // The newest is always kept: older ones may belong to a thread that makes no more requests, and would block all
                 // others.
                 let gone = match full {
-                    true => shelves.remove_oldest_of(&origin),
-                    false if shelves.count >= CONNECTIONS_KEPT => shelves.remove_oldest(),
+                    true => idle_connections.remove_oldest_of(&origin),
+                    false if idle_connections.count >= CONNECTIONS_KEPT => idle_connections.remove_oldest(),
                     false => None,
                 };
-                shelves.count += 1;
-                shelves.waiting.entry(origin).or_default().push(waiting);
+                idle_connections.count += 1;
+                idle_connections.waiting.entry(origin).or_default().push(waiting);
                 gone
             }
         };
@@ -295,9 +302,9 @@ impl Pool {
 
     /// How long this connection has been idle; `None` if it is in use.
     fn waited(&self, origin: &Arc<Origin>, number: u64) -> Option<Duration> {
-        let shelves = self.shelves.lock();
-        let shelf = shelves.waiting.get(origin)?;
-        let found = shelf.iter().find(|waiting| waiting.line.number == number)?;
+        let idle_connections = self.idle_connections.lock();
+        let idle = idle_connections.waiting.get(origin)?;
+        let found = idle.iter().find(|waiting| waiting.line.number == number)?;
         Some(self.clock.now().since(found.since))
     }
 
@@ -405,7 +412,10 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
-            let gone = pool.shelves.lock().remove(&self.origin, |waiting| waiting.line.number == self.number);
+            let gone = pool
+                .idle_connections
+                .lock()
+                .remove(&self.origin, |waiting| waiting.line.number == self.number);
             drop(gone);
         }
     }

@@ -231,7 +231,7 @@ async fn many_at_once_have_a_connection_each_and_few_of_them_stay() {
     assert_eq!(pool.waiting(), CONNECTIONS_KEPT_EACH);
     server.settles(CONNECTIONS_KEPT_EACH).await;
     let numbers: Vec<u64> =
-        pool.shelves.lock().waiting[&origin].iter().map(|waiting| waiting.line.number).collect();
+        pool.idle_connections.lock().waiting[&origin].iter().map(|waiting| waiting.line.number).collect();
     assert!(numbers.contains(&(many as u64)), "the newest is kept, whoever waits: {numbers:?}");
     drop(pool);
     server.settles(0).await;
@@ -245,10 +245,10 @@ async fn all_together_are_only_so_many_and_the_oldest_goes() {
     server.ask(&pool, &other(1), Method::GET).await.unwrap();
     pool.clock.advance(Duration::from_secs(1));
     server.ask(&pool, &other(2), Method::GET).await.unwrap();
-    pool.shelves.lock().count = CONNECTIONS_KEPT;
+    pool.idle_connections.lock().count = CONNECTIONS_KEPT;
     server.ask(&pool, &other(3), Method::GET).await.unwrap();
     assert_eq!(pool.waiting(), CONNECTIONS_KEPT);
-    let mut kept: Vec<u16> = pool.shelves.lock().waiting.keys().map(|origin| origin.port).collect();
+    let mut kept: Vec<u16> = pool.idle_connections.lock().waiting.keys().map(|origin| origin.port).collect();
     kept.sort_unstable();
     assert_eq!(kept, [2, 3]);
     server.settles(2).await;
@@ -265,7 +265,7 @@ async fn one_that_nobody_uses_leaves() {
     server.settles(1).await;
     // Also if nobody asks: the connection looks after itself.
     let (clock, kept_for) = (Clock::system(), Duration::from_millis(50));
-    let pool = Arc::new(Pool { clock, kept_for, shelves: Lock::default() });
+    let pool = Arc::new(Pool { clock, kept_for, idle_connections: Lock::default() });
     server.ask(&pool, &origin, Method::GET).await.unwrap();
     assert_eq!(pool.waiting(), 1);
     server.settles(1).await;
@@ -288,7 +288,9 @@ async fn connections_go_with_the_last_object_that_names_whom_they_lead_to() {
     drop(other);
     assert_eq!(pool.waiting(), 0);
     server.settles(0).await;
-    assert!(pool.shelves.lock().waiting.is_empty() && pool.shelves.lock().wanted.len() == 1);
+    assert!(
+        pool.idle_connections.lock().waiting.is_empty() && pool.idle_connections.lock().wanted.len() == 1
+    );
 }
 
 #[actix_rt::test]
