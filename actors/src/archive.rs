@@ -107,7 +107,7 @@ impl ArchiveReader {
         self.lately.lock().0 = VecDeque::new();
     }
 
-    /// Some events after a cursor, up to `through`: at least one.
+    /// Some events after a cursor, up to `through`, which must be the revision of an event: at least one.
     pub async fn read(
         &self,
         after: Revision,

@@ -53,7 +53,8 @@ pub async fn state_at(
             Read::Events(events) => (events, false),
             Read::Expired(_) => return Err(PointInTimeError::Gone),
             Read::Archived(archive_reader, through) => {
-                let read = archive_reader.read(cursor, through.min(base.revision), EXPIRE_PER_TURN).await;
+                // Not only up to `base`: if that is a revision at which nothing happened, there is no event to read before it.
+                let read = archive_reader.read(cursor, through, EXPIRE_PER_TURN).await;
                 let events = read.map_err(PointInTimeError::from)?;
                 (events, true)
             }

@@ -376,6 +376,26 @@ proptest! {
     }
 }
 
+/// The state at the step becomes the base from which the one before it is computed, with nothing to read in between.
+#[test]
+fn a_state_from_before_a_step_is_found_in_the_log() {
+    let pods = 1;
+    let replace = |body: &str| Step::Replace(pods, 0, body.to_owned(), Expect::Current);
+    let create = |key| Step::Create(pods, key, String::new());
+    let steps = vec![
+        create(0),
+        Step::Restart,
+        Step::Advance(pods),
+        replace(""),
+        create(2),
+        create(3),
+        create(1),
+        replace("ta"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    play(redb(folder.path().join("log.redb")), 2_000, steps);
+}
+
 /// Hears of news and does nothing about it.
 struct Listener;
 
