@@ -47,6 +47,7 @@ use crate::api::schema::Registry;
 use crate::application::{Application, Assemble, Assembled, StartContext, StartError};
 use crate::backend::Backend;
 use crate::backend::admission::{self, Chain};
+use crate::backend::authorization::Access;
 use crate::backend::conversion::Conversions;
 use crate::backend::declarative_validation::DeclarativeValidation;
 use crate::backend::load_stats::LoadStats;
@@ -172,20 +173,16 @@ fn authority(config: &Config) -> Authority {
 
 /// Starts the actors of the calling worker thread, and gives it the shared state.
 fn worker(parts: &ServerParts) -> Worker {
-    let authorizer = Authorizer::asking(parts.auth.deciding.panel()).start();
-    let backend = Rc::new(backend(parts, &authorizer));
     Worker {
+        backend: Rc::new(backend(parts, Authorizer::asking(parts.auth.deciding.panel()).start())),
         watching: watch_deps(parts),
-        authenticator: backend.authenticator.clone(),
-        backend,
-        authorizer,
         shared: parts.shared.clone(),
         meter: Meter::new(parts.shared.metrics.clone()),
         quiet_until: Cell::default(),
     }
 }
 
-fn backend(parts: &ServerParts, authorizer: &Addr<Authorizer>) -> Backend {
+fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
     let shared = parts.shared.clone();
     Backend {
         registry: parts.registry.clone(),
@@ -194,7 +191,7 @@ fn backend(parts: &ServerParts, authorizer: &Addr<Authorizer>) -> Backend {
             parts.context.config.api.allow_privileged,
         ),
         stores: Stores::new(parts.storage.directory.clone()),
-        admission: Chain::new(&parts.admission, authorizer),
+        admission: Chain::new(&parts.admission),
         clock: parts.context.clock.clone(),
         services: Rc::new(services(parts)),
         engines: DeclarativeValidation {
@@ -205,20 +202,22 @@ fn backend(parts: &ServerParts, authorizer: &Addr<Authorizer>) -> Backend {
         tokens: parts.auth.tokens.clone(),
         lists: parts.lists.clone(),
         load: parts.load.clone(),
-        authenticator: Authenticator::new(
-            parts.auth.verifiers.clone(),
-            parts.auth.authenticator_config.clone(),
-        )
-        .start(),
-        authorizer: authorizer.clone(),
-        roles: parts.auth.roles.clone(),
+        access: Access {
+            authenticator: Authenticator::new(
+                parts.auth.verifiers.clone(),
+                parts.auth.authenticator_config.clone(),
+            )
+            .start(),
+            authorizer,
+            roles: parts.auth.roles.clone(),
+            uses_selectors: parts.gates.enabled("AuthorizeWithSelectors"),
+        },
         conversions: Rc::new(Conversions::new(
             parts.admission.webhooks.to_endpoints,
             parts.shared.metrics.clone(),
             parts.context.clock.clone(),
             parts.context.pool.clone(),
         )),
-        judges_selectors: parts.gates.enabled("AuthorizeWithSelectors"),
         served_now: Rc::new(move |resource| custom_resources::served_now(&shared, resource)),
     }
 }
@@ -230,7 +229,7 @@ impl Application for RunningServer {
     fn ready(&self) -> LocalBoxFuture<'_, Result<(), StartError>> {
         async {
             let authorizer = Authorizer::asking(self.0.auth.deciding.panel()).start();
-            let backend = self::backend(&self.0, &authorizer);
+            let backend = self::backend(&self.0, authorizer);
             // First, so that policies on the way of the first objects find the kinds that they name. What was defined before the
             // server stopped is served from the start.
             custom_resources::follow(&self.0).await?;

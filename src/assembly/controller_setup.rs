@@ -155,10 +155,9 @@ impl ControllerSetup {
             // The loops are part of this server, so RBAC does not limit them. Roles for their service accounts exist for clusters
             // that run these loops elsewhere.
             let trusting: Vec<Arc<dyn Policy>> = vec![Arc::new(AlwaysAllow)];
-            let backend = backend(&parts, &Authorizer::new(Arc::new(trusting)).start());
+            let backend = backend(&parts, Authorizer::new(Arc::new(trusting)).start());
             let (shared, tokens) = (parts.shared.clone(), parts.auth.tokens.clone());
-            let own =
-                Rc::new(self::backend(&parts, &Authorizer::asking(parts.auth.deciding.panel()).start()));
+            let own = Rc::new(self::backend(&parts, Authorizer::asking(parts.auth.deciding.panel()).start()));
             let of_own = parts.clone();
             let (of_flows, own_flows, counted) = (parts.clone(), own.clone(), parts.clone());
             ControllerDeps {

@@ -48,7 +48,6 @@ use std::sync::Arc;
 
 use actix::Addr;
 use futures::future::{LocalBoxFuture, ready};
-use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::rates::Rates;
 
 use crate::api::catalog::Catalog;
@@ -201,10 +200,10 @@ pub struct Settings {
 pub struct Chain(Vec<Box<dyn Plugin>>);
 
 impl Chain {
-    /// Makes the plug-ins. They ask `authorizer` where a write needs more rights than the request itself.
-    pub fn new(settings: &Settings, authorizer: &Addr<Authorizer>) -> Chain {
+    /// Makes the plug-ins.
+    pub fn new(settings: &Settings) -> Chain {
         let mut chain: Vec<Box<dyn Plugin>> = vec![Box::new(create_rights::CreateRights)];
-        chain.extend(settings.enabled.iter().filter_map(|name| make(name, settings, authorizer)));
+        chain.extend(settings.enabled.iter().filter_map(|name| make(name, settings)));
         chain.push(Box::new(admin_access::AdminAccess));
         chain.push(Box::new(escalation::Escalation));
         chain.push(Box::new(param_rights::ParamRights(settings.kinds.clone())));
@@ -264,7 +263,7 @@ impl Chain {
 }
 
 /// Makes the plug-in of this name; `None` if it has no implementation here.
-fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Option<Box<dyn Plugin>> {
+fn make(name: &str, settings: &Settings) -> Option<Box<dyn Plugin>> {
     let configured = &settings.configured;
     Some(match name {
         "NamespaceAutoProvision" => {
@@ -298,15 +297,14 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
         "ExtendedResourceToleration" => Box::new(extended_resources::ExtendedResourceToleration),
         "DefaultStorageClass" => Box::new(default_class::DefaultStorageClass::default()),
         "StorageObjectInUseProtection" => Box::new(storage_protection::StorageObjectInUseProtection),
-        "OwnerReferencesPermissionEnforcement" => Box::new(owner_references::OwnerReferences {
-            authorizer: authorizer.clone(),
-            kinds: settings.kinds.clone(),
-        }),
+        "OwnerReferencesPermissionEnforcement" => {
+            Box::new(owner_references::OwnerReferences { kinds: settings.kinds.clone() })
+        }
         "PersistentVolumeClaimResize" => Box::new(claim_resize::PersistentVolumeClaimResize),
         "RuntimeClass" => Box::new(runtime_class::RuntimeClass),
-        "CertificateApproval" => Box::new(certificates::Approval(authorizer.clone())),
-        "CertificateSigning" => Box::new(certificates::Signing(authorizer.clone())),
-        "ClusterTrustBundleAttest" => Box::new(certificates::Attest(authorizer.clone())),
+        "CertificateApproval" => Box::new(certificates::Approval),
+        "CertificateSigning" => Box::new(certificates::Signing),
+        "ClusterTrustBundleAttest" => Box::new(certificates::Attest),
         "CertificateSubjectRestriction" => Box::new(certificates::SubjectRestriction),
         "DefaultIngressClass" => Box::new(default_class::DefaultIngressClass::default()),
         "ResourceQuota" => Box::new(quota::ResourceQuota::new(settings.quota.clone())),

@@ -23,10 +23,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use actix::Addr;
 use bytes::Bytes;
-use pilothouse_actors::authenticator::Authenticator;
-use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Key, Object};
@@ -45,12 +42,12 @@ use crate::api::status::{self, GroupResource, Result, Status};
 use crate::api::subresources::{self, SubresourceStrategy};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::auth::rbac::Roles;
 use crate::auth::service_account::issuer::Issuer;
 use crate::limits::{CUT_WARNING_CHARS, REQUEST_NOTES, WARNING_CHARS, WARNINGS};
 
 use self::admission::Chain;
 use self::audit_body::AuditBody;
+use self::authorization::Access;
 use self::conversion::Conversions;
 use self::declarative_validation::DeclarativeValidation;
 use self::load_stats::LoadStats;
@@ -85,16 +82,10 @@ pub struct Backend {
     pub lists: MemoryBudget,
     /// Statistics for estimating the cost of requests.
     pub load: Arc<LoadStats>,
-    /// Verifies tokens of TokenReviews.
-    pub authenticator: Addr<Authenticator>,
-    /// Answers access reviews, and checks rights that a verb needs besides its own.
-    pub authorizer: Addr<Authorizer>,
-    /// The RBAC index.
-    pub roles: Arc<Roles>,
+    /// Authenticates and authorizes users.
+    pub access: Access,
     /// Calls conversion webhooks.
     pub conversions: Rc<Conversions>,
-    /// Whether access reviews take selectors into account.
-    pub judges_selectors: bool,
     /// The resource that is served under a name now: custom resources are replaced when their definition changes, and removed
     /// with it.
     pub served_now: ServedNow,

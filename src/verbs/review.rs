@@ -95,7 +95,7 @@ async fn token(backend: &Backend, call: &Call<'_>, mut review: Value) -> Result<
     admitted(backend, call, &review).await?;
     let credentials =
         Credentials { bearer: asked.bearer, audiences: asked.audiences, ..Credentials::default() };
-    let found = backend.authenticator.send(ReviewToken { credentials }).await;
+    let found = backend.access.authenticator.send(ReviewToken { credentials }).await;
     let found = found.map_err(|_| Status::unavailable("the authenticator does not answer"))?;
     // The asker gets the warnings that the token's bearer would get.
     for remark in found.iter().flat_map(|bearer| &bearer.remarks) {
@@ -114,7 +114,7 @@ async fn access(
     about: ReviewedSubject,
 ) -> Result<Value> {
     // First, because without the feature gate selectors are dropped unread.
-    let question = access::question(&mut review, backend.judges_selectors);
+    let question = access::question(&mut review, backend.access.uses_selectors);
     refuse(call, &access::validate(&review, about))?;
     if about == ReviewedSubject::AnybodyIn && call.namespace.is_empty() {
         return Err(Status::bad_request("namespace is required on this type: "));
@@ -126,10 +126,10 @@ async fn access(
     };
     let (action, selection) = (Arc::new(question.action.clone()), Arc::new(question.selection.clone()));
     let asked = AuthorizeExplained { identity: identity.clone(), action: action.clone(), selection };
-    let verdict = authorization::ask(&backend.authorizer, asked).await?;
+    let verdict = authorization::ask(&backend.access.authorizer, asked).await?;
     let wants_hint = call.query.flag("explain") == Some(true) && verdict.decision != Decision::Allowed;
     let hint = match wants_hint && may_explain(backend, call).await? {
-        true => authorization::ask(&backend.authorizer, Hint { identity, action }).await?,
+        true => authorization::ask(&backend.access.authorizer, Hint { identity, action }).await?,
         false => None,
     };
     access::answer(&mut review, &question, &verdict, hint);
@@ -146,13 +146,13 @@ async fn may_explain(backend: &Backend, call: &Call<'_>) -> Result<bool> {
         namespace: call.namespace.to_owned(),
         name: String::new(),
     };
-    authorization::may(&backend.authorizer, call.user, "explain", target).await
+    authorization::may(&backend.access.authorizer, call.user, "explain", target).await
 }
 
 async fn rights(backend: &Backend, call: &Call<'_>, review: &Value) -> Result<Value> {
     let namespace = reviews::namespace_of(review)?.to_owned();
     admitted(backend, call, review).await?;
     let asked = ListGrants { identity: Arc::new(call.user.clone()), namespace };
-    let grants = authorization::ask(&backend.authorizer, asked).await?;
+    let grants = authorization::ask(&backend.access.authorizer, asked).await?;
     Ok(reviews::all_rights(review, grants))
 }

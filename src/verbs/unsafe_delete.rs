@@ -57,7 +57,7 @@ async fn authorize(backend: &Backend, call: &Call<'_>) -> Result<()> {
         namespace: call.namespace.to_owned(),
         name: call.name.to_owned(),
     };
-    match authorization::decision(&backend.authorizer, call.user, VERB, target).await? {
+    match authorization::decision(&backend.access.authorizer, call.user, VERB, target).await? {
         Decision::Allowed => Ok(()),
         Decision::Denied(reason) | Decision::NoOpinion(reason) => {
             let why = format!("not permitted to do \"{VERB}\", reason: {reason}");

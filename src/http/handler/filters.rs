@@ -72,7 +72,7 @@ pub async fn authenticate(
         Credentials { certificates, bearer, claimed, never_anonymous, ..Credentials::default() };
     let (clock, metrics) = (&worker.backend.clock, &worker.shared.metrics.authentication);
     let began = clock.now();
-    let found = worker.authenticator.send(Authenticate { credentials }).await;
+    let found = worker.backend.access.authenticator.send(Authenticate { credentials }).await;
     let count = |attempt, user| metrics.attempted(attempt, user, began, clock.now());
     match found {
         Ok(Ok(found)) => {
@@ -224,7 +224,8 @@ pub async fn authorize(
     parsed: &Request<'_>,
     query: &Query<'_>,
 ) -> Result<()> {
-    let selection = if worker.backend.judges_selectors { selection(parsed, query) } else { Arc::default() };
+    let selection =
+        if worker.backend.access.uses_selectors { selection(parsed, query) } else { Arc::default() };
     let (result, judgement) = judge(worker, identity, Arc::new(action(parsed)), selection).await?;
     if tracing::enabled!(tracing::Level::DEBUG) {
         let (decision, reason) = (judgement.decision, judgement.reason());
@@ -243,7 +244,9 @@ async fn judge(
 ) -> Result<(Result<()>, AuthorizationRecord)> {
     let asked = AuthorizeExplained { identity: identity.clone(), action: action.clone(), selection };
     let began = worker.backend.clock.now();
-    let Ok(verdict) = worker.authorizer.send(asked).await else { return Err(silent(worker, "authorizer")) };
+    let Ok(verdict) = worker.backend.access.authorizer.send(asked).await else {
+        return Err(silent(worker, "authorizer"));
+    };
     let judgement = AuthorizationRecord::of(&verdict);
     let (judged, result) = match (verdict.decision, verdict.error) {
         (Decision::Allowed, _) => (AuthorizationResult::Allowed, Ok(())),

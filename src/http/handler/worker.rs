@@ -5,11 +5,8 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use actix::Addr;
 use actix_web::http::header::{HeaderValue, InvalidHeaderValue};
 use arc_swap::{ArcSwap, Guard};
-use pilothouse_actors::authenticator::Authenticator;
-use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::clock::Timestamp;
 use tokio::sync::watch;
 
@@ -38,10 +35,6 @@ pub struct Worker {
     pub backend: Rc<Backend>,
     /// The additional parts that watches need.
     pub watching: WatchDeps,
-    /// Authenticates requests.
-    pub authenticator: Addr<Authenticator>,
-    /// Authorizes requests.
-    pub authorizer: Addr<Authorizer>,
     /// What all workers share.
     pub shared: Arc<Shared>,
     /// Counts the requests of this worker.
