@@ -52,6 +52,7 @@ use crate::backend::conversion::Conversions;
 use crate::backend::declarative_validation::DeclarativeValidation;
 use crate::backend::load_stats::LoadStats;
 use crate::backend::memory_budget::MemoryBudget;
+use crate::backend::objects::Objects;
 use crate::backend::stores::Stores;
 use crate::config::{Config, FeatureGates};
 use crate::controllers::start::ExtraController;
@@ -185,20 +186,22 @@ fn worker(parts: &ServerParts) -> Worker {
 fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
     let shared = parts.shared.clone();
     Backend {
-        registry: parts.registry.clone(),
-        features: EnabledFeatures::new(
-            |name| parts.gates.enabled(name),
-            parts.context.config.api.allow_privileged,
-        ),
+        objects: Objects {
+            registry: parts.registry.clone(),
+            features: EnabledFeatures::new(
+                |name| parts.gates.enabled(name),
+                parts.context.config.api.allow_privileged,
+            ),
+            validation: DeclarativeValidation {
+                authority: authority(&parts.context.config),
+                metrics: parts.shared.metrics.clone(),
+            },
+            clock: parts.context.clock.clone(),
+        },
         stores: Stores::new(parts.storage.directory.clone()),
         admission: Chain::new(&parts.admission),
         clock: parts.context.clock.clone(),
         services: Rc::new(services(parts)),
-        engines: DeclarativeValidation {
-            authority: authority(&parts.context.config),
-            metrics: parts.shared.metrics.clone(),
-        },
-        allows_unsafe_delete: parts.gates.enabled("AllowUnsafeMalformedObjectDeletion"),
         tokens: parts.auth.tokens.clone(),
         lists: parts.lists.clone(),
         load: parts.load.clone(),

@@ -14,6 +14,8 @@ macro_rules! features {
 }
 
 features! {
+    /// Objects that cannot be read may be deleted.
+    AllowUnsafeMalformedObjectDeletion: false,
     /// Trust bundles among the files of a projected volume.
     ClusterTrustBundleProjection: false,
     /// Containers say which signal ends them.

@@ -41,7 +41,7 @@ use crate::random;
 
 use self::allocate::{AllocationError, AllocationRequest};
 use self::claim::{Open, UnsettledHoldings};
-use super::object::drafted;
+use super::objects::drafted;
 use super::ownership;
 use super::stores::Stores;
 use super::{Backend, Call};
@@ -328,8 +328,11 @@ pub fn claim_gone(backend: &Backend, call: &Call<'_>, object: &Object) -> Claim 
     if !is_service(call) {
         return Claim::none();
     }
-    let before =
-        backend.load(call, object).map(|service| ServiceAllocations::of(&service)).unwrap_or_default();
+    let before = backend
+        .objects
+        .load(call, object)
+        .map(|service| ServiceAllocations::of(&service))
+        .unwrap_or_default();
     leaving(backend, call, object.key.clone(), before)
 }
 

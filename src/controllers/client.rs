@@ -67,7 +67,7 @@ impl<F: Fn(&mut Value) -> Result<bool>> NewState for Edit<'_, F> {
     fn after(&self, old: &Value) -> Result<Value> {
         let mut new = old.clone();
         if (self.change)(&mut new)? {
-            self.client.backend.record(self.call, Some(old), &mut new);
+            self.client.backend.objects.record(self.call, Some(old), &mut new);
         }
         Ok(new)
     }
@@ -116,7 +116,7 @@ impl Client {
 
     /// The schemas of all built-in kinds.
     pub fn registry(&self) -> Arc<Registry> {
-        self.backend.registry.clone()
+        self.backend.objects.registry.clone()
     }
 
     /// The resource of a store, if it is served.
@@ -159,7 +159,7 @@ impl Client {
 
     /// Decodes a stored object in the stored version.
     pub fn load(&self, resource: &Resource, object: &Object) -> Result<Value> {
-        self.backend.load_of(resource, object)
+        self.backend.objects.load_of(resource, object)
     }
 
     /// A snapshot of a store.

@@ -111,7 +111,7 @@ impl Reconciler {
 
     async fn delete(&self, resource: &Arc<Resource>, object: Arc<Object>) -> Result<()> {
         let _place = self.deletions.acquire().await;
-        let value = self.backend.load_of(resource, &object)?;
+        let value = self.backend.objects.load_of(resource, &object)?;
         if meta::is_terminating(&value) {
             return Ok(());
         }
@@ -155,7 +155,7 @@ impl NewState for Ends<'_> {
         if matches!(self.how, DeletionProgress::Done | DeletionProgress::NeverServed) {
             status::release(&mut new);
         }
-        self.reconciler.backend.record(self.call, Some(old), &mut new);
+        self.reconciler.backend.objects.record(self.call, Some(old), &mut new);
         Ok(new)
     }
 }

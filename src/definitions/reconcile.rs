@@ -62,7 +62,7 @@ impl Reconciler {
         let is_first = definition_set.cursor.is_none();
         definition_set.cursor = Some(position.snapshot.revision);
         let settled = definition_set.settle(&self.now());
-        definition_set.make(&self.backend.registry);
+        definition_set.make(&self.backend.objects.registry);
         let (writing, is_written) = watch::channel(());
         if let Some(news) = definition_set.news(is_written) {
             (self.publish)(news);
@@ -82,7 +82,7 @@ impl Reconciler {
         if definition_set.knows(name, object.revision) {
             return;
         }
-        match self.backend.load_of(&self.resource, object) {
+        match self.backend.objects.load_of(&self.resource, object) {
             Ok(value) => definition_set.take_in(name, object.revision, value),
             Err(status) => {
                 if definition_set.cannot_read(name, object.revision) {
@@ -213,7 +213,7 @@ impl NewState for Said<'_> {
         if let Some(status) = self.value.get("status") {
             new.set("status", status.clone());
         }
-        self.reconciler.backend.record(self.call, Some(old), &mut new);
+        self.reconciler.backend.objects.record(self.call, Some(old), &mut new);
         Ok(new)
     }
 }

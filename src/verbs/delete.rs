@@ -25,8 +25,8 @@ pub enum Outcome {
 
 /// Deletes the object that the path names.
 pub async fn delete(backend: &Backend, call: &Call<'_>) -> VerbResult {
-    let options = backend.delete_options(call)?;
-    if options.unreadable && backend.allows_unsafe_delete {
+    let options = backend.objects.delete_options(call)?;
+    if options.unreadable {
         return super::unsafe_delete::delete(backend, call).await;
     }
     warn_of_dependents(call, &options);
@@ -56,7 +56,7 @@ async fn reply(
             Ok(Reply::Object(200, backend.tell(call, &object).await?))
         }
         Outcome::Gone(object) => {
-            let value = backend.load(call, &object)?;
+            let value = backend.objects.load(call, &object)?;
             Ok(Reply::Status(Status::success(call.of(), object.key.name(), meta::of(&value).str("uid"))))
         }
         Outcome::Marked(object) => {

@@ -61,22 +61,22 @@ pub fn place(resource: &Resource) -> Option<Stored> {
 pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let question = question(call.resource).ok_or_else(Status::no_such_resource)?;
     let options = WriteOptions::create(call.query)?;
-    let mut review = backend.decode_body(call, options.field_validation)?;
+    let mut review = backend.objects.decode_body(call, options.field_validation)?;
     meta::clear_system_fields(&mut review);
     meta::agree_on_namespace(&mut review, call.namespace)?;
     meta::dedupe_owners(&mut review).into_iter().for_each(|warning| call.warnings.add(warning));
-    backend.record(call, None, &mut review);
+    backend.objects.record(call, None, &mut review);
     create::admit(backend, call, &mut review).await?;
     let answer = match question {
         Question::Access(about) => access(backend, call, review, about).await?,
         Question::Rights => rights(backend, call, &review).await?,
         Question::Identity => {
             admitted(backend, call, &review).await?;
-            reviews::myself(&review, call.user, &backend.now())
+            reviews::myself(&review, call.user, &backend.objects.now())
         }
         Question::Token => token(backend, call, review).await?,
     };
-    Ok(Reply::Object(201, backend.show_value(call, &answer)?))
+    Ok(Reply::Object(201, backend.objects.show_value(call, &answer)?))
 }
 
 /// Runs validating admission on a valid review.

@@ -18,6 +18,7 @@ use crate::limits::WRITE_ATTEMPTS;
 use super::create::{FILLED_IN, admit, store_new};
 use super::{Reply, VerbResult};
 use crate::backend::admission::{Operation, Write};
+use crate::backend::objects::Objects;
 use crate::backend::{Backend, Call, services};
 
 /// Computes the new state of an object.
@@ -34,7 +35,7 @@ pub trait NewState {
 
 /// An update with a whole object as its body.
 struct Whole<'a> {
-    backend: &'a Backend,
+    objects: &'a Objects,
     call: &'a Call<'a>,
     value: Value,
 }
@@ -43,7 +44,7 @@ impl NewState for Whole<'_> {
     fn after(&self, old: &Value) -> Result<Value> {
         check_uid(self.call, &self.value, old)?;
         let mut value = self.value.clone();
-        self.backend.record(self.call, Some(old), &mut value);
+        self.objects.record(self.call, Some(old), &mut value);
         Ok(value)
     }
 
@@ -55,7 +56,7 @@ impl NewState for Whole<'_> {
         let creates = self.call.kind().rules.create_on_update && self.call.subresource.is_empty();
         creates.then(|| {
             let mut value = self.value.clone();
-            self.backend.record(self.call, None, &mut value);
+            self.objects.record(self.call, None, &mut value);
             Ok(value)
         })
     }
@@ -64,12 +65,12 @@ impl NewState for Whole<'_> {
 /// Replaces the object that the path names; creates it if the kind allows that.
 pub async fn update(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::update(call.query)?;
-    let mut value = backend.decode_body(call, options.field_validation)?;
+    let mut value = backend.objects.decode_body(call, options.field_validation)?;
     meta::agree_on_namespace(&mut value, call.namespace)?;
     meta::check_name(&value, call.name)?;
     value.entry("metadata").set("name", call.name);
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
-    store_update(backend, call, &Whole { backend, call, value }, options.dry_run).await
+    store_update(backend, call, &Whole { objects: &backend.objects, call, value }, options.dry_run).await
 }
 
 /// Stores a new state of the object that the path names.
@@ -137,7 +138,7 @@ async fn follow(
     dry_run: bool,
 ) -> Result<Outcome> {
     let old = backend.read_in_version(call, current).await?;
-    let was = backend.show_owned(call, part, &old)?;
+    let was = backend.objects.show_owned(call, part, &old)?;
     let mut body = backend.with_versions(call, || state.after(&was)).await?;
     if part.shared_field().is_some() {
         check_viewed(call, &body, &was)?;
@@ -145,7 +146,7 @@ async fn follow(
     let wanted = options::revision(meta::of(&body).str("resourceVersion"))?.filter(|wanted| *wanted > 0);
     let write = Write { backend, call, operation: Operation::Update, old: Some(&was) };
     backend.admission.mutate(&write, &mut body).await?;
-    let written = || backend.write_owned(call, part, &old, body.clone());
+    let written = || backend.objects.write_owned(call, part, &old, body.clone());
     let mut new = backend.with_versions(call, written).await?;
     check_version(call, part, wanted, current.revision.0)?;
     let claim = services::claim_changed(backend, call, &mut new, &old, dry_run).await?;
@@ -163,7 +164,7 @@ async fn change(
     dry_run: bool,
 ) -> Result<Outcome> {
     let Write { backend, call, .. } = *write;
-    let mut new = complete(backend, call, part, new, old)?;
+    let mut new = complete(&backend.objects, call, part, new, old)?;
     managed_fields::keep_times(old, &mut new);
     let shown = part.show(&new)?;
     backend.admission.validate(write, &shown).await?;
@@ -223,18 +224,18 @@ fn check_version(
 
 /// Restores fields that the client must not change, and validates.
 fn complete(
-    backend: &Backend,
+    objects: &Objects,
     call: &Call<'_>,
     part: &SubresourceStrategy,
     mut value: Value,
     old: &Value,
 ) -> Result<Value> {
-    let now = backend.now();
-    let context = WriteContext { now: &now, user: &call.writer(), features: backend.features };
+    let now = objects.now();
+    let context = WriteContext { now: &now, user: &call.writer(), features: objects.features };
     // Without a resourceVersion the current one is meant; validation requires it.
     meta::copy(value.entry("metadata"), meta::of(old), "resourceVersion");
     let checked = part.settle(call.kind(), &mut value, old, &context);
-    match backend.check_rules(call, &value, Some(old), checked) {
+    match objects.check_rules(call, &value, Some(old), checked) {
         Ok(warned) => {
             call.warn(warned);
             Ok(value)
@@ -262,7 +263,8 @@ async fn put(
     }
     // Different values may have the same encoding.
     if is_written
-        && backend.draft(call, current.key.clone(), &new)? == backend.draft(call, current.key.clone(), old)?
+        && backend.objects.draft(call, current.key.clone(), &new)?
+            == backend.objects.draft(call, current.key.clone(), old)?
     {
         return shown(current).await.map(Outcome::Same);
     }

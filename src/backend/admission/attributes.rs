@@ -93,7 +93,7 @@ pub fn options(write: &Write<'_>) -> Options {
         Operation::Create => "CreateOptions",
         Operation::Update => "UpdateOptions",
         Operation::Delete => {
-            let options = write.backend.delete_options(write.call).unwrap_or_default();
+            let options = write.backend.objects.delete_options(write.call).unwrap_or_default();
             return Options { said: deletion(&options), is_trial: options.dry_run };
         }
         Operation::Connect => return Options { said: Value::Null, is_trial: false },

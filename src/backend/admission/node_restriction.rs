@@ -198,7 +198,7 @@ async fn find(write: &Write<'_>, of: &Looked, namespace: &str, name: &str) -> Re
     let singular = kind.to_lowercase();
     let of = GroupResource { group, resource: &singular };
     let found = found.map_err(|error: StoreError| Status::from_store(&error, of, name))?;
-    write.backend.load_kind(&GroupVersion::new(group, "v1"), kind, &found)
+    write.backend.objects.load_kind(&GroupVersion::new(group, "v1"), kind, &found)
 }
 
 /// Refuses a pod that its node does not own.

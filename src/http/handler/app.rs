@@ -276,7 +276,7 @@ fn asked_form(
         None => {
             let stored = resource.stored.as_ref().filter(|_| sub.is_none());
             let group = stored.map_or(&gv.group, |stored| &stored.version.group);
-            format!("{}.{kind}", worker.backend.registry.family(group))
+            format!("{}.{kind}", worker.backend.objects.registry.family(group))
         }
     };
     ResponseFormat::agreed(
@@ -306,7 +306,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
     if verbs::component_status::is(resource) {
         let storage = &worker.shared.health.committer;
         let asked = StatusRequest { resource, name: part.found.name, query: part.query, form: part.form };
-        return verbs::component_status::answer(&worker.backend, storage, asked).await;
+        return verbs::component_status::answer(&worker.backend.objects, storage, asked).await;
     }
     let served = worker.served();
     let review = verbs::review::place(resource);

@@ -107,7 +107,7 @@ impl Context {
     }
 
     fn registry(&self) -> &Arc<Registry> {
-        &self.worker.backend.registry
+        &self.worker.backend.objects.registry
     }
 
     /// The audit ID of the request.

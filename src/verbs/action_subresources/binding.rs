@@ -42,9 +42,9 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
             _ => backend.stores.alone(store, key.clone(), &call.permit).await,
         };
         let (current, _turn) = found.map_err(|error| Status::from_store(&error, call.of(), name))?;
-        let mut pod = backend.load(call, &current)?;
+        let mut pod = backend.objects.load(call, &current)?;
         binding::check_preconditions(&pod, &body, call.of(), &call.registered(name))?;
-        let bound = binding::bind(&mut pod, &body, &backend.now());
+        let bound = binding::bind(&mut pod, &body, &backend.objects.now());
         bound.map_err(|why| Status::conflict(OF, name, &why))?;
         if backend.admission.labels_bound_pods() {
             for (key, value) in meta::of(&body).get("labels").and_then(Value::fields).into_iter().flatten() {
@@ -54,7 +54,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
         if dry_run {
             return Ok(Reply::Status(Status::created()));
         }
-        let draft = backend.draft(call, key.clone(), &pod)?;
+        let draft = backend.objects.draft(call, key.clone(), &pod)?;
         match backend.stores.replace(store, draft, current.revision, &call.permit).await {
             Ok(_) => return Ok(Reply::Status(Status::created())),
             Err(StoreError::Conflict(_)) => {}
