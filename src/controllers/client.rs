@@ -12,7 +12,7 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::options::{DeleteOptions, PatchOptions};
+use crate::api::options::{DeleteOptions, PatchOptions, WriteMode};
 use crate::api::query::Query;
 use crate::api::release::RELEASE;
 use crate::api::schema::{Registry, time};
@@ -194,7 +194,7 @@ impl Client {
         let (query, warnings) = (Query::default(), Warnings::default());
         let call = self.call(at, subresource, &query, &warnings)?;
         let state = Edit { client: self, call: &call, change };
-        store_update(&self.backend, &call, &state, false).await.map(drop)
+        store_update(&self.backend, &call, &state, WriteMode::Store).await.map(drop)
     }
 
     /// The same for an object that was read before, and only while it is at that version: what was decided about one object must not

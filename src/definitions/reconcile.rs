@@ -18,6 +18,7 @@ use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::{is_custom, resource_of_store};
 use crate::api::meta;
+use crate::api::options::WriteMode;
 use crate::api::query::Query;
 use crate::api::schema::time;
 use crate::api::status::{Result, Status};
@@ -116,7 +117,7 @@ impl Reconciler {
         let (query, warnings) = (Query::default(), Warnings::default());
         let call = self.call(&self.resource, "", meta::name(value), "status", (&query, &warnings))?;
         let state = Said { reconciler: self, call: &call, value };
-        match store_update(&self.backend, &call, &state, false).await {
+        match store_update(&self.backend, &call, &state, WriteMode::Store).await {
             Err(status) if !matches!(status.code, 404 | 409) => Err(status),
             _ => Ok(()),
         }

@@ -57,6 +57,15 @@ pub struct Meter {
     series: RefCell<HashMap<Class, Series>>,
 }
 
+/// The options of a request that metrics distinguish.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NotedOptions {
+    /// Whether it is a dry run.
+    pub dry_run: bool,
+    /// Whether it is a patch that applies.
+    pub applies: bool,
+}
+
 /// One request on its way.
 pub struct Sample {
     began: Timestamp,
@@ -81,15 +90,10 @@ impl Sample {
         self.lasts.get()
     }
 
-    /// Notes what it is about: a dry run, a patch that applies. A resource that nobody knows is none.
-    pub fn note(
-        &self,
-        request: &Request<'_>,
-        resource: Option<&Arc<Resource>>,
-        (dry_run, applies): (bool, bool),
-    ) {
+    /// Notes what it is about. A resource that nobody knows is none.
+    pub fn note(&self, request: &Request<'_>, resource: Option<&Arc<Resource>>, options: NotedOptions) {
         self.lasts.set(request.is_long_running());
-        let verb = request.verb;
+        let (verb, NotedOptions { dry_run, applies }) = (request.verb, options);
         let mut class = Class { resource: None, verb, part: None, scope: "", dry_run, applies, code: 0 };
         match (&request.target, resource) {
             (Target::Resource(found), Some(resource)) => {
@@ -212,7 +216,7 @@ mod tests {
                 Target::Resource(found) => catalog.at(found),
                 Target::NonResource(_) => None,
             };
-            sample.note(&request, resource, (false, *method == "PATCH"));
+            sample.note(&request, resource, NotedOptions { dry_run: false, applies: *method == "PATCH" });
             meter.end(sample, Timestamp(30_000), *code);
         }
         metrics.count_mismatches(2);
@@ -260,7 +264,11 @@ mod tests {
         let meter = Meter::new(metrics.clone());
         meter.end(Sample::begin(Timestamp(0)), Timestamp(1), 401);
         let sample = Sample::begin(Timestamp(0));
-        sample.note(&Request::parse("GET", "/version", &Query::parse("")).unwrap(), None, (false, false));
+        sample.note(
+            &Request::parse("GET", "/version", &Query::parse("")).unwrap(),
+            None,
+            NotedOptions::default(),
+        );
         sample.forget();
         meter.end(sample, Timestamp(1), 403);
         let text = String::from_utf8(metrics.text().unwrap()).unwrap();

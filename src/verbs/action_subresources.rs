@@ -43,8 +43,8 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::create(call.query)?;
     let body = received(backend, call, &options).await?;
     match call.subresource {
-        "binding" => binding::create(backend, call, &body, options.dry_run).await,
-        "eviction" => eviction::create(backend, call, &body, options.dry_run).await,
+        "binding" => binding::create(backend, call, &body, options.mode).await,
+        "eviction" => eviction::create(backend, call, &body, options.mode).await,
         "token" => token::create(backend, call, body).await,
         _ => Err(Status::no_such_resource()),
     }

@@ -27,7 +27,7 @@ pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -
         force: options.force,
         kind: GroupVersionKind::new(&gv.group, &gv.version, kind),
     };
-    store_update(backend, call, &configuration, options.write.dry_run).await
+    store_update(backend, call, &configuration, options.write.mode).await
 }
 
 /// Parses the body. Also answers its duplicate fields.

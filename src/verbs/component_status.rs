@@ -16,7 +16,7 @@ use crate::api::select;
 use crate::api::status::{GroupResource, Status};
 use crate::api::value::Value;
 
-use super::{Reply, VerbResult};
+use super::{Reply, Success, VerbResult};
 use crate::backend::objects::Objects;
 
 /// The components that clients expect. `etcd-0` is this server's own storage.
@@ -55,7 +55,7 @@ pub async fn answer(objects: &Objects, storage: &Addr<Committer>, asked: StatusR
     let mut part = look(storage, asked.name).await;
     part.set("kind", &*of.kind);
     part.set("apiVersion", &*of.api_version);
-    Ok(Reply::Object(200, objects.presented(of, asked.form, &part, true)?))
+    Ok(Reply::Object(Success::Ok, objects.presented(of, asked.form, &part, true)?))
 }
 
 async fn list(objects: &Objects, storage: &Addr<Committer>, asked: StatusRequest<'_>) -> VerbResult {
@@ -92,7 +92,7 @@ async fn list(objects: &Objects, storage: &Addr<Committer>, asked: StatusRequest
     };
     let bytes = codec::encode_document(&objects.registry, encoding, &json);
     let bytes = bytes.map_err(|error| Status::internal(error.to_string()))?;
-    Ok(Reply::Object(200, Bytes::from(bytes)))
+    Ok(Reply::Object(Success::Ok, Bytes::from(bytes)))
 }
 
 fn collection(kind: &str, api_version: &str, items: Vec<Value>) -> Value {

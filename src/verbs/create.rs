@@ -4,13 +4,13 @@ use pilothouse_actors::error::StoreError;
 
 use crate::api::kinds::{self, KindRules, WriteContext};
 use crate::api::meta;
-use crate::api::options::WriteOptions;
+use crate::api::options::{WriteMode, WriteOptions};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::limits::GENERATED_NAME_ATTEMPTS;
 use crate::random;
 
-use super::{Reply, VerbResult};
+use super::{Reply, Success, VerbResult};
 use crate::backend::admission::{Operation, Write};
 use crate::backend::objects::Objects;
 use crate::backend::{Backend, Call, services};
@@ -29,7 +29,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
     backend.objects.record(call, None, &mut value);
     admit(backend, call, &mut value).await?;
-    store_new(backend, call, &value, options.dry_run).await
+    store_new(backend, call, &value, options.mode).await
 }
 
 /// Runs mutating admission on a new object.
@@ -39,15 +39,15 @@ pub async fn admit(backend: &Backend, call: &Call<'_>, value: &mut Value) -> Res
 }
 
 /// Validates and stores a new object. Also used by updates that create.
-pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_run: bool) -> Result<Reply> {
+pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, mode: WriteMode) -> Result<Reply> {
     let write = Write { backend, call, operation: Operation::Create, old: None };
     let mut attempts = 0;
     loop {
         attempts += 1;
         let (mut value, generated) = begin(&backend.objects, call.kind().rules, value.clone());
         let (name, has_prefix) = (meta::name(&value).to_owned(), meta::has_prefix(&value));
-        let claim = services::claim_new(backend, call, &mut value, dry_run).await?;
-        let stored = store_once(&write, value, dry_run).await;
+        let claim = services::claim_new(backend, call, &mut value, mode).await?;
+        let stored = store_once(&write, value, mode).await;
         claim.end(matches!(stored, Ok(Some(_)))).await;
         match stored? {
             Some(reply) => return Ok(reply),
@@ -58,11 +58,11 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_ru
 }
 
 /// Validates and stores an object under its name. `None` means that the name is taken.
-async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Option<Reply>> {
+async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<Option<Reply>> {
     let Write { backend, call, .. } = *write;
     let (mut value, filled) = complete(&backend.objects, call, value)?;
     backend.admission.validate(write, &value).await?;
-    if dry_run {
+    if mode.is_dry_run() {
         return dry(backend, call, value).await;
     }
     meta::drop_link(&mut value);
@@ -75,7 +75,7 @@ async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Op
     }
     check_served(backend, call)?;
     match backend.stores.create(&call.stored.store, draft, &call.permit).await {
-        Ok(object) => Ok(Some(Reply::Object(201, backend.tell(call, &object).await?))),
+        Ok(object) => Ok(Some(Reply::Object(Success::Created, backend.tell(call, &object).await?))),
         Err(StoreError::Exists) => Ok(None),
         Err(error) => Err(Status::from_store(&error, call.of(), name)),
     }
@@ -140,7 +140,9 @@ fn complete(objects: &Objects, call: &Call<'_>, mut value: Value) -> Result<(Val
 async fn dry(backend: &Backend, call: &Call<'_>, value: Value) -> Result<Option<Reply>> {
     let name = meta::name(&value).to_owned();
     match backend.stores.get(&call.stored.store, call.key(&name), &call.permit).await {
-        Err(StoreError::NotFound) => Ok(Some(Reply::Object(201, backend.objects.show_value(call, &value)?))),
+        Err(StoreError::NotFound) => {
+            Ok(Some(Reply::Object(Success::Created, backend.objects.show_value(call, &value)?)))
+        }
         Ok(_) | Err(StoreError::Unreadable(_)) => Ok(None),
         Err(error) => Err(Status::from_store(&error, call.of(), &name)),
     }

@@ -34,7 +34,7 @@ pub async fn patch(backend: &Backend, call: &Call<'_>) -> VerbResult {
         validation: options.write.field_validation,
         kind: GroupVersionKind::new(&gv.group, &gv.version, kind),
     };
-    store_update(backend, call, &change, options.write.dry_run).await
+    store_update(backend, call, &change, options.write.mode).await
 }
 
 /// A patch that is not server-side apply.

@@ -18,7 +18,7 @@ use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::well_known::AUTHORIZATION_GROUP;
 
-use super::{Reply, VerbResult, create};
+use super::{Reply, Success, VerbResult, create};
 use crate::backend::admission::{Operation, Write};
 use crate::backend::{Backend, Call, authorization};
 
@@ -76,7 +76,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
         }
         Question::Token => token(backend, call, review).await?,
     };
-    Ok(Reply::Object(201, backend.objects.show_value(call, &answer)?))
+    Ok(Reply::Object(Success::Created, backend.objects.show_value(call, &answer)?))
 }
 
 /// Runs validating admission on a valid review.

@@ -29,7 +29,7 @@ use crate::api::verb::Verb;
 use crate::backend::{Call, Warnings};
 use crate::flowcontrol::{RequestInfo, RequestLimiter};
 use crate::http::websocket::Upgrade;
-use crate::metrics::requests::Sample;
+use crate::metrics::requests::{NotedOptions, Sample};
 use crate::verbs::component_status::StatusRequest;
 use crate::verbs::{self, Reply, VerbResult};
 
@@ -108,7 +108,8 @@ async fn serve(
     let (parsed, path) = (parsed?, path.as_deref().unwrap_or_default());
     let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
     let applies = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
-    sample.note(&parsed, known.as_ref(), (query.get("dryRun") == Some("All"), applies));
+    let options = NotedOptions { dry_run: query.get("dryRun") == Some("All"), applies };
+    sample.note(&parsed, known.as_ref(), options);
     let asked =
         RequestInfo { user: &identity, path, request: &parsed, resource: known.as_deref(), query: &query };
     let permit = match filters::admit_to_queue(worker, &asked, context, limit).await {

@@ -4,6 +4,7 @@ use pilothouse_actors::error::StoreError;
 
 use crate::api::kinds::ErrorList;
 use crate::api::meta;
+use crate::api::options::WriteMode;
 use crate::api::status::{GroupResource, Status};
 use crate::api::subresources::binding;
 use crate::api::value::Value;
@@ -15,7 +16,7 @@ use crate::verbs::{Reply, VerbResult};
 const OF: GroupResource<'_> = GroupResource { group: "", resource: "pods/binding" };
 
 /// Binds the pod to the node in the body.
-pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: bool) -> VerbResult {
+pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: WriteMode) -> VerbResult {
     // Without a name in the path only the name in the body tells the pod; its uid is ignored.
     let by_body = call.name.is_empty();
     let mut body = body.clone();
@@ -51,7 +52,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
                 pod.entry("metadata").entry("labels").set(key, value.clone());
             }
         }
-        if dry_run {
+        if mode.is_dry_run() {
             return Ok(Reply::Status(Status::created()));
         }
         let draft = backend.objects.draft(call, key.clone(), &pod)?;

@@ -8,7 +8,7 @@ use pilothouse_actors::object::{Object, TypeName};
 use crate::api::deletion;
 use crate::api::kinds::{self, ErrorList, WriteContext};
 use crate::api::meta;
-use crate::api::options::DeleteOptions;
+use crate::api::options::{DeleteOptions, WriteMode};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::subresources::eviction::{self, PodState};
 use crate::api::value::Value;
@@ -21,7 +21,7 @@ const BUDGETS: GroupResource<'_> = GroupResource { group: "policy", resource: "p
 const BUDGET: &str = "PodDisruptionBudget";
 
 /// Evicts the pod that the path names.
-pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: bool) -> VerbResult {
+pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: WriteMode) -> VerbResult {
     if meta::name(body) != call.name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
@@ -32,7 +32,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
     }
     let mut options =
         DeleteOptions::parse(call.query, Some(body.get("deleteOptions").unwrap_or(&Value::Null)), false)?;
-    options.dry_run |= dry_run;
+    options.dry_run |= mode.is_dry_run();
     super::admitted(backend, call, body).await?;
     evict(backend, call, &options).await?;
     Ok(Reply::Status(Status::created()))

@@ -13,7 +13,7 @@ use crate::api::version::GroupVersion;
 use crate::auth::service_account::claims::{Bound, Grant, Reference};
 use crate::backend::{Backend, Call};
 use crate::random;
-use crate::verbs::{Reply, VerbResult};
+use crate::verbs::{Reply, Success, VerbResult};
 
 /// The audit annotation with the ID of the issued token.
 const ISSUED: &str = "authentication.kubernetes.io/issued-credential-id";
@@ -56,7 +56,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> V
     status.set("token", made);
     let ends = now.unix_seconds().saturating_add(asked);
     status.set("expirationTimestamp", time::format_seconds(ends));
-    Ok(Reply::Object(201, backend.objects.show_body(call, &request)?))
+    Ok(Reply::Object(Success::Created, backend.objects.show_body(call, &request)?))
 }
 
 /// Removes fields that only the server sets.
