@@ -42,6 +42,10 @@ use self::shared_state::SharedInputs;
 use self::storage::{Addresses, services};
 use self::watch_setup::{WatchSetup, watch_deps};
 use crate::api::features::EnabledFeatures;
+use crate::api::gates::{
+    AUTHORIZE_WITH_SELECTORS, CBOR_SERVING_AND_STORAGE, DECLARATIVE_VALIDATION,
+    DECLARATIVE_VALIDATION_TAKEOVER,
+};
 use crate::api::kinds::validation_engines::Authority;
 use crate::api::schema::Registry;
 use crate::application::{Application, Assemble, Assembled, StartContext, StartError};
@@ -125,7 +129,7 @@ async fn parts(
     let metrics = Arc::new(metrics.telling(features));
     let storage = storage::open(context)?;
     let builtin =
-        Builtins::new(&catalog, &context.address.to_string(), gates.enabled("CBORServingAndStorage"));
+        Builtins::new(&catalog, &context.address.to_string(), gates.enabled(CBOR_SERVING_AND_STORAGE));
     let loops = ControllerSetup::new(config, &context.pki, extra_controllers)?;
     let (auth, token_metadata) = AuthSetup::open(context, &storage, &metrics, loops.uses()).await?;
     let load = Arc::new(LoadStats::default());
@@ -165,7 +169,7 @@ async fn parts(
 /// Whether declarative or handwritten validation decides. The second gate has no effect without the first.
 fn authority(config: &Config) -> Authority {
     let gates = config.gates();
-    match (gates.enabled("DeclarativeValidation"), gates.enabled("DeclarativeValidationTakeover")) {
+    match (gates.enabled(DECLARATIVE_VALIDATION), gates.enabled(DECLARATIVE_VALIDATION_TAKEOVER)) {
         (false, _) => Authority::Alone,
         (true, false) => Authority::Compared,
         (true, true) => Authority::Rules,
@@ -183,15 +187,18 @@ fn worker(parts: &ServerParts) -> Worker {
     }
 }
 
+/// What the flags decide about objects.
+fn enabled_features(config: &Config) -> EnabledFeatures {
+    let gates = config.gates();
+    EnabledFeatures::new(|name| gates.enabled(name), config.api.allow_privileged)
+}
+
 fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
     let shared = parts.shared.clone();
     Backend {
         objects: Objects {
             registry: parts.registry.clone(),
-            features: EnabledFeatures::new(
-                |name| parts.gates.enabled(name),
-                parts.context.config.api.allow_privileged,
-            ),
+            features: enabled_features(&parts.context.config),
             validation: DeclarativeValidation {
                 authority: authority(&parts.context.config),
                 metrics: parts.shared.metrics.clone(),
@@ -213,7 +220,7 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
             .start(),
             authorizer,
             roles: parts.auth.roles.clone(),
-            uses_selectors: parts.gates.enabled("AuthorizeWithSelectors"),
+            uses_selectors: parts.gates.enabled(AUTHORIZE_WITH_SELECTORS),
         },
         conversions: Rc::new(Conversions::new(
             parts.admission.webhooks.to_endpoints,

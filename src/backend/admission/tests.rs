@@ -50,6 +50,6 @@ async fn a_plugin_is_made_exactly_if_the_table_says_that_it_works() {
     };
     for plugin in &PLUGINS {
         let made = make(plugin.name, &settings).is_some();
-        assert_eq!(made, plugin.effect == Effect::Works, "{}", plugin.name);
+        assert_eq!(made, plugin.effect == Effect::Works, "{}", plugin.name.as_str());
     }
 }
