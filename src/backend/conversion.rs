@@ -258,9 +258,9 @@ impl Backend {
         let wanted = GroupVersion::parse(wanted).unwrap_or_else(|| GroupVersion::new("", wanted));
         let first = sent.first().map(|object| object.str("apiVersion").to_owned()).unwrap_or_default();
         let from = first.split('/').next_back().unwrap_or_default();
-        let began = self.conversions.clock.now();
+        let began = self.conversions.clock.moment();
         let made = self.exchange(conversion, &wanted, &sent, permit).await;
-        let took = self.conversions.clock.now().since(began).as_secs_f64();
+        let took = self.conversions.clock.elapsed(began).as_secs_f64();
         let failure = made.as_ref().err().map(|wrong| wrong.failure);
         let versions = (conversion.definition.as_str(), from, &*wanted.version);
         self.conversions.metrics.conversions.asked(versions, took, failure);

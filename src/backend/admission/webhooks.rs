@@ -207,9 +207,9 @@ impl Webhooks {
         index: Index,
     ) -> Result<Option<call::Outcome>> {
         let hook = subject.hook;
-        let began = self.settings.clock.now();
+        let began = self.settings.clock.moment();
         let outcome = self.call(subject, object).await;
-        let seconds = self.settings.clock.now().since(began).as_secs_f64();
+        let seconds = self.settings.clock.elapsed(began).as_secs_f64();
         let operation = subject.operation;
         let asked = WebhookLabels { name: &hook.name, sort: self.phase.word(), operation };
         let metrics = &self.settings.metrics.hooks;

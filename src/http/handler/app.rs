@@ -57,7 +57,7 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
         return HttpResponse::InternalServerError().finish();
     };
     let context = Context::of(&request, &worker);
-    let sample = Sample::begin(context.began);
+    let sample = Sample::begin(worker.backend.clock.moment());
     let answered = match deadline::limit(worker.shared.request_timeout, &request) {
         Ok(limit) => {
             let serving = serve(&worker, &request, payload, &context, &sample, limit);
@@ -76,7 +76,7 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
     if filters::shall_end(&worker, &request) {
         response.head_mut().set_connection_type(ConnectionType::Close);
     }
-    worker.meter.end(sample, worker.backend.clock.now(), response.status().as_u16());
+    worker.meter.end(sample, worker.backend.clock.moment(), response.status().as_u16());
     response
 }
 

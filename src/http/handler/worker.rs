@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use actix_web::http::header::{HeaderValue, InvalidHeaderValue};
 use arc_swap::{ArcSwap, Guard};
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_actors::clock::Moment;
 use tokio::sync::watch;
 
 use crate::api::catalog::Catalog;
@@ -40,7 +40,7 @@ pub struct Worker {
     /// Counts the requests of this worker.
     pub meter: Meter,
     /// Rejected credentials are not logged before this time.
-    pub quiet_until: Cell<Timestamp>,
+    pub quiet_until: Cell<Moment>,
 }
 
 /// The state that all workers of a server share.
