@@ -42,15 +42,21 @@ use self::shared_state::SharedInputs;
 use self::storage::{Addresses, services};
 use self::watch_setup::{WatchSetup, watch_deps};
 use crate::api::features::EnabledFeatures;
+use crate::api::gates::{
+    AUTHORIZE_WITH_SELECTORS, CBOR_SERVING_AND_STORAGE, DECLARATIVE_VALIDATION,
+    DECLARATIVE_VALIDATION_TAKEOVER,
+};
 use crate::api::kinds::validation_engines::Authority;
 use crate::api::schema::Registry;
 use crate::application::{Application, Assemble, Assembled, StartContext, StartError};
 use crate::backend::Backend;
 use crate::backend::admission::{self, Chain};
+use crate::backend::authorization::Access;
 use crate::backend::conversion::Conversions;
 use crate::backend::declarative_validation::DeclarativeValidation;
 use crate::backend::load_stats::LoadStats;
 use crate::backend::memory_budget::MemoryBudget;
+use crate::backend::objects::Objects;
 use crate::backend::stores::Stores;
 use crate::config::{Config, FeatureGates};
 use crate::controllers::start::ExtraController;
@@ -123,7 +129,7 @@ async fn parts(
     let metrics = Arc::new(metrics.telling(features));
     let storage = storage::open(context)?;
     let builtin =
-        Builtins::new(&catalog, &context.address.to_string(), gates.enabled("CBORServingAndStorage"));
+        Builtins::new(&catalog, &context.address.to_string(), gates.enabled(CBOR_SERVING_AND_STORAGE));
     let loops = ControllerSetup::new(config, &context.pki, extra_controllers)?;
     let (auth, token_metadata) = AuthSetup::open(context, &storage, &metrics, loops.uses()).await?;
     let load = Arc::new(LoadStats::default());
@@ -163,7 +169,7 @@ async fn parts(
 /// Whether declarative or handwritten validation decides. The second gate has no effect without the first.
 fn authority(config: &Config) -> Authority {
     let gates = config.gates();
-    match (gates.enabled("DeclarativeValidation"), gates.enabled("DeclarativeValidationTakeover")) {
+    match (gates.enabled(DECLARATIVE_VALIDATION), gates.enabled(DECLARATIVE_VALIDATION_TAKEOVER)) {
         (false, _) => Authority::Alone,
         (true, false) => Authority::Compared,
         (true, true) => Authority::Rules,
@@ -172,53 +178,56 @@ fn authority(config: &Config) -> Authority {
 
 /// Starts the actors of the calling worker thread, and gives it the shared state.
 fn worker(parts: &ServerParts) -> Worker {
-    let authorizer = Authorizer::asking(parts.auth.deciding.panel()).start();
-    let backend = Rc::new(backend(parts, &authorizer));
     Worker {
+        backend: Rc::new(backend(parts, Authorizer::asking(parts.auth.deciding.panel()).start())),
         watching: watch_deps(parts),
-        authenticator: backend.authenticator.clone(),
-        backend,
-        authorizer,
         shared: parts.shared.clone(),
         meter: Meter::new(parts.shared.metrics.clone()),
         quiet_until: Cell::default(),
     }
 }
 
-fn backend(parts: &ServerParts, authorizer: &Addr<Authorizer>) -> Backend {
+/// What the flags decide about objects.
+fn enabled_features(config: &Config) -> EnabledFeatures {
+    let gates = config.gates();
+    EnabledFeatures::new(|name| gates.enabled(name), config.api.allow_privileged)
+}
+
+fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
     let shared = parts.shared.clone();
     Backend {
-        registry: parts.registry.clone(),
-        features: EnabledFeatures::new(
-            |name| parts.gates.enabled(name),
-            parts.context.config.api.allow_privileged,
-        ),
+        objects: Objects {
+            registry: parts.registry.clone(),
+            features: enabled_features(&parts.context.config),
+            validation: DeclarativeValidation {
+                authority: authority(&parts.context.config),
+                metrics: parts.shared.metrics.clone(),
+            },
+            clock: parts.context.clock.clone(),
+        },
         stores: Stores::new(parts.storage.directory.clone()),
-        admission: Chain::new(&parts.admission, authorizer),
+        admission: Chain::new(&parts.admission),
         clock: parts.context.clock.clone(),
         services: Rc::new(services(parts)),
-        engines: DeclarativeValidation {
-            authority: authority(&parts.context.config),
-            metrics: parts.shared.metrics.clone(),
-        },
-        allows_unsafe_delete: parts.gates.enabled("AllowUnsafeMalformedObjectDeletion"),
         tokens: parts.auth.tokens.clone(),
         lists: parts.lists.clone(),
         load: parts.load.clone(),
-        authenticator: Authenticator::new(
-            parts.auth.verifiers.clone(),
-            parts.auth.authenticator_config.clone(),
-        )
-        .start(),
-        authorizer: authorizer.clone(),
-        roles: parts.auth.roles.clone(),
+        access: Access {
+            authenticator: Authenticator::new(
+                parts.auth.verifiers.clone(),
+                parts.auth.authenticator_config.clone(),
+            )
+            .start(),
+            authorizer,
+            roles: parts.auth.roles.clone(),
+            uses_selectors: parts.gates.enabled(AUTHORIZE_WITH_SELECTORS),
+        },
         conversions: Rc::new(Conversions::new(
             parts.admission.webhooks.to_endpoints,
             parts.shared.metrics.clone(),
             parts.context.clock.clone(),
             parts.context.pool.clone(),
         )),
-        judges_selectors: parts.gates.enabled("AuthorizeWithSelectors"),
         served_now: Rc::new(move |resource| custom_resources::served_now(&shared, resource)),
     }
 }
@@ -230,7 +239,7 @@ impl Application for RunningServer {
     fn ready(&self) -> LocalBoxFuture<'_, Result<(), StartError>> {
         async {
             let authorizer = Authorizer::asking(self.0.auth.deciding.panel()).start();
-            let backend = self::backend(&self.0, &authorizer);
+            let backend = self::backend(&self.0, authorizer);
             // First, so that policies on the way of the first objects find the kinds that they name. What was defined before the
             // server stopped is served from the start.
             custom_resources::follow(&self.0).await?;

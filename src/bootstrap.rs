@@ -205,7 +205,7 @@ impl<'a> Own<'a> {
         let all = all.map_err(|error| Status::from_store(&error, known.name(), ""))?;
         for object in all.iter().filter(|object| object.is_readable()) {
             let place = ObjectAddress { group, resource, namespace: "", name: object.key.name() };
-            let current = self.backend.load_of(known, object)?;
+            let current = self.backend.objects.load_of(known, object)?;
             let is_it = |wanted: &&BootstrapObject| {
                 wanted.resource == resource && meta::name(&wanted.object) == object.key.name()
             };
@@ -346,7 +346,7 @@ impl<'a> Own<'a> {
         query: &str,
         status: impl Fn(&Value, &str) -> Value,
     ) -> Result<()> {
-        let now = self.backend.now();
+        let now = self.backend.objects.now();
         let stated = made.iter().map(|wanted| {
             let mut config = Value::object();
             for field in ["apiVersion", "kind"] {
@@ -366,7 +366,7 @@ impl<'a> Own<'a> {
         query: &str,
         status: impl Fn(&Value, &str) -> Value,
     ) -> Result<()> {
-        let now = self.backend.now();
+        let now = self.backend.objects.now();
         let told = made.iter().map(|wanted| {
             let status = codec::to_json(&status(&wanted.object, &now));
             async move {

@@ -1,8 +1,11 @@
 //! Time is injected, so that tests own it. Nothing else in either crate reads a clock.
+//!
+//! A [`Timestamp`] says when something happened, by a wall clock that may be set. A [`Moment`] only measures how long something
+//! takes, by a clock that never jumps. They are types of their own, so that they cannot be mixed.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
@@ -52,6 +55,26 @@ impl Timestamp {
     }
 }
 
+/// A point on the monotonic clock, for measuring how long something takes. It has no date.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// How much later this is than `earlier`; nothing if it is not later.
+    pub fn since(self, earlier: Moment) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The moment that is `span` later.
+    pub fn plus(self, span: Duration) -> Moment {
+        Moment(self.0.saturating_add(span))
+    }
+}
+
+/// The origin of the moments of this process.
+#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
+static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
 fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
@@ -77,7 +100,7 @@ impl Clock {
         Clock(Source::Manual(Arc::new(AtomicU64::new(start.0))))
     }
 
-    /// The present moment.
+    /// The present time.
     #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
@@ -86,6 +109,19 @@ impl Clock {
             }
             Source::Manual(at) => Timestamp(at.load(Ordering::SeqCst)),
         }
+    }
+
+    /// The present moment of the monotonic clock.
+    pub fn moment(&self) -> Moment {
+        match &self.0 {
+            Source::System => Moment(ORIGIN.elapsed()),
+            Source::Manual(at) => Moment(Duration::from_micros(at.load(Ordering::SeqCst))),
+        }
+    }
+
+    /// How long ago a moment was.
+    pub fn elapsed(&self, since: Moment) -> Duration {
+        self.moment().since(since)
     }
 
     /// Moves a manual clock forward; the system clock ignores it.
@@ -114,6 +150,20 @@ mod tests {
             (Timestamp::from_unix(-1), Timestamp::from_unix(i64::MAX)),
             (Timestamp(0), Timestamp(u64::MAX))
         );
+    }
+
+    #[test]
+    fn moments_measure_how_long_something_takes() {
+        let clock = Clock::manual(Timestamp(7));
+        let began = clock.moment();
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(
+            (clock.elapsed(began), began.since(clock.moment())),
+            (Duration::from_secs(2), Duration::ZERO)
+        );
+        assert_eq!(began.plus(Duration::from_secs(2)), clock.moment());
+        let clock = Clock::system();
+        assert!(clock.moment() <= clock.moment());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use actix::{Actor, Context, Handler, Message, MessageResult};
 
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Moment};
 use crate::limits::RATES_MAILBOX;
 use crate::permit::Permit;
 
@@ -44,7 +44,7 @@ pub struct Spend {
 #[derive(Debug)]
 struct Bucket {
     left: u64,
-    filled: Timestamp,
+    filled: Moment,
     /// The number of the last question about it.
     asked: u64,
 }
@@ -68,7 +68,7 @@ impl Buckets {
         Buckets { limit, known, by_age, questions: 0, secrets: (RandomState::new(), RandomState::new()) }
     }
 
-    fn spend(&mut self, key: &str, now: Timestamp) -> bool {
+    fn spend(&mut self, key: &str, now: Moment) -> bool {
         let key = (self.secrets.0.hash_one(key), self.secrets.1.hash_one(key));
         let most = u64::from(self.limit.burst) * ONE;
         self.questions += 1;
@@ -77,8 +77,8 @@ impl Buckets {
         self.by_age.remove(&bucket.asked);
         self.by_age.insert(asked, key);
         bucket.asked = asked;
-        // A clock that was set back changes nothing.
-        let gained = now.0.saturating_sub(bucket.filled.0).saturating_mul(u64::from(self.limit.per_second));
+        let passed = u64::try_from(now.since(bucket.filled).as_micros()).unwrap_or(u64::MAX);
+        let gained = passed.saturating_mul(u64::from(self.limit.per_second));
         bucket.left = bucket.left.saturating_add(gained).min(most);
         bucket.filled = now;
         let left = bucket.left.checked_sub(ONE);
@@ -105,7 +105,7 @@ impl Rates {
     }
 
     fn spend(&mut self, keys: &[String]) -> Vec<bool> {
-        let now = self.clock.now();
+        let now = self.clock.moment();
         self.limits.iter_mut().zip(keys).map(|(buckets, key)| buckets.spend(key, now)).collect()
     }
 }
@@ -133,6 +133,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::clock::Timestamp;
 
     fn rates(limits: &[Limit]) -> (Rates, Clock) {
         let clock = Clock::manual(Timestamp(1));

@@ -1,9 +1,10 @@
-//! What the operator of a server has decided about objects. Each server has its own [`EnabledFeatures`]: there may be several in a process.
+//! The settings of a server that decide about objects. Each server has its own [`EnabledFeatures`]: a process may run several
+//! servers.
 
-/// Declares the features, each with whether it is on when nothing is said.
+/// Declares the features with their defaults.
 macro_rules! features {
     ($($(#[$doc:meta])+ $name:ident: $on:literal,)+) => {
-        /// A feature that decides about fields, defaults or rules of kinds, by the name of its gate.
+        /// A feature that decides about fields, defaults or rules of kinds, named like its gate.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Feature {
             $($(#[$doc])+ $name,)+
@@ -14,88 +15,90 @@ macro_rules! features {
 }
 
 features! {
-    /// Trust bundles among the files of a projected volume.
+    /// Corrupt objects may be deleted.
+    AllowUnsafeMalformedObjectDeletion: false,
+    /// Trust bundles in projected volumes.
     ClusterTrustBundleProjection: false,
-    /// Containers say which signal ends them.
+    /// Stop signals of containers.
     ContainerStopSignals: false,
-    /// Leaders that are elected by all servers together.
+    /// Leader election by LeaseCandidates.
     CoordinatedLeaderElection: false,
-    /// Claims that are filled from what lies in another namespace.
+    /// Volume claims with a data source in another namespace.
     CrossNamespaceVolumeDataSource: false,
-    /// Claims of devices that others use.
+    /// Device claims with administrative access.
     DRAAdminAccess: false,
     /// Taints of devices.
     DRADeviceTaints: false,
-    /// Devices that are parts of others.
+    /// Devices that can be partitioned.
     DRAPartitionableDevices: false,
-    /// Claims with several choices.
+    /// Device requests with prioritized alternatives.
     DRAPrioritizedList: false,
-    /// What drivers say of devices that were given.
+    /// The status of allocated devices.
     DRAResourceClaimDeviceStatus: true,
-    /// Counts of pods that are going away.
+    /// Counts of terminating pods.
     DeploymentReplicaSetTerminatingReplicas: false,
     /// Pods that claim devices.
     DynamicResourceAllocation: false,
-    /// Volumes that are cloned from a repository, in nodes.
+    /// The gitRepo volume driver.
     GitRepoVolumeDriver: false,
-    /// How much an autoscaler lets pass.
+    /// The tolerance of an autoscaler.
     HPAConfigurableTolerance: false,
-    /// Autoscalers that go down to no pods.
+    /// Autoscalers that scale to zero.
     HPAScaleToZero: false,
-    /// Volumes that are images.
+    /// Image volumes.
     ImageVolume: false,
-    /// Pods whose amounts change while they run.
+    /// Resizing of running pods.
     InPlacePodVerticalScaling: true,
-    /// Jobs that somebody else runs.
+    /// Jobs that another controller manages.
     JobManagedBy: true,
-    /// When pods of a Job are replaced.
+    /// The pod replacement policy of Jobs.
     JobPodReplacementPolicy: true,
-    /// Pods that are spread among those with the same values of labels.
+    /// `matchLabelKeys` of topology spread constraints.
     MatchLabelKeysInPodTopologySpread: true,
-    /// How many pods of a StatefulSet may be missing during an update.
+    /// `maxUnavailable` of StatefulSets.
     MaxUnavailableStatefulSet: false,
-    /// How much a node can attach may change.
+    /// The number of volumes that a node can attach may change.
     MutableCSINodeAllocatableCount: false,
-    /// The annotation that says what deleting a pod costs is checked.
+    /// The annotation `pod-deletion-cost` is validated.
     PodDeletionCost: true,
-    /// Amounts of pods as a whole.
+    /// Resources of whole pods.
     PodLevelResources: false,
-    /// Hooks of containers that sleep.
+    /// Lifecycle hooks that sleep.
     PodLifecycleSleepAction: true,
-    /// Such hooks may take no time.
+    /// Such hooks may sleep for zero seconds.
     PodLifecycleSleepActionAllowZero: true,
-    /// The log of one of the streams of a container.
+    /// The log of only stdout or stderr.
     PodLogsQuerySplitStreams: false,
-    /// Which generation of a pod its status is about.
+    /// `observedGeneration` of pods.
     PodObservedGenerationTracking: false,
-    /// Services that prefer endpoints of the same zone or node.
+    /// Traffic distribution to the same zone or node.
     PreferSameTrafficDistribution: false,
-    /// How /proc is mounted in containers.
+    /// `procMount` of containers.
     ProcMountType: true,
-    /// Claims whose growth failed may ask for less.
+    /// Volume claims may shrink after a failed expansion.
     RecoverVolumeExpansionFailure: true,
-    /// Search paths for names with underscores, or of one dot.
+    /// DNS search paths with underscores, or of a single dot.
     RelaxedDNSSearchValidation: true,
-    /// Names of environment variables of nearly any signs.
+    /// Names of environment variables with nearly any characters.
     RelaxedEnvironmentVariableValidation: true,
-    /// How healthy the devices of containers are.
+    /// The health of the devices of containers.
     ResourceHealthStatus: false,
-    /// How labels of volumes are changed.
+    /// How SELinux labels of volumes are changed.
     SELinuxChangePolicy: true,
-    /// They may be changed by mounting, for all volumes.
+    /// SELinux labels are set by mounting, for all volumes.
     SELinuxMount: false,
-    /// Drivers say whether they can mount with labels.
+    /// CSI drivers state whether they can mount with SELinux labels.
     SELinuxMountReadWriteOncePod: true,
-    /// Which groups of an image count.
+    /// Which supplemental groups of an image apply.
     SupplementalGroupsPolicy: true,
-    /// Pods with users of their own.
+    /// User namespaces of pods.
     UserNamespacesSupport: true,
-    /// Classes of attributes that volumes can change to.
+    /// Volume attributes classes.
     VolumeAttributesClass: false,
 }
 
 impl Feature {
-    /// All of them, each with whether it is on when nothing is said.
+    /// All features with their defaults.
     pub fn all() -> impl Iterator<Item = (Feature, bool)> {
         ALL.iter().copied()
     }
@@ -105,7 +108,7 @@ impl Feature {
     }
 }
 
-/// What the operator of a server has decided about the objects that it takes.
+/// The enabled features of a server, and whether it accepts privileged containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnabledFeatures {
     on: u64,
@@ -113,7 +116,7 @@ pub struct EnabledFeatures {
 }
 
 impl EnabledFeatures {
-    /// Those of the release, when nothing is said.
+    /// The defaults of the release.
     pub const RELEASE: EnabledFeatures = {
         let (mut on, mut at) = (0, 0);
         while at < ALL.len() {
@@ -125,28 +128,28 @@ impl EnabledFeatures {
         EnabledFeatures { on, privileged: false }
     };
 
-    /// Nothing is on.
+    /// No feature is enabled.
     #[cfg(test)]
     pub const NONE: EnabledFeatures = EnabledFeatures { on: 0, privileged: false };
 
-    /// Those of a server whose gates are known by their names. `privileged` says whether it takes privileged containers.
+    /// Reads the gates by name. `privileged` tells whether privileged containers are accepted.
     pub fn new(is_open: impl Fn(&str) -> bool, privileged: bool) -> EnabledFeatures {
         let open = Feature::all().filter(|(feature, _)| is_open(&format!("{feature:?}")));
         EnabledFeatures { on: open.fold(0, |on, (feature, _)| on | feature.bit()), privileged }
     }
 
-    /// Whether a feature is on.
+    /// Whether a feature is enabled.
     pub const fn has(self, feature: Feature) -> bool {
         self.on & feature.bit() != 0
     }
 
-    /// The same with a feature on: for an object that made use of it before.
+    /// The same with a feature enabled: for an object that used it before.
     #[must_use]
     pub const fn with(self, feature: Feature) -> EnabledFeatures {
         EnabledFeatures { on: self.on | feature.bit(), ..self }
     }
 
-    /// The same with a feature off.
+    /// The same with a feature disabled.
     #[must_use]
     pub const fn without(self, feature: Feature) -> EnabledFeatures {
         EnabledFeatures { on: self.on & !feature.bit(), ..self }

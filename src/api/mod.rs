@@ -1,5 +1,6 @@
 //! The rules of the API: pure functions over schemas and values. No actors, no I/O, no clock, no HTTP.
 
+pub mod admission_plugins;
 pub mod admission_policies;
 pub mod admission_webhooks;
 pub mod aggregation;
@@ -21,6 +22,7 @@ pub mod error_list;
 pub mod features;
 pub mod field;
 pub mod flows;
+pub mod gates;
 pub mod kinds;
 pub mod limits;
 pub mod managed_fields;

@@ -14,7 +14,8 @@ use super::well_known::META_GROUP;
 pub use delete::{DeleteOptions, IGNORE_READ_ERROR, Propagation, no_force_of_many, refuse_force};
 pub use list::{ListOptions, VersionMatch};
 pub use write::{
-    CreateOptions, FieldValidation, PatchOptions, UpdateOptions, WriteOptions, field_manager_errors,
+    CreateOptions, FieldValidation, PatchOptions, UpdateOptions, WriteMode, WriteOptions,
+    field_manager_errors,
 };
 
 /// Parses a resourceVersion; `None` if empty.

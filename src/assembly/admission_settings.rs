@@ -8,7 +8,10 @@ use pilothouse_actors::clock::Clock;
 use pilothouse_actors::directory::Stores as Storage;
 use pilothouse_actors::rates::Rates;
 
+use super::enabled_features;
 use crate::api::catalog::resource::Resource;
+use crate::api::features::Feature;
+use crate::api::gates::MUTATING_ADMISSION_POLICY;
 use crate::api::quota::{Features, Limited};
 use crate::api::schema::Registry;
 use crate::application::StartContext;
@@ -44,7 +47,7 @@ pub async fn settings(
         },
         kinds: kinds(shared),
         policies: policies(storage, PolicyKind::Validating).await?,
-        changing_policies: match config.gates().enabled("MutatingAdmissionPolicy") {
+        changing_policies: match config.gates().enabled(MUTATING_ADMISSION_POLICY) {
             true => Some(policies(storage, PolicyKind::Mutating).await?),
             false => None,
         },
@@ -97,13 +100,13 @@ fn quotas(
 
 /// The feature gates that change how quotas count.
 pub(super) fn quota_features(config: &Config) -> Features {
-    let gates = config.gates();
+    let features = enabled_features(config);
     Features {
-        resized_pods: gates.enabled("InPlacePodVerticalScaling"),
-        pod_resources: gates.enabled("PodLevelResources"),
-        failed_expansion: gates.enabled("RecoverVolumeExpansionFailure"),
-        attributes_classes: gates.enabled("VolumeAttributesClass"),
-        device_claims: gates.enabled("DynamicResourceAllocation"),
+        resized_pods: features.has(Feature::InPlacePodVerticalScaling),
+        pod_resources: features.has(Feature::PodLevelResources),
+        failed_expansion: features.has(Feature::RecoverVolumeExpansionFailure),
+        attributes_classes: features.has(Feature::VolumeAttributesClass),
+        device_claims: features.has(Feature::DynamicResourceAllocation),
     }
 }
 
@@ -111,7 +114,7 @@ pub(super) fn quota_features(config: &Config) -> Features {
 fn configured(config: &Config) -> Result<admission::PluginConfig, StartError> {
     let file = config.admission_file()?;
     let enabled = config.admission_plugins();
-    for plugin in file.plugins().filter(|plugin| !enabled.contains(plugin)) {
+    for plugin in file.plugins().filter(|plugin| !enabled.iter().any(|enabled| enabled.as_str() == *plugin)) {
         tracing::warn!(plugin, "--admission-control-config-file has settings for a plug-in that is not on");
     }
     let gates = config.gates();

@@ -7,6 +7,7 @@ use pilothouse_actors::authenticator::{AuthenticatorConfig, Verifier};
 use pilothouse_actors::directory::Stores as Storage;
 use pilothouse_actors::identity::Identity;
 
+use crate::api::gates::ALLOW_PARSING_USER_UID_FROM_CERT_AUTH;
 use crate::api::well_known::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
 use crate::application::{StartContext, StartError};
 use crate::auth::certificate::CertificateVerifier;
@@ -121,7 +122,7 @@ fn front_proxy(context: &StartContext) -> Result<Option<Arc<FrontProxy>>, StartE
 }
 
 fn certificates(context: &StartContext, metrics: &Metrics) -> Result<Arc<CertificateVerifier>, StartError> {
-    let reads_uid = context.config.gates().enabled("AllowParsingUserUIDFromCertAuth");
+    let reads_uid = context.config.gates().enabled(ALLOW_PARSING_USER_UID_FROM_CERT_AUTH);
     let left = metrics.authentication.certificate_left.clone();
     let verifier =
         CertificateVerifier::new(&context.pki.client_ca_pem, reads_uid, left, context.clock.clone());

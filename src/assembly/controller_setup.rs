@@ -12,6 +12,8 @@ use tokio::sync::watch;
 use super::admission_settings::quota_features;
 use super::authentication::extension_authentication;
 use super::{ServerParts, backend};
+use crate::api::admission_plugins::PluginName;
+use crate::api::gates::ORDERED_NAMESPACE_DELETION;
 use crate::api::status::Status;
 use crate::application::StartError;
 use crate::auth::modes::AlwaysAllow;
@@ -91,13 +93,13 @@ impl ControllerSetup {
         let is_on = !enabled.is_empty() || !extra_controllers.is_empty();
         let settings = Settings {
             enabled,
-            pods_first: config.gates().enabled("OrderedNamespaceDeletion"),
+            pods_first: config.gates().enabled(ORDERED_NAMESPACE_DELETION),
             event_ttl: config.storage.event_ttl,
             longest_certificate: config.signing.cluster_signing_duration,
             namespaces_needed: config
                 .admission_plugins()
                 .iter()
-                .any(|plugin| matches!(*plugin, "NamespaceLifecycle" | "NamespaceExists")),
+                .any(|plugin| matches!(plugin, PluginName::NamespaceLifecycle | PluginName::NamespaceExists)),
             quota_features: quota_features(config),
             quotas_counted_every: config.loops.resource_quota_sync_period,
             tokens_unused_for: config.loops.legacy_service_account_token_clean_up_period,
@@ -155,10 +157,9 @@ impl ControllerSetup {
             // The loops are part of this server, so RBAC does not limit them. Roles for their service accounts exist for clusters
             // that run these loops elsewhere.
             let trusting: Vec<Arc<dyn Policy>> = vec![Arc::new(AlwaysAllow)];
-            let backend = backend(&parts, &Authorizer::new(Arc::new(trusting)).start());
+            let backend = backend(&parts, Authorizer::new(Arc::new(trusting)).start());
             let (shared, tokens) = (parts.shared.clone(), parts.auth.tokens.clone());
-            let own =
-                Rc::new(self::backend(&parts, &Authorizer::asking(parts.auth.deciding.panel()).start()));
+            let own = Rc::new(self::backend(&parts, Authorizer::asking(parts.auth.deciding.panel()).start()));
             let of_own = parts.clone();
             let (of_flows, own_flows, counted) = (parts.clone(), own.clone(), parts.clone());
             ControllerDeps {

@@ -53,7 +53,7 @@ pub(super) async fn follow(parts: &Arc<ServerParts>) -> Result<(), StartError> {
     let held = Arc::downgrade(parts);
     let outside = DefinitionsDeps {
         notifiers: parts.storage.notifiers.clone(),
-        backend: backend(parts, &Authorizer::new(Arc::new(trusting)).start()),
+        backend: backend(parts, Authorizer::new(Arc::new(trusting)).start()),
         resource,
         catalog: catalog.clone(),
         first_ordinal: catalog.resources().map(|resource| resource.ordinal).max().unwrap_or(0) + 1,

@@ -10,6 +10,10 @@ use crate::api::catalog::Catalog;
 use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
 use crate::api::connect::location::KubeletRules;
+use crate::api::gates::{
+    API_RESPONSE_COMPRESSION, CBOR_SERVING_AND_STORAGE, PORT_FORWARD_WEBSOCKETS, REMOTE_REQUEST_HEADER_UID,
+    TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS, UNAUTHENTICATED_HTTP2_DOS_MITIGATION,
+};
 use crate::application::{StartContext, StartError};
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
@@ -72,8 +76,8 @@ pub(super) async fn shared(
     let extensions =
         Extensions::open(storage.directory.clone(), connecting.upstream.clone(), to_endpoints).await;
     let encoding = Encodings {
-        cbor: gates.enabled("CBORServingAndStorage"),
-        gzip: gates.enabled("APIResponseCompression"),
+        cbor: gates.enabled(CBOR_SERVING_AND_STORAGE),
+        gzip: gates.enabled(API_RESPONSE_COMPRESSION),
     };
     let openapi = OpenApi::new(Vec::new(), encoding.cbor);
     let transport_security = worker::transport_security(&config.serving.strict_transport_security_directives)
@@ -94,13 +98,13 @@ pub(super) async fn shared(
         release: config.api.release.clone(),
         transport_security,
         request_timeout: config.limits.request_timeout,
-        closes_unknown: gates.enabled("UnauthenticatedHTTP2DOSMitigation"),
+        closes_unknown: gates.enabled(UNAUTHENTICATED_HTTP2_DOS_MITIGATION),
         encoding,
         connecting: Arc::new(connecting),
         extensions: Arc::new(extensions.map_err(|error| StartError::store(&error))?),
         manners: AggregationSettings {
             refuses_redirects: config.aggregation.aggregator_reject_forwarding_redirect,
-            tells_uid: gates.enabled("RemoteRequestHeaderUID"),
+            tells_uid: gates.enabled(REMOTE_REQUEST_HEADER_UID),
         },
         merged: MergedDocuments::default(),
         changes_flags: config.logging.profiling,
@@ -144,8 +148,8 @@ fn connecting(context: &StartContext) -> Result<ConnectDeps, StartError> {
             port: kubelets.kubelet_port,
         },
         upstream: Arc::new(upstream),
-        translates_streams: config.gates().enabled("TranslateStreamCloseWebsocketRequests"),
-        unpacks_tunnels: config.gates().enabled("PortForwardWebsockets"),
+        translates_streams: config.gates().enabled(TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS),
+        unpacks_tunnels: config.gates().enabled(PORT_FORWARD_WEBSOCKETS),
         pages: MemoryBudget::new(limits::PROXY_PAGES_BYTES),
         leaving: Drain::default(),
     })

@@ -7,6 +7,7 @@ use pilothouse_actors::broadcaster::Broadcaster;
 use pilothouse_actors::lock::Lock;
 use pilothouse_actors::session::LiveSessions;
 
+use crate::api::gates::WATCH_LIST;
 use crate::config::Config;
 use crate::verbs::WatchDeps;
 
@@ -27,7 +28,7 @@ impl WatchSetup {
         WatchSetup {
             live_sessions: LiveSessions::default(),
             min_request_timeout: Duration::from_secs(u64::from(config.limits.min_request_timeout)),
-            initial_events: config.gates().enabled("WatchList"),
+            initial_events: config.gates().enabled(WATCH_LIST),
             broadcasters: Lock::default(),
         }
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::clock::{Clock, Moment};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
@@ -87,16 +87,16 @@ struct Rate {
     per_second: f64,
     most: f64,
     tokens: f64,
-    at: Timestamp,
+    at: Moment,
 }
 
 impl Rate {
-    fn new((per_second, burst): (f64, u32), now: Timestamp) -> Rate {
+    fn new((per_second, burst): (f64, u32), now: Moment) -> Rate {
         Rate { per_second, most: f64::from(burst), tokens: f64::from(burst), at: now }
     }
 
     /// Takes a token, and answers how long to wait for it.
-    fn take(&mut self, now: Timestamp) -> Duration {
+    fn take(&mut self, now: Moment) -> Duration {
         let passed = now.since(self.at).as_secs_f64();
         self.at = now;
         self.tokens = (self.tokens + passed * self.per_second).min(self.most) - 1.0;
@@ -172,13 +172,13 @@ struct Batches {
 
 impl Batches {
     async fn run(mut self, mut writer: impl Writer) {
-        self.rate = self.batching.rate.map(|rate| Rate::new(rate, self.clock.now()));
+        self.rate = self.batching.rate.map(|rate| Rate::new(rate, self.clock.moment()));
         loop {
             let (entries, end) = self.gather().await;
             let lines = entries.into_iter().filter_map(|entry| self.line(&writer, entry)).collect();
             for lines in split(lines, self.most_bytes()) {
                 if let Some(rate) = &mut self.rate {
-                    sleep(rate.take(self.clock.now())).await;
+                    sleep(rate.take(self.clock.moment())).await;
                 }
                 writer.write(lines).await;
             }
@@ -219,13 +219,13 @@ impl Batches {
         }
         let most = self.most_bytes();
         let wait = self.batching.wait;
-        let until = self.clock.now().plus(wait);
+        let until = self.clock.moment().plus(wait);
         while entries.len() < self.batching.most && bytes < most {
             let item = match self.queue.try_recv() {
                 Ok(item) => item,
                 Err(mpsc::error::TryRecvError::Disconnected) => return (entries, Some(None)),
                 Err(mpsc::error::TryRecvError::Empty) => {
-                    let left = until.since(self.clock.now());
+                    let left = until.since(self.clock.moment());
                     if left.is_zero() {
                         break;
                     }
@@ -279,20 +279,23 @@ impl Batches {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_actors::clock::Timestamp;
+
     use super::*;
     use crate::api::audit::Stage;
     use crate::backend::memory_budget::MemoryBudget;
 
     #[test]
     fn batches_are_few_after_the_first() {
-        let mut rate = Rate::new((10.0, 2), Timestamp(0));
-        assert_eq!(rate.take(Timestamp(0)), Duration::ZERO);
-        assert_eq!(rate.take(Timestamp(0)), Duration::ZERO);
-        assert_eq!(rate.take(Timestamp(0)), Duration::from_millis(100));
-        assert_eq!(rate.take(Timestamp(0)), Duration::from_millis(200));
-        assert_eq!(rate.take(Timestamp(10_000_000)), Duration::ZERO, "rest fills it again");
-        assert_eq!(rate.take(Timestamp(10_000_000)), Duration::ZERO);
-        assert_ne!(rate.take(Timestamp(10_000_000)), Duration::ZERO, "and no more than that");
+        let later = Moment::default().plus(Duration::from_secs(10));
+        let mut rate = Rate::new((10.0, 2), Moment::default());
+        assert_eq!(rate.take(Moment::default()), Duration::ZERO);
+        assert_eq!(rate.take(Moment::default()), Duration::ZERO);
+        assert_eq!(rate.take(Moment::default()), Duration::from_millis(100));
+        assert_eq!(rate.take(Moment::default()), Duration::from_millis(200));
+        assert_eq!(rate.take(later), Duration::ZERO, "rest fills it again");
+        assert_eq!(rate.take(later), Duration::ZERO);
+        assert_ne!(rate.take(later), Duration::ZERO, "and no more than that");
     }
 
     #[test]

@@ -13,6 +13,9 @@ use pilothouse_actors::object::{Object, TypeName};
 
 use super::live_index::{LiveIndex, StoreIndex};
 use crate::api::bootstrap::roles;
+use crate::api::gates::{
+    AUTHORIZE_NODE_WITH_SELECTORS, KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS,
+};
 use crate::api::meta;
 use crate::api::node_graph::{Graph, PodDependency};
 use crate::api::rbac::role::Role;
@@ -256,8 +259,8 @@ impl Nodes {
         Ok(Nodes {
             graph: Arc::new(graph),
             role: Role::new(role.map(|role| rules_of(&role.object)).unwrap_or_default()),
-            selective: enabled("AuthorizeNodeWithSelectors"),
-            reads_accounts: enabled("KubeletServiceAccountTokenForCredentialProviders"),
+            selective: enabled(AUTHORIZE_NODE_WITH_SELECTORS),
+            reads_accounts: enabled(KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS),
         })
     }
 
@@ -365,8 +368,9 @@ mod tests {
     #[actix::test]
     async fn a_node_sees_its_own() {
         let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
-        let policy =
-            Nodes::open(stores.directory.clone(), |gate| gate == "AuthorizeNodeWithSelectors").await.unwrap();
+        let policy = Nodes::open(stores.directory.clone(), |gate| gate == AUTHORIZE_NODE_WITH_SELECTORS)
+            .await
+            .unwrap();
         let store = stores.directory.send(Find { type_name: TypeName::new("pods") }).await.unwrap().unwrap();
         let head = r#"{"metadata":{"resourceVersion":""#;
         let bytes =

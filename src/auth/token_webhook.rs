@@ -208,15 +208,15 @@ impl Verifier for WebhookTokenVerifier {
         let asked = &credentials.audiences;
         let wanted = if asked.is_empty() { &self.0.settings.audiences } else { asked };
         let key = digest(token, wanted);
-        let began = self.0.clock.now();
-        if let Some(verdict) = self.0.kept.get(&key, began) {
-            self.0.metrics.authentication.looked_up(true, began, self.0.clock.now());
+        let began = self.0.clock.moment();
+        if let Some(verdict) = self.0.kept.get(&key, self.0.clock.now()) {
+            self.0.metrics.authentication.looked_up(true, self.0.clock.elapsed(began));
             return Answer::Now(verdict);
         }
         let (inner, token, wanted) = (Arc::clone(&self.0), token.clone(), Arc::clone(wanted));
         Answer::later(async move {
             let verdict = Arc::clone(&inner).find_out(token, wanted, key).await;
-            inner.metrics.authentication.looked_up(false, began, inner.clock.now());
+            inner.metrics.authentication.looked_up(false, inner.clock.elapsed(began));
             verdict
         })
     }

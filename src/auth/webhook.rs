@@ -195,7 +195,7 @@ impl Inner {
 
     /// Makes one call and counts it.
     async fn ask_once(&self, review: &str) -> Result<ReviewStatus, (CallResult, Trouble)> {
-        let began = self.clock.now();
+        let began = self.clock.moment();
         let limit = self.settings.timeout;
         let asked = tokio::time::timeout(limit, self.service.ask(review.to_owned())).await;
         let said = match asked.unwrap_or(Err(Failure::Slow(limit))) {
@@ -207,7 +207,7 @@ impl Inner {
             Err(failure) => Err((CallResult::Error, Trouble::Silence(failure))),
         };
         let round = said.as_ref().map_or_else(|(round, _)| *round, |_| CallResult::Success);
-        self.meter.asked(round, self.clock.now().since(began).as_secs_f64());
+        self.meter.asked(round, self.clock.elapsed(began).as_secs_f64());
         said
     }
 
@@ -242,9 +242,9 @@ impl Inner {
         if conditions.is_empty() {
             return None;
         }
-        let began = self.clock.now();
+        let began = self.clock.moment();
         let found = matched(conditions, &match_request::request(who, action, selection));
-        let seconds = self.clock.now().since(began).as_secs_f64();
+        let seconds = self.clock.elapsed(began).as_secs_f64();
         let failed = matches!(found, Matched::Failed(_) | Matched::No { some_failed: true });
         self.meter.matched(seconds, matches!(found, Matched::No { .. }), failed);
         match found {

@@ -48,9 +48,9 @@ use std::sync::Arc;
 
 use actix::Addr;
 use futures::future::{LocalBoxFuture, ready};
-use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::rates::Rates;
 
+use crate::api::admission_plugins::PluginName;
 use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
 use crate::api::meta;
@@ -169,8 +169,8 @@ pub type MakeNamespace = for<'a> fn(&'a Backend, &'a Catalog, &'a str) -> LocalB
 
 /// The inputs from which the plug-ins are made.
 pub struct Settings {
-    /// The names of the enabled plug-ins, in the order in which they run.
-    pub enabled: Vec<&'static str>,
+    /// The enabled plug-ins, in the order in which they run.
+    pub enabled: Vec<PluginName>,
     /// The default toleration in seconds of nodes that are not ready.
     pub not_ready_seconds: i64,
     /// The default toleration in seconds of nodes that are unreachable.
@@ -201,10 +201,10 @@ pub struct Settings {
 pub struct Chain(Vec<Box<dyn Plugin>>);
 
 impl Chain {
-    /// Makes the plug-ins. They ask `authorizer` where a write needs more rights than the request itself.
-    pub fn new(settings: &Settings, authorizer: &Addr<Authorizer>) -> Chain {
+    /// Makes the plug-ins.
+    pub fn new(settings: &Settings) -> Chain {
         let mut chain: Vec<Box<dyn Plugin>> = vec![Box::new(create_rights::CreateRights)];
-        chain.extend(settings.enabled.iter().filter_map(|name| make(name, settings, authorizer)));
+        chain.extend(settings.enabled.iter().filter_map(|name| make(*name, settings)));
         chain.push(Box::new(admin_access::AdminAccess));
         chain.push(Box::new(escalation::Escalation));
         chain.push(Box::new(param_rights::ParamRights(settings.kinds.clone())));
@@ -263,70 +263,79 @@ impl Chain {
     }
 }
 
-/// Makes the plug-in of this name; `None` if it has no implementation here.
-fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Option<Box<dyn Plugin>> {
+/// Makes the plug-in of this name; `None` if it does nothing here.
+fn make(name: PluginName, settings: &Settings) -> Option<Box<dyn Plugin>> {
     let configured = &settings.configured;
     Some(match name {
-        "NamespaceAutoProvision" => {
+        PluginName::NamespaceAutoProvision => {
             Box::new(auto_provision::NamespaceAutoProvision(settings.kinds.clone(), settings.make_namespace))
         }
-        "NamespaceLifecycle" => Box::new(namespace_lifecycle::NamespaceLifecycle),
-        "NamespaceExists" => Box::new(namespace_lifecycle::NamespaceExists),
-        "LimitPodHardAntiAffinityTopology" => Box::new(anti_affinity::LimitPodHardAntiAffinityTopology),
-        "LimitRanger" => Box::new(limit_ranger::LimitRanger::default()),
-        "ServiceAccount" => Box::new(service_account::ServiceAccount),
-        "TaintNodesByCondition" => Box::new(node_taint::TaintNodesByCondition),
-        "NodeRestriction" => Box::new(node_restriction::NodeRestriction(configured.of_nodes)),
-        "AlwaysPullImages" => Box::new(pull_images::AlwaysPullImages),
-        "PodSecurity" => Box::new(pod_security::PodSecurity {
+        PluginName::NamespaceLifecycle => Box::new(namespace_lifecycle::NamespaceLifecycle),
+        PluginName::NamespaceExists => Box::new(namespace_lifecycle::NamespaceExists),
+        PluginName::LimitPodHardAntiAffinityTopology => {
+            Box::new(anti_affinity::LimitPodHardAntiAffinityTopology)
+        }
+        PluginName::LimitRanger => Box::new(limit_ranger::LimitRanger::default()),
+        PluginName::ServiceAccount => Box::new(service_account::ServiceAccount),
+        PluginName::TaintNodesByCondition => Box::new(node_taint::TaintNodesByCondition),
+        PluginName::NodeRestriction => Box::new(node_restriction::NodeRestriction(configured.of_nodes)),
+        PluginName::AlwaysPullImages => Box::new(pull_images::AlwaysPullImages),
+        PluginName::PodSecurity => Box::new(pod_security::PodSecurity {
             config: configured.pod_security.clone(),
             metrics: settings.metrics.clone(),
         }),
-        "PodNodeSelector" => Box::new(node_selector::PodNodeSelector(configured.node_selectors.clone())),
-        "Priority" => Box::new(priority::Priority::default()),
-        "DefaultTolerationSeconds" => Box::new(toleration_seconds::DefaultTolerationSeconds {
+        PluginName::PodNodeSelector => {
+            Box::new(node_selector::PodNodeSelector(configured.node_selectors.clone()))
+        }
+        PluginName::Priority => Box::new(priority::Priority::default()),
+        PluginName::DefaultTolerationSeconds => Box::new(toleration_seconds::DefaultTolerationSeconds {
             not_ready: settings.not_ready_seconds,
             unreachable: settings.unreachable_seconds,
         }),
-        "PodTolerationRestriction" => {
+        PluginName::PodTolerationRestriction => {
             Box::new(toleration_restriction::PodTolerationRestriction(configured.tolerations.clone()))
         }
-        "EventRateLimit" => Box::new(event_rates::EventRateLimit {
+        PluginName::EventRateLimit => Box::new(event_rates::EventRateLimit {
             shared: configured.event_limits.iter().map(|(shared, _)| *shared).collect(),
             rates: settings.rates.clone(),
         }),
-        "ExtendedResourceToleration" => Box::new(extended_resources::ExtendedResourceToleration),
-        "DefaultStorageClass" => Box::new(default_class::DefaultStorageClass::default()),
-        "StorageObjectInUseProtection" => Box::new(storage_protection::StorageObjectInUseProtection),
-        "OwnerReferencesPermissionEnforcement" => Box::new(owner_references::OwnerReferences {
-            authorizer: authorizer.clone(),
-            kinds: settings.kinds.clone(),
-        }),
-        "PersistentVolumeClaimResize" => Box::new(claim_resize::PersistentVolumeClaimResize),
-        "RuntimeClass" => Box::new(runtime_class::RuntimeClass),
-        "CertificateApproval" => Box::new(certificates::Approval(authorizer.clone())),
-        "CertificateSigning" => Box::new(certificates::Signing(authorizer.clone())),
-        "ClusterTrustBundleAttest" => Box::new(certificates::Attest(authorizer.clone())),
-        "CertificateSubjectRestriction" => Box::new(certificates::SubjectRestriction),
-        "DefaultIngressClass" => Box::new(default_class::DefaultIngressClass::default()),
-        "ResourceQuota" => Box::new(quota::ResourceQuota::new(settings.quota.clone())),
-        "DenyServiceExternalIPs" => Box::new(external_ips::DenyServiceExternalIps),
-        "PodTopologyLabels" if configured.topology_labels => Box::new(topology_labels::PodTopologyLabels),
-        webhooks::MUTATING => {
+        PluginName::ExtendedResourceToleration => Box::new(extended_resources::ExtendedResourceToleration),
+        PluginName::DefaultStorageClass => Box::new(default_class::DefaultStorageClass::default()),
+        PluginName::StorageObjectInUseProtection => {
+            Box::new(storage_protection::StorageObjectInUseProtection)
+        }
+        PluginName::OwnerReferencesPermissionEnforcement => {
+            Box::new(owner_references::OwnerReferences { kinds: settings.kinds.clone() })
+        }
+        PluginName::PersistentVolumeClaimResize => Box::new(claim_resize::PersistentVolumeClaimResize),
+        PluginName::RuntimeClass => Box::new(runtime_class::RuntimeClass),
+        PluginName::CertificateApproval => Box::new(certificates::Approval),
+        PluginName::CertificateSigning => Box::new(certificates::Signing),
+        PluginName::ClusterTrustBundleAttest => Box::new(certificates::Attest),
+        PluginName::CertificateSubjectRestriction => Box::new(certificates::SubjectRestriction),
+        PluginName::DefaultIngressClass => Box::new(default_class::DefaultIngressClass::default()),
+        PluginName::ResourceQuota => Box::new(quota::ResourceQuota::new(settings.quota.clone())),
+        PluginName::DenyServiceExternalIPs => Box::new(external_ips::DenyServiceExternalIps),
+        PluginName::PodTopologyLabels if configured.topology_labels => {
+            Box::new(topology_labels::PodTopologyLabels)
+        }
+        PluginName::MutatingAdmissionWebhook => {
             Box::new(Webhooks::new(Phase::Mutating, &settings.webhooks, &configured.webhooks))
         }
-        webhooks::VALIDATING => {
+        PluginName::ValidatingAdmissionWebhook => {
             Box::new(Webhooks::new(Phase::Validating, &settings.webhooks, &configured.webhooks))
         }
-        "AlwaysDeny" => Box::new(always_deny::AlwaysDeny),
-        "ValidatingAdmissionPolicy" => {
+        PluginName::AlwaysDeny => Box::new(always_deny::AlwaysDeny),
+        PluginName::ValidatingAdmissionPolicy => {
             Box::new(policies::ValidatingAdmissionPolicy(panel(settings, &settings.policies)))
         }
-        "MutatingAdmissionPolicy" => {
+        PluginName::MutatingAdmissionPolicy => {
             let policies = settings.changing_policies.as_ref()?;
             Box::new(policies::MutatingAdmissionPolicy(panel(settings, policies)))
         }
-        _ => return None,
+        PluginName::PodTopologyLabels | PluginName::AlwaysAdmit | PluginName::ImagePolicyWebhook => {
+            return None;
+        }
     })
 }
 

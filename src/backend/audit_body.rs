@@ -13,7 +13,8 @@ use crate::api::meta;
 use crate::api::value::Value;
 use crate::api::well_known::META_GROUP;
 
-use super::{Backend, Call};
+use super::Call;
+use super::objects::Objects;
 
 /// The field of metadata that records field ownership.
 const OWNERS: &str = "managedFields";
@@ -80,7 +81,7 @@ impl AuditBody {
     }
 }
 
-impl Backend {
+impl Objects {
     /// Records the body of a write as the client would see it.
     pub(crate) fn note_body(&self, call: &Call<'_>, stored: &Value) {
         let received = &call.warnings.received;
@@ -121,20 +122,19 @@ impl Backend {
             received.keep(codec::encode(&self.registry, ty, &options));
         }
     }
+}
 
-    /// Records a patch as it came; one in YAML or CBOR as JSON.
-    pub(crate) fn note_patch(call: &Call<'_>, language: PatchType) {
-        let received = &call.warnings.received;
-        if received.level() < Level::Request {
-            return;
-        }
-        let body = compact(&call.body).or_else(|| {
-            let read =
-                (language == PatchType::Apply).then(|| codec::yaml::read(&call.body).ok()).flatten()?;
-            Some(json::to_json(&read))
-        });
-        if let Some(body) = body {
-            received.keep(body);
-        }
+/// Records a patch as it came; one in YAML or CBOR as JSON.
+pub(crate) fn note_patch(call: &Call<'_>, language: PatchType) {
+    let received = &call.warnings.received;
+    if received.level() < Level::Request {
+        return;
+    }
+    let body = compact(&call.body).or_else(|| {
+        let read = (language == PatchType::Apply).then(|| codec::yaml::read(&call.body).ok()).flatten()?;
+        Some(json::to_json(&read))
+    });
+    if let Some(body) = body {
+        received.keep(body);
     }
 }

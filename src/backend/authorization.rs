@@ -1,12 +1,26 @@
-//! Asking the authorizer: one place where its silence becomes an answer to the client.
+//! Who a user is and what they may do. The one place where the silence of an authorizer becomes an answer to the client.
 
 use std::sync::Arc;
 
 use actix::{Addr, Handler, Message};
+use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::{Action, Authorize, Authorizer, Decision, Target};
 use pilothouse_actors::identity::Identity;
 
 use crate::api::status::{Result, Status};
+use crate::auth::rbac::Roles;
+
+/// The authenticator and authorizer of one worker.
+pub struct Access {
+    /// Authenticates requests, and verifies tokens of TokenReviews.
+    pub authenticator: Addr<Authenticator>,
+    /// Authorizes requests, answers access reviews, and checks rights that a verb needs besides its own.
+    pub authorizer: Addr<Authorizer>,
+    /// The RBAC index.
+    pub roles: Arc<Roles>,
+    /// Whether authorization takes label and field selectors into account.
+    pub uses_selectors: bool,
+}
 
 /// Asks a question; 503 if nobody answers.
 pub async fn ask<Q>(authorizer: &Addr<Authorizer>, question: Q) -> Result<Q::Result>

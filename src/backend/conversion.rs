@@ -36,7 +36,7 @@ use crate::random;
 use crate::upstream::pool::{KeepAliveHandle, Pool, Purpose};
 use crate::webhook::cluster_webhooks::{WebhookClients, WebhookRequest, seconds};
 
-use super::object::drafted;
+use super::objects::drafted;
 use super::present::{is_living, variant};
 use super::webhook_address::{self, WebhookTarget};
 use super::{Backend, Call};
@@ -150,16 +150,16 @@ impl Backend {
     /// Encodes a stored object as the response of the call, in its version.
     pub async fn tell(&self, call: &Call<'_>, object: &Object) -> Result<Bytes> {
         match self.shown(call, object).await? {
-            Some(made) => self.show(call, &made),
-            None => self.show(call, object),
+            Some(made) => self.objects.show(call, &made),
+            None => self.objects.show(call, object),
         }
     }
 
     /// Decodes a stored object in the version that verbs work on.
     pub async fn read_in_version(&self, call: &Call<'_>, object: &Object) -> Result<Value> {
         match self.shown(call, object).await? {
-            Some(made) => self.load(call, &made),
-            None => self.load(call, object),
+            Some(made) => self.objects.load(call, &made),
+            None => self.objects.load(call, object),
         }
     }
 
@@ -169,10 +169,10 @@ impl Backend {
         let Some((custom, conversion)) =
             custom.and_then(|custom| Some((custom, custom.conversion.as_deref()?)))
         else {
-            return self.draft(call, key, value);
+            return self.objects.draft(call, key, value);
         };
         if custom.api_version == custom.stored_as {
-            return self.draft(call, key, value);
+            return self.objects.draft(call, key, value);
         }
         let made = self.ask(conversion, &custom.stored_as, vec![value.clone()], &call.permit).await?;
         let made = made.into_iter().next().unwrap_or_default();
@@ -258,9 +258,9 @@ impl Backend {
         let wanted = GroupVersion::parse(wanted).unwrap_or_else(|| GroupVersion::new("", wanted));
         let first = sent.first().map(|object| object.str("apiVersion").to_owned()).unwrap_or_default();
         let from = first.split('/').next_back().unwrap_or_default();
-        let began = self.conversions.clock.now();
+        let began = self.conversions.clock.moment();
         let made = self.exchange(conversion, &wanted, &sent, permit).await;
-        let took = self.conversions.clock.now().since(began).as_secs_f64();
+        let took = self.conversions.clock.elapsed(began).as_secs_f64();
         let failure = made.as_ref().err().map(|wrong| wrong.failure);
         let versions = (conversion.definition.as_str(), from, &*wanted.version);
         self.conversions.metrics.conversions.asked(versions, took, failure);

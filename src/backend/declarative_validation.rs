@@ -10,7 +10,8 @@ use crate::api::schema::validate::{self, Unchanged};
 use crate::api::value::Value;
 use crate::metrics::Metrics;
 
-use super::{Backend, Call, csr_signature};
+use super::objects::Objects;
+use super::{Call, csr_signature};
 
 /// The validation settings.
 #[derive(Clone)]
@@ -21,7 +22,7 @@ pub struct DeclarativeValidation {
     pub metrics: Arc<Metrics>,
 }
 
-impl Backend {
+impl Objects {
     /// Runs declarative validation after the handwritten one. Only for whole objects: the reference has no rules for
     /// subresources.
     pub fn check_rules(
@@ -42,7 +43,7 @@ impl Backend {
         }
         let is_request = (&*call.resource.gv.group, &*call.resource.kind) == CERTIFICATE_REQUEST;
         let checked = if is_request && old.is_none() { proven(new, checked) } else { checked };
-        let authority = self.engines.authority;
+        let authority = self.validation.authority;
         let version = &call.stored.version;
         let ty = self.registry.kind(&version.group, &version.version, &call.resource.kind);
         let ruled = ty.filter(|ty| validate::has_rules(&self.registry, *ty));
@@ -58,7 +59,7 @@ impl Backend {
         for mismatch in &judged.mismatches {
             tracing::error!(kind = &*call.resource.kind, mismatch, "the two engines of validation disagree");
         }
-        self.engines.metrics.count_mismatches(judged.mismatches.len() as u64);
+        self.validation.metrics.count_mismatches(judged.mismatches.len() as u64);
         if judged.errors.is_empty() { Ok(warned) } else { Err(judged.errors) }
     }
 }

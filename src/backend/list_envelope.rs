@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pilothouse_actors::object::Object;
 
-use super::Backend;
+use super::objects::Objects;
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::{self, cbor, protobuf};
 use crate::api::media::Encoding;
@@ -18,7 +18,7 @@ use crate::api::value::Value;
 pub(crate) const ITEMS_PER_TURN: usize = 256;
 
 /// An empty list in the form of a watch event. It tells a client that builds a list from events the kind of that list.
-pub(crate) fn blueprint(backend: &Backend, resource: &Resource, form: ResponseFormat) -> Result<Bytes> {
+pub(crate) fn blueprint(objects: &Objects, resource: &Resource, form: ResponseFormat) -> Result<Bytes> {
     let (kind, api_version) = list_kind(resource, form.shape);
     let (head, tail) = match form.encoding {
         Encoding::Json | Encoding::Yaml => {
@@ -26,7 +26,7 @@ pub(crate) fn blueprint(backend: &Backend, resource: &Resource, form: ResponseFo
                 format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{{}},"items":null}}"#);
             return Ok(Bytes::from(list + "\n"));
         }
-        Encoding::Protobuf => protobuf_ends(backend, resource, form, "{}", &[])?,
+        Encoding::Protobuf => protobuf_ends(objects, resource, form, "{}", &[])?,
         Encoding::Cbor => cbor_ends(resource, form, "{}", 0)?,
     };
     Ok([head, tail].concat().into())
@@ -74,7 +74,7 @@ pub(crate) fn json_ends(
 /// Encodes the items in Protobuf, all of them, because the envelope states the total length. The encoded items are cached with
 /// their objects. Yields to other requests in between.
 pub(crate) async fn protobuf_items(
-    backend: &Backend,
+    objects: &Objects,
     resource: &Resource,
     form: ResponseFormat,
     items: &[Arc<Object>],
@@ -82,7 +82,7 @@ pub(crate) async fn protobuf_items(
     let mut messages = Vec::with_capacity(items.len());
     for batch in items.chunks(ITEMS_PER_TURN) {
         for object in batch {
-            messages.push(backend.protobuf_message(resource, form, object)?);
+            messages.push(objects.protobuf_message(resource, form, object)?);
         }
         if batch.len() == ITEMS_PER_TURN {
             tokio::task::yield_now().await;
@@ -93,7 +93,7 @@ pub(crate) async fn protobuf_items(
 
 /// The bytes before the first item and after the last one, in Protobuf.
 pub(crate) fn protobuf_ends(
-    backend: &Backend,
+    objects: &Objects,
     resource: &Resource,
     form: ResponseFormat,
     list_meta: &str,
@@ -103,7 +103,7 @@ pub(crate) fn protobuf_ends(
         messages.iter().map(|message| protobuf::list_item_header(message.len()).len() + message.len());
     let (kind, api_version) = list_kind(resource, form.shape);
     let meta = read_meta(list_meta)?;
-    let (head, tail) = protobuf::list_envelope(api_version, kind, &meta, &backend.registry, total.sum());
+    let (head, tail) = protobuf::list_envelope(api_version, kind, &meta, &objects.registry, total.sum());
     Ok((Bytes::from(head), Bytes::from(tail)))
 }
 

@@ -11,7 +11,7 @@ pub mod declarative_validation;
 pub mod list_envelope;
 pub mod load_stats;
 pub mod memory_budget;
-pub mod object;
+pub mod objects;
 pub mod ownership;
 pub mod present;
 pub mod services;
@@ -23,10 +23,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use actix::Addr;
 use bytes::Bytes;
-use pilothouse_actors::authenticator::Authenticator;
-use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Key, Object};
@@ -34,39 +31,35 @@ use pilothouse_actors::permit::Permit;
 
 use crate::api::catalog::resource::{Resource, Stored};
 use crate::api::custom::CustomResource;
-use crate::api::features::EnabledFeatures;
 use crate::api::kinds::{self, Kind, UserInfo};
 use crate::api::managed_fields::ConvertedVersions;
 use crate::api::media::{Encoding, PatchType};
 use crate::api::query::Query;
 use crate::api::response_format::ResponseFormat;
-use crate::api::schema::{Registry, time};
 use crate::api::status::{self, GroupResource, Result, Status};
 use crate::api::subresources::{self, SubresourceStrategy};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::auth::rbac::Roles;
 use crate::auth::service_account::issuer::Issuer;
 use crate::limits::{CUT_WARNING_CHARS, REQUEST_NOTES, WARNING_CHARS, WARNINGS};
 
 use self::admission::Chain;
 use self::audit_body::AuditBody;
+use self::authorization::Access;
 use self::conversion::Conversions;
-use self::declarative_validation::DeclarativeValidation;
 use self::load_stats::LoadStats;
 use self::memory_budget::MemoryBudget;
+use self::objects::Objects;
 use self::services::Services;
 use self::stores::Stores;
 
 /// The user name of the server for its own requests.
 pub const OWN_NAME: &str = "system:apiserver";
 
-/// The dependencies of all verbs. One per HTTP worker.
+/// The dependencies of all verbs. One per HTTP worker. A function that works on objects alone takes [`Objects`].
 pub struct Backend {
-    /// The schemas of all built-in kinds.
-    pub registry: Arc<Registry>,
-    /// Feature gates and settings that change the rules of kinds.
-    pub features: EnabledFeatures,
+    /// Decodes, defaults, converts, validates and encodes objects.
+    pub objects: Objects,
     /// Sends messages to the stores.
     pub stores: Stores,
     /// The admission plug-ins.
@@ -75,26 +68,16 @@ pub struct Backend {
     pub clock: Clock,
     /// Allocates cluster IPs and node ports.
     pub services: Rc<Services>,
-    /// Which validation decides.
-    pub engines: DeclarativeValidation,
-    /// Whether corrupt objects may be deleted.
-    pub allows_unsafe_delete: bool,
     /// Issues service account tokens.
     pub tokens: Arc<Issuer>,
     /// The memory budget of lists.
     pub lists: MemoryBudget,
     /// Statistics for estimating the cost of requests.
     pub load: Arc<LoadStats>,
-    /// Verifies tokens of TokenReviews.
-    pub authenticator: Addr<Authenticator>,
-    /// Answers access reviews, and checks rights that a verb needs besides its own.
-    pub authorizer: Addr<Authorizer>,
-    /// The RBAC index.
-    pub roles: Arc<Roles>,
+    /// Authenticates and authorizes users.
+    pub access: Access,
     /// Calls conversion webhooks.
     pub conversions: Rc<Conversions>,
-    /// Whether access reviews take selectors into account.
-    pub judges_selectors: bool,
     /// The resource that is served under a name now: custom resources are replaced when their definition changes, and removed
     /// with it.
     pub served_now: ServedNow,
@@ -104,14 +87,10 @@ pub struct Backend {
 pub type ServedNow = Rc<dyn Fn(&Arc<Resource>) -> Option<Arc<Resource>>>;
 
 impl Backend {
-    /// The schemas for a resource, its own and all built-in ones.
-    pub fn registry_of<'a>(&'a self, resource: &'a Resource) -> &'a Registry {
-        resource.custom.as_ref().map_or(&*self.registry, |custom| &*custom.registry)
-    }
-
-    /// The current time in the format of objects.
-    pub fn now(&self) -> String {
-        time::format_seconds(self.clock.now().unix_seconds())
+    /// Reads the object of the call.
+    pub async fn read(&self, call: &Call<'_>) -> Result<Arc<Object>> {
+        let found = self.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
+        found.map_err(|error| Status::from_store(&error, call.of(), call.name))
     }
 }
 

@@ -11,13 +11,14 @@ use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::well_known::SERVER_NAME;
 
-use super::{Backend, Call};
+use super::Call;
+use super::objects::Objects;
 
 /// Fields that no new object can set.
 const NEVER_NEW: [&[&str]; 2] =
     [&["metadata", "deletionTimestamp"], &["metadata", "deletionGracePeriodSeconds"]];
 
-impl Backend {
+impl Objects {
     /// Updates managedFields in the new state of the call's object. Before admission: its changes get no owner.
     pub fn record(&self, call: &Call<'_>, old: Option<&Value>, new: &mut Value) {
         let mut reset = self.reset(call);

@@ -27,8 +27,9 @@ use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::well_known::{INITIAL_EVENTS_BLUEPRINT, INITIAL_EVENTS_END, META_GROUP};
 
+use super::Call;
 use super::list_envelope::ITEMS_PER_TURN;
-use super::{Backend, Call};
+use super::objects::Objects;
 
 /// A stored object: JSON of the stored version, and the offset of its fields after kind and apiVersion.
 #[derive(Clone, Copy)]
@@ -74,7 +75,7 @@ pub(crate) fn variant(resource: &Resource, form: ResponseFormat) -> Variant {
     Variant(resource.ordinal * ResponseFormat::NUMBERS + form.number())
 }
 
-impl Backend {
+impl Objects {
     /// Encodes an object as the response of the call.
     pub fn show(&self, call: &Call<'_>, object: &Object) -> Result<Bytes> {
         let part = call.part()?;

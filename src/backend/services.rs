@@ -26,6 +26,7 @@ use pilothouse_actors::ports::{PortAllocator, ReleasePorts};
 
 use crate::api::codec;
 use crate::api::meta;
+use crate::api::options::WriteMode;
 use crate::api::schema::{Registry, TypeId, time};
 use crate::api::select;
 use crate::api::services::addresses::{AddressRange, Family};
@@ -41,7 +42,7 @@ use crate::random;
 
 use self::allocate::{AllocationError, AllocationRequest};
 use self::claim::{Open, UnsettledHoldings};
-use super::object::drafted;
+use super::objects::drafted;
 use super::ownership;
 use super::stores::Stores;
 use super::{Backend, Call};
@@ -292,13 +293,13 @@ pub async fn claim_new(
     backend: &Backend,
     call: &Call<'_>,
     service: &mut Value,
-    dry_run: bool,
+    mode: WriteMode,
 ) -> Result<Claim> {
     if !is_service(call) {
         return Ok(Claim::none());
     }
     retained_fields::mirror_address(service.entry("spec"));
-    take(backend, call, service, None, dry_run).await
+    take(backend, call, service, None, mode).await
 }
 
 /// Takes the additional addresses and ports of a changed service, and remembers the old ones.
@@ -307,17 +308,17 @@ pub async fn claim_changed(
     call: &Call<'_>,
     service: &mut Value,
     old: &Value,
-    dry_run: bool,
+    mode: WriteMode,
 ) -> Result<Claim> {
     if !is_service(call) {
         return Ok(Claim::none());
     }
     if call.subresource.is_empty() {
         retained_fields::keep_given(service, old);
-        return take(backend, call, service, Some(old), dry_run).await;
+        return take(backend, call, service, Some(old), mode).await;
     }
     // A write of a subresource takes nothing, but it may be the last step of a pending deletion.
-    if dry_run || !meta::is_terminating(old) {
+    if mode.is_dry_run() || !meta::is_terminating(old) {
         return Ok(Claim::none());
     }
     Ok(leaving(backend, call, call.key(meta::name(old)), ServiceAllocations::of(old)))
@@ -328,8 +329,11 @@ pub fn claim_gone(backend: &Backend, call: &Call<'_>, object: &Object) -> Claim 
     if !is_service(call) {
         return Claim::none();
     }
-    let before =
-        backend.load(call, object).map(|service| ServiceAllocations::of(&service)).unwrap_or_default();
+    let before = backend
+        .objects
+        .load(call, object)
+        .map(|service| ServiceAllocations::of(&service))
+        .unwrap_or_default();
     leaving(backend, call, object.key.clone(), before)
 }
 
@@ -343,7 +347,7 @@ async fn take(
     call: &Call<'_>,
     service: &mut Value,
     old: Option<&Value>,
-    dry_run: bool,
+    mode: WriteMode,
 ) -> Result<Claim> {
     let (services, name) = (&backend.services, meta::name(service).to_owned());
     // Check the IP families before anything is taken.
@@ -360,7 +364,7 @@ async fn take(
         Ok(error) => call.invalid(&name, &[error]),
         Err(status) => status,
     };
-    if dry_run {
+    if mode.is_dry_run() {
         let pretended = services.pretend(service, addresses, &ports, &call.permit).await;
         return pretended.map(|()| Claim::none()).map_err(|error| refused(error, service, &ports));
     }

@@ -103,7 +103,7 @@ async fn range(own: &Own<'_>, home: &KubernetesService) -> Result<()> {
         return Ok(());
     }
     let ready = json!({"kind": "ServiceCIDR", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": KUBERNETES},
-        "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": own.backend.now(),
+        "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": own.backend.objects.now(),
             "message": "Kubernetes default Service CIDR is ready"}]}});
     let query = format!("fieldManager={RANGE_KEEPER}&force=true");
     own.ask(place, Verb::ApplyStatus, &query, ready.to_string().into()).await.map(drop)

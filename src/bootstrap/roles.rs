@@ -47,7 +47,7 @@ impl Own<'_> {
             return self.make_from(place, "", body.into()).await.map(drop);
         };
         let version = GroupVersion::new(wanted.group, "v1");
-        let found = self.backend.load_kind(&version, wanted.object.str("kind"), stored)?;
+        let found = self.backend.objects.load_kind(&version, wanted.object.str("kind"), stored)?;
         // Whoever writes the object in the same moment means it: the next start looks again.
         match roles::repair(&found, &wanted.object) {
             Reconciliation::Nothing => Ok(()),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::ConfigError;
+use crate::api::admission_plugins::PluginName;
 use crate::api::codec::yaml;
 use crate::api::value::Value;
 
@@ -11,8 +12,10 @@ const KIND: &str = "AdmissionConfiguration";
 const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1alpha1"];
 
 /// Plug-ins whose configuration may be the whole file, as in older releases.
-const LEGACY: [(&str, &str); 2] =
-    [("imagePolicy", "ImagePolicyWebhook"), ("podNodeSelectorPluginConfig", "PodNodeSelector")];
+const LEGACY: [(&str, PluginName); 2] = [
+    ("imagePolicy", PluginName::ImagePolicyWebhook),
+    ("podNodeSelectorPluginConfig", PluginName::PodNodeSelector),
+];
 
 /// The configurations by plug-in.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -54,7 +57,7 @@ fn parse(text: &[u8], load: Load<'_>) -> Result<AdmissionFile, String> {
     if kind.is_empty() && version.is_empty() {
         let found = LEGACY.iter().find(|(field, _)| file.get(field).is_some());
         let (_, plugin) = found.ok_or("apiVersion and kind must be set")?;
-        return Ok(AdmissionFile(BTreeMap::from([((*plugin).to_owned(), file)])));
+        return Ok(AdmissionFile(BTreeMap::from([(plugin.as_str().to_owned(), file)])));
     }
     if kind != KIND || !VERSIONS.contains(&version) {
         let known = VERSIONS[0];

@@ -7,9 +7,7 @@ use clap::Args;
 
 use super::FeatureGates;
 use super::values::go_duration;
-
-/// The feature gate for the UID header.
-const UID_GATE: &str = "RemoteRequestHeaderUID";
+use crate::api::gates::REMOTE_REQUEST_HEADER_UID;
 
 /// A proxy that says in headers whom it asks for.
 #[derive(Args, Clone, Debug, Default)]
@@ -55,9 +53,9 @@ impl FrontProxy {
         if uids.is_empty() {
             return Ok(());
         }
-        if !gates.enabled(UID_GATE) {
+        if !gates.enabled(REMOTE_REQUEST_HEADER_UID) {
             return Err(format!(
-                "--requestheader-uid-headers requires the {UID_GATE:?} feature to be enabled"
+                "--requestheader-uid-headers requires the {REMOTE_REQUEST_HEADER_UID:?} feature to be enabled"
             ));
         }
         if !uids.iter().any(|header| header.eq_ignore_ascii_case("X-Remote-Uid")) {

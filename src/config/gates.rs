@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use super::gates_table::GATES;
 use super::values::go_bool;
+use crate::api::gates::{AUTHORIZE_NODE_WITH_SELECTORS, AUTHORIZE_WITH_SELECTORS};
 
 /// The stage of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +146,7 @@ impl FeatureGates {
 
     /// Refuses gates that depend on others.
     pub fn validate(&self) -> Result<(), String> {
-        let (open, needed) = ("AuthorizeNodeWithSelectors", "AuthorizeWithSelectors");
+        let (open, needed) = (AUTHORIZE_NODE_WITH_SELECTORS, AUTHORIZE_WITH_SELECTORS);
         match self.enabled(open) && !self.enabled(needed) {
             true => Err(format!("{open} feature requires {needed} feature to be enabled")),
             false => Ok(()),
@@ -173,6 +174,13 @@ mod tests {
     fn gates(text: &str) -> FeatureGates {
         let settings: Vec<GateSetting> = text.split(',').map(|one| one.parse().unwrap()).collect();
         FeatureGates::new(&settings)
+    }
+
+    #[test]
+    fn every_gate_that_the_server_asks_for_is_known() {
+        for name in crate::api::gates::ALL {
+            assert!(find(name).is_some(), "{name}");
+        }
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub use oidc::OpenId;
 pub use signing::Signing;
 pub use tls_values::NamedCertificate;
 
+use crate::api::admission_plugins::PluginName;
+use crate::api::gates::{ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS, STRUCTURED_AUTHENTICATION_CONFIGURATION};
 use crate::limits;
 
 /// Everything the server is told at start.
@@ -279,7 +281,7 @@ impl Config {
     }
 
     /// The enabled admission plug-ins, in the order in which they run.
-    pub fn admission_plugins(&self) -> Vec<&'static str> {
+    pub fn admission_plugins(&self) -> Vec<PluginName> {
         plugins::enabled(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)
     }
 
@@ -291,7 +293,7 @@ impl Config {
     /// Parses the authentication configuration, and checks it against the other settings.
     pub fn authentication_file(&self, text: &[u8]) -> Result<AuthenticationFile, String> {
         let gates = self.gates();
-        let needed = "StructuredAuthenticationConfiguration";
+        let needed = STRUCTURED_AUTHENTICATION_CONFIGURATION;
         if !gates.enabled(needed) {
             return Err(format!("set --feature-gates={needed}=true to use authentication-config file"));
         }
@@ -301,7 +303,7 @@ impl Config {
                         authentication configuration file"
                 .to_owned());
         }
-        if file.anonymous.is_some() && !gates.enabled("AnonymousAuthConfigurableEndpoints") {
+        if file.anonymous.is_some() && !gates.enabled(ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS) {
             return Err("anonymous: Forbidden: anonymous is not supported when AnonymousAuthConfigurableEnpoints feature \
                         gate is disabled"
                 .to_owned());

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use crate::api::admission_plugins::PluginName;
+
 use self::DefaultState::{Off, On};
 use self::Effect::{Absent, Idle, Works};
 
 /// One plug-in.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plugin {
-    /// The name on the command line.
-    pub name: &'static str,
+    /// Its name.
+    pub name: PluginName,
     /// What it is when nothing is said.
     pub usually: DefaultState,
     /// What it does when it is on.
@@ -36,61 +38,63 @@ pub enum Effect {
     Absent,
 }
 
-const fn plugin(name: &'static str, usually: DefaultState, effect: Effect) -> Plugin {
+const fn plugin(name: PluginName, usually: DefaultState, effect: Effect) -> Plugin {
     Plugin { name, usually, effect }
 }
 
 /// Unimplemented plug-ins that are refused: ignoring them would admit images that the operator wants to refuse.
-const MISSED: [&str; 1] = ["ImagePolicyWebhook"];
+const MISSED: [PluginName; 1] = [PluginName::ImagePolicyWebhook];
 
 /// All plug-ins, in the order in which they run.
 pub const PLUGINS: [Plugin; 36] = [
-    plugin("AlwaysAdmit", Off, Idle),
-    plugin("NamespaceAutoProvision", Off, Works),
-    plugin("NamespaceLifecycle", On, Works),
-    plugin("NamespaceExists", Off, Works),
-    plugin("LimitPodHardAntiAffinityTopology", Off, Works),
-    plugin("LimitRanger", On, Works),
-    plugin("ServiceAccount", On, Works),
-    plugin("NodeRestriction", Off, Works),
-    plugin("TaintNodesByCondition", On, Works),
-    plugin("AlwaysPullImages", Off, Works),
-    plugin("ImagePolicyWebhook", Off, Absent),
-    plugin("PodSecurity", On, Works),
-    plugin("PodNodeSelector", Off, Works),
-    plugin("Priority", On, Works),
-    plugin("DefaultTolerationSeconds", On, Works),
-    plugin("PodTolerationRestriction", Off, Works),
-    plugin("EventRateLimit", Off, Works),
-    plugin("ExtendedResourceToleration", Off, Works),
-    plugin("DefaultStorageClass", On, Works),
-    plugin("StorageObjectInUseProtection", On, Works),
-    plugin("OwnerReferencesPermissionEnforcement", Off, Works),
-    plugin("PersistentVolumeClaimResize", On, Works),
-    plugin("RuntimeClass", On, Works),
-    plugin("CertificateApproval", On, Works),
-    plugin("CertificateSigning", On, Works),
-    plugin("ClusterTrustBundleAttest", On, Works),
-    plugin("CertificateSubjectRestriction", On, Works),
-    plugin("DefaultIngressClass", On, Works),
-    plugin("DenyServiceExternalIPs", Off, Works),
-    plugin("PodTopologyLabels", On, Works),
-    plugin("MutatingAdmissionPolicy", On, Works),
-    plugin("MutatingAdmissionWebhook", On, Works),
-    plugin("ValidatingAdmissionPolicy", On, Works),
-    plugin("ValidatingAdmissionWebhook", On, Works),
-    plugin("ResourceQuota", On, Works),
-    plugin("AlwaysDeny", Off, Works),
+    plugin(PluginName::AlwaysAdmit, Off, Idle),
+    plugin(PluginName::NamespaceAutoProvision, Off, Works),
+    plugin(PluginName::NamespaceLifecycle, On, Works),
+    plugin(PluginName::NamespaceExists, Off, Works),
+    plugin(PluginName::LimitPodHardAntiAffinityTopology, Off, Works),
+    plugin(PluginName::LimitRanger, On, Works),
+    plugin(PluginName::ServiceAccount, On, Works),
+    plugin(PluginName::NodeRestriction, Off, Works),
+    plugin(PluginName::TaintNodesByCondition, On, Works),
+    plugin(PluginName::AlwaysPullImages, Off, Works),
+    plugin(PluginName::ImagePolicyWebhook, Off, Absent),
+    plugin(PluginName::PodSecurity, On, Works),
+    plugin(PluginName::PodNodeSelector, Off, Works),
+    plugin(PluginName::Priority, On, Works),
+    plugin(PluginName::DefaultTolerationSeconds, On, Works),
+    plugin(PluginName::PodTolerationRestriction, Off, Works),
+    plugin(PluginName::EventRateLimit, Off, Works),
+    plugin(PluginName::ExtendedResourceToleration, Off, Works),
+    plugin(PluginName::DefaultStorageClass, On, Works),
+    plugin(PluginName::StorageObjectInUseProtection, On, Works),
+    plugin(PluginName::OwnerReferencesPermissionEnforcement, Off, Works),
+    plugin(PluginName::PersistentVolumeClaimResize, On, Works),
+    plugin(PluginName::RuntimeClass, On, Works),
+    plugin(PluginName::CertificateApproval, On, Works),
+    plugin(PluginName::CertificateSigning, On, Works),
+    plugin(PluginName::ClusterTrustBundleAttest, On, Works),
+    plugin(PluginName::CertificateSubjectRestriction, On, Works),
+    plugin(PluginName::DefaultIngressClass, On, Works),
+    plugin(PluginName::DenyServiceExternalIPs, Off, Works),
+    plugin(PluginName::PodTopologyLabels, On, Works),
+    plugin(PluginName::MutatingAdmissionPolicy, On, Works),
+    plugin(PluginName::MutatingAdmissionWebhook, On, Works),
+    plugin(PluginName::ValidatingAdmissionPolicy, On, Works),
+    plugin(PluginName::ValidatingAdmissionWebhook, On, Works),
+    plugin(PluginName::ResourceQuota, On, Works),
+    plugin(PluginName::AlwaysDeny, Off, Works),
 ];
 
 /// Checks the names of both flags. Errors are the reference's, except for unimplemented plug-ins.
 pub fn validate(enable: &[String], disable: &[String]) -> Result<(), String> {
     for (flag, names) in [("enable", enable), ("disable", disable)] {
-        if let Some(name) = names.iter().find(|name| !PLUGINS.iter().any(|plugin| plugin.name == **name)) {
+        if let Some(name) =
+            names.iter().find(|name| !PLUGINS.iter().any(|plugin| plugin.name.as_str() == **name))
+        {
             return Err(format!("{flag}-admission-plugins plugin {name:?} is unknown"));
         }
     }
-    if let Some(name) = enable.iter().find(|name| MISSED.contains(&name.as_str())) {
+    if let Some(name) = enable.iter().find(|name| MISSED.iter().any(|missed| missed.as_str() == **name)) {
         return Err(format!("enable-admission-plugins plugin {name:?} is not supported by this server"));
     }
     let both: BTreeSet<&str> =
@@ -103,9 +107,9 @@ pub fn validate(enable: &[String], disable: &[String]) -> Result<(), String> {
 }
 
 /// The enabled plug-ins, in order.
-pub fn enabled(enable: &[String], disable: &[String]) -> Vec<&'static str> {
+pub fn enabled(enable: &[String], disable: &[String]) -> Vec<PluginName> {
     let on = |plugin: &&Plugin| {
-        let named = |names: &[String]| names.iter().any(|name| name == plugin.name);
+        let named = |names: &[String]| names.iter().any(|name| name == plugin.name.as_str());
         named(enable) || (plugin.usually == On && !named(disable))
     };
     PLUGINS.iter().filter(on).map(|plugin| plugin.name).collect()
@@ -115,8 +119,8 @@ pub fn enabled(enable: &[String], disable: &[String]) -> Vec<&'static str> {
 pub fn remarks(enable: &[String]) -> impl Iterator<Item = String> {
     let absent = PLUGINS.iter().filter(|plugin| plugin.effect == Absent);
     absent
-        .filter(|plugin| enable.iter().any(|name| name == plugin.name))
-        .map(|plugin| format!("--enable-admission-plugins: {} has no effect here", plugin.name))
+        .filter(|plugin| enable.iter().any(|name| name == plugin.name.as_str()))
+        .map(|plugin| format!("--enable-admission-plugins: {} has no effect here", plugin.name.as_str()))
 }
 
 #[cfg(test)]
@@ -131,12 +135,12 @@ mod tests {
     fn flags_add_and_take_away_and_the_order_stays() {
         let usual = enabled(&[], &[]);
         assert_eq!(usual.len(), 22);
-        assert_eq!(usual.first(), Some(&"NamespaceLifecycle"));
-        assert!(usual.contains(&"Priority") && !usual.contains(&"AlwaysPullImages"));
+        assert_eq!(usual.first(), Some(&PluginName::NamespaceLifecycle));
+        assert!(usual.contains(&PluginName::Priority) && !usual.contains(&PluginName::AlwaysPullImages));
         let changed =
             enabled(&names(&["AlwaysDeny", "AlwaysPullImages"]), &names(&["Priority", "NodeRestriction"]));
-        assert!(changed.contains(&"AlwaysPullImages") && !changed.contains(&"Priority"));
-        assert_eq!(changed.last(), Some(&"AlwaysDeny"));
+        assert!(changed.contains(&PluginName::AlwaysPullImages) && !changed.contains(&PluginName::Priority));
+        assert_eq!(changed.last(), Some(&PluginName::AlwaysDeny));
     }
 
     #[test]

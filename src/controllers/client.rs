@@ -12,7 +12,7 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::options::{DeleteOptions, PatchOptions};
+use crate::api::options::{DeleteOptions, PatchOptions, WriteMode};
 use crate::api::query::Query;
 use crate::api::release::RELEASE;
 use crate::api::schema::{Registry, time};
@@ -67,7 +67,7 @@ impl<F: Fn(&mut Value) -> Result<bool>> NewState for Edit<'_, F> {
     fn after(&self, old: &Value) -> Result<Value> {
         let mut new = old.clone();
         if (self.change)(&mut new)? {
-            self.client.backend.record(self.call, Some(old), &mut new);
+            self.client.backend.objects.record(self.call, Some(old), &mut new);
         }
         Ok(new)
     }
@@ -116,7 +116,7 @@ impl Client {
 
     /// The schemas of all built-in kinds.
     pub fn registry(&self) -> Arc<Registry> {
-        self.backend.registry.clone()
+        self.backend.objects.registry.clone()
     }
 
     /// The resource of a store, if it is served.
@@ -159,7 +159,7 @@ impl Client {
 
     /// Decodes a stored object in the stored version.
     pub fn load(&self, resource: &Resource, object: &Object) -> Result<Value> {
-        self.backend.load_of(resource, object)
+        self.backend.objects.load_of(resource, object)
     }
 
     /// A snapshot of a store.
@@ -194,7 +194,7 @@ impl Client {
         let (query, warnings) = (Query::default(), Warnings::default());
         let call = self.call(at, subresource, &query, &warnings)?;
         let state = Edit { client: self, call: &call, change };
-        store_update(&self.backend, &call, &state, false).await.map(drop)
+        store_update(&self.backend, &call, &state, WriteMode::Store).await.map(drop)
     }
 
     /// The same for an object that was read before, and only while it is at that version: what was decided about one object must not

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::clock::{Clock, Moment};
 use pilothouse_actors::object::{Key, Object, TypeName};
 
 use crate::api::catalog::resource::Resource;
@@ -57,18 +57,17 @@ struct Watched {
     /// The resource names of each quota.
     quotas: BTreeMap<String, Vec<String>>,
     /// When it may be counted again.
-    rests_until: Timestamp,
+    rests_until: Moment,
 }
 
 impl Watched {
     /// The remaining rest.
-    fn rest(&self, now: Timestamp) -> Duration {
-        // More than the longest rest is left only where the clock was set back.
-        self.rests_until.since(now).min(QUOTA_REST)
+    fn rest(&self, now: Moment) -> Duration {
+        self.rests_until.since(now)
     }
 
     /// Notes a count from `began` until `now`. The rests of several quotas add up.
-    fn counted(&mut self, began: Timestamp, now: Timestamp) {
+    fn counted(&mut self, began: Moment, now: Moment) {
         let took = now.since(began);
         let rest = self.rest(now).saturating_add(took.saturating_mul(RESTS));
         self.rests_until = now.plus(rest.min(QUOTA_REST));
@@ -93,16 +92,16 @@ impl QuotaStatus {
                 .watched
                 .borrow()
                 .get(namespace)
-                .map(|watched| watched.rest(self.clock.now()))
+                .map(|watched| watched.rest(self.clock.moment()))
                 .unwrap_or_default();
             if !rest.is_zero() {
                 return Ok(Outcome::After(rest));
             }
         }
-        let began = self.clock.now();
+        let began = self.clock.moment();
         let used = self.count(namespace, &quota).await?;
         if let Some(watched) = self.watched.borrow_mut().get_mut(namespace) {
-            watched.counted(began, self.clock.now());
+            watched.counted(began, self.clock.moment());
         }
         if is_right(&quota, &used) {
             return Ok(if self.every.is_zero() { Outcome::Done } else { Outcome::After(self.every) });
@@ -322,7 +321,7 @@ mod tests {
 
     #[test]
     fn what_takes_long_to_count_is_counted_seldom() {
-        let at = |millis: u64| Timestamp(1_000_000_000_000 + millis * 1_000);
+        let at = |millis: u64| Moment::default().plus(Duration::from_millis(millis));
         let mut watched = Watched::default();
         assert!(watched.rest(at(0)).is_zero());
         watched.counted(at(0), at(100));

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::clock::{Clock, Moment, Timestamp};
 use pilothouse_actors::object::{Object, Revision, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::window::{Change, Event};
@@ -219,28 +219,28 @@ impl<L: Controller> Runner<L> {
         if !self.caught_up || !self.deps.leadership.allows(self.name) {
             return;
         }
-        let now = self.deps.clock.now();
+        let (now, begun) = (self.deps.clock.now(), self.deps.clock.moment());
         while self.working < self.inner.workers() {
             let Some(key) = self.queue.next(now) else { break };
             self.working += 1;
             let work = self.inner.clone().work(key.clone());
-            let work =
-                work.into_actor(self).map(move |outcome, runner, ctx| runner.worked(key, &outcome, now, ctx));
+            let work = work
+                .into_actor(self)
+                .map(move |outcome, runner, ctx| runner.worked(key, &outcome, begun, ctx));
             ctx.spawn(work);
         }
         self.set_timer(now, ctx);
         self.count();
     }
 
-    fn worked(&mut self, key: L::Key, outcome: &Outcome, begun: Timestamp, ctx: &mut Context<Self>) {
+    fn worked(&mut self, key: L::Key, outcome: &Outcome, begun: Moment, ctx: &mut Context<Self>) {
         if let Outcome::Again(why) = outcome {
             tracing::debug!(controller = self.name, ?key, %why, "will be tried again");
         }
         self.working -= 1;
-        let now = self.deps.clock.now();
-        let took = now.since(begun);
+        let took = self.deps.clock.elapsed(begun);
         self.deps.metrics.loops.count_work(self.name, took.as_secs_f64());
-        self.queue.done(key, outcome, now);
+        self.queue.done(key, outcome, self.deps.clock.now());
         self.go_on(ctx);
     }
 

@@ -334,7 +334,7 @@ async fn supervise<L: Controller, S: Future<Output = ()>>(
 ) {
     let mut pause = FIRST_RESTART;
     loop {
-        let began = deps.clock.now();
+        let began = deps.clock.moment();
         // Subscribed before the loop is made, so that a change in between is noticed.
         let stale = stale();
         let end = run(name, make(), stale, &informers, &deps).await;
@@ -347,7 +347,7 @@ async fn supervise<L: Controller, S: Future<Output = ()>>(
             End::Panicked => "panicked",
             End::Deaf => "hears nothing",
         };
-        if began.plus(RAN_WELL) < deps.clock.now() {
+        if deps.clock.elapsed(began) > RAN_WELL {
             pause = FIRST_RESTART;
         }
         tracing::error!(controller = name, "a control loop {why} and is started again in {pause:?}");

@@ -15,7 +15,7 @@ use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::store_named;
 use crate::api::custom::status::{self, DeletionProgress};
 use crate::api::meta;
-use crate::api::options::DeleteOptions;
+use crate::api::options::{DeleteOptions, WriteMode};
 use crate::api::query::Query;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
@@ -111,7 +111,7 @@ impl Reconciler {
 
     async fn delete(&self, resource: &Arc<Resource>, object: Arc<Object>) -> Result<()> {
         let _place = self.deletions.acquire().await;
-        let value = self.backend.load_of(resource, &object)?;
+        let value = self.backend.objects.load_of(resource, &object)?;
         if meta::is_terminating(&value) {
             return Ok(());
         }
@@ -130,7 +130,7 @@ impl Reconciler {
         let (query, warnings) = (Query::default(), Warnings::default());
         let call = self.call(&self.resource, "", name, "status", (&query, &warnings))?;
         let state = Ends { reconciler: self, call: &call, how };
-        match store_update(&self.backend, &call, &state, false).await {
+        match store_update(&self.backend, &call, &state, WriteMode::Store).await {
             Err(status) if status.code != 404 => Err(status),
             _ => Ok(()),
         }
@@ -155,7 +155,7 @@ impl NewState for Ends<'_> {
         if matches!(self.how, DeletionProgress::Done | DeletionProgress::NeverServed) {
             status::release(&mut new);
         }
-        self.reconciler.backend.record(self.call, Some(old), &mut new);
+        self.reconciler.backend.objects.record(self.call, Some(old), &mut new);
         Ok(new)
     }
 }

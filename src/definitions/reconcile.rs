@@ -18,6 +18,7 @@ use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::{is_custom, resource_of_store};
 use crate::api::meta;
+use crate::api::options::WriteMode;
 use crate::api::query::Query;
 use crate::api::schema::time;
 use crate::api::status::{Result, Status};
@@ -62,7 +63,7 @@ impl Reconciler {
         let is_first = definition_set.cursor.is_none();
         definition_set.cursor = Some(position.snapshot.revision);
         let settled = definition_set.settle(&self.now());
-        definition_set.make(&self.backend.registry);
+        definition_set.make(&self.backend.objects.registry);
         let (writing, is_written) = watch::channel(());
         if let Some(news) = definition_set.news(is_written) {
             (self.publish)(news);
@@ -82,7 +83,7 @@ impl Reconciler {
         if definition_set.knows(name, object.revision) {
             return;
         }
-        match self.backend.load_of(&self.resource, object) {
+        match self.backend.objects.load_of(&self.resource, object) {
             Ok(value) => definition_set.take_in(name, object.revision, value),
             Err(status) => {
                 if definition_set.cannot_read(name, object.revision) {
@@ -116,7 +117,7 @@ impl Reconciler {
         let (query, warnings) = (Query::default(), Warnings::default());
         let call = self.call(&self.resource, "", meta::name(value), "status", (&query, &warnings))?;
         let state = Said { reconciler: self, call: &call, value };
-        match store_update(&self.backend, &call, &state, false).await {
+        match store_update(&self.backend, &call, &state, WriteMode::Store).await {
             Err(status) if !matches!(status.code, 404 | 409) => Err(status),
             _ => Ok(()),
         }
@@ -213,7 +214,7 @@ impl NewState for Said<'_> {
         if let Some(status) = self.value.get("status") {
             new.set("status", status.clone());
         }
-        self.reconciler.backend.record(self.call, Some(old), &mut new);
+        self.reconciler.backend.objects.record(self.call, Some(old), &mut new);
         Ok(new)
     }
 }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_actors::clock::Moment;
 use prometheus::{Histogram, IntCounter};
 
 use super::{COMPONENT, Metrics};
@@ -57,16 +57,25 @@ pub struct Meter {
     series: RefCell<HashMap<Class, Series>>,
 }
 
+/// The options of a request that metrics distinguish.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NotedOptions {
+    /// Whether it is a dry run.
+    pub dry_run: bool,
+    /// Whether it is a patch that applies.
+    pub applies: bool,
+}
+
 /// One request on its way.
 pub struct Sample {
-    began: Timestamp,
+    began: Moment,
     noted: RefCell<Option<(Class, Option<Arc<Resource>>)>>,
     lasts: Cell<bool>,
 }
 
 impl Sample {
     /// A request that begins now.
-    pub fn begin(now: Timestamp) -> Sample {
+    pub fn begin(now: Moment) -> Sample {
         Sample { began: now, noted: RefCell::new(None), lasts: Cell::new(false) }
     }
 
@@ -81,15 +90,10 @@ impl Sample {
         self.lasts.get()
     }
 
-    /// Notes what it is about: a dry run, a patch that applies. A resource that nobody knows is none.
-    pub fn note(
-        &self,
-        request: &Request<'_>,
-        resource: Option<&Arc<Resource>>,
-        (dry_run, applies): (bool, bool),
-    ) {
+    /// Notes what it is about. A resource that nobody knows is none.
+    pub fn note(&self, request: &Request<'_>, resource: Option<&Arc<Resource>>, options: NotedOptions) {
         self.lasts.set(request.is_long_running());
-        let verb = request.verb;
+        let (verb, NotedOptions { dry_run, applies }) = (request.verb, options);
         let mut class = Class { resource: None, verb, part: None, scope: "", dry_run, applies, code: 0 };
         match (&request.target, resource) {
             (Target::Resource(found), Some(resource)) => {
@@ -145,7 +149,7 @@ impl Meter {
     }
 
     /// Counts a request that was answered. One that was refused before anybody looked at it does not count.
-    pub fn end(&self, sample: Sample, now: Timestamp, code: u16) {
+    pub fn end(&self, sample: Sample, now: Moment, code: u16) {
         let Some((mut class, resource)) = sample.noted.into_inner() else { return };
         class.code = code;
         let mut known = self.series.borrow_mut();
@@ -162,7 +166,7 @@ impl Meter {
         let Some(series) = known.get(&class) else { return };
         series.count.inc();
         if let Some(duration) = &series.duration {
-            duration.observe(now.0.saturating_sub(sample.began.0) as f64 / 1e6);
+            duration.observe(now.since(sample.began).as_secs_f64());
         }
     }
 
@@ -195,6 +199,10 @@ impl Meter {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use pilothouse_actors::clock::Timestamp;
+
     use super::*;
     use crate::api::catalog::build::Builtin;
     use crate::api::catalog::runtime_config::RuntimeConfig;
@@ -205,15 +213,15 @@ mod tests {
         let meter = Meter::new(metrics.clone());
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
         for (method, path, code) in paths {
-            let sample = Sample::begin(Timestamp(0));
+            let sample = Sample::begin(Moment::default());
             let query = Query::parse("");
             let request = Request::parse(method, path, &query).unwrap();
             let resource = match &request.target {
                 Target::Resource(found) => catalog.at(found),
                 Target::NonResource(_) => None,
             };
-            sample.note(&request, resource, (false, *method == "PATCH"));
-            meter.end(sample, Timestamp(30_000), *code);
+            sample.note(&request, resource, NotedOptions { dry_run: false, applies: *method == "PATCH" });
+            meter.end(sample, Moment::default().plus(Duration::from_millis(30)), *code);
         }
         metrics.count_mismatches(2);
         String::from_utf8(metrics.text().unwrap()).unwrap()
@@ -258,11 +266,15 @@ mod tests {
     fn whoever_may_not_ask_is_not_counted() {
         let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
         let meter = Meter::new(metrics.clone());
-        meter.end(Sample::begin(Timestamp(0)), Timestamp(1), 401);
-        let sample = Sample::begin(Timestamp(0));
-        sample.note(&Request::parse("GET", "/version", &Query::parse("")).unwrap(), None, (false, false));
+        meter.end(Sample::begin(Moment::default()), Moment::default().plus(Duration::from_micros(1)), 401);
+        let sample = Sample::begin(Moment::default());
+        sample.note(
+            &Request::parse("GET", "/version", &Query::parse("")).unwrap(),
+            None,
+            NotedOptions::default(),
+        );
         sample.forget();
-        meter.end(sample, Timestamp(1), 403);
+        meter.end(sample, Moment::default().plus(Duration::from_micros(1)), 403);
         let text = String::from_utf8(metrics.text().unwrap()).unwrap();
         assert!(!text.contains("apiserver_request_total{"), "{text}");
     }

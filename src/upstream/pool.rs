@@ -15,7 +15,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
 use openssl::sha::Sha256;
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::clock::{Clock, Moment};
 use pilothouse_actors::lock::Lock;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -114,7 +114,7 @@ pub fn shown(identity: Option<(&[u8], &[u8])>) -> Digest {
 /// An idle connection.
 struct IdleConnection {
     line: Http1Connection,
-    since: Timestamp,
+    since: Moment,
 }
 
 /// A peer that objects configure: purpose, name and CAs.
@@ -263,7 +263,7 @@ impl Pool {
 
     /// An idle connection of this thread that is still open.
     fn take(self: &Arc<Self>, origin: &Arc<Origin>) -> Option<Connection> {
-        let (here, now) = (thread::current().id(), self.clock.now());
+        let (here, now) = (thread::current().id(), self.clock.moment());
         loop {
             let found = self.idle_connections.lock().remove(origin, |waiting| waiting.line.thread == here)?;
             if !found.line.is_closed() && found.since.plus(self.kept_for) > now {
@@ -277,7 +277,7 @@ impl Pool {
     }
 
     fn keep(&self, origin: Arc<Origin>, line: Http1Connection) {
-        let waiting = IdleConnection { line, since: self.clock.now() };
+        let waiting = IdleConnection { line, since: self.clock.moment() };
         // Connections are closed after the lock is released.
         let _gone = {
             let mut idle_connections = self.idle_connections.lock();
@@ -305,7 +305,7 @@ impl Pool {
         let idle_connections = self.idle_connections.lock();
         let idle = idle_connections.waiting.get(origin)?;
         let found = idle.iter().find(|waiting| waiting.line.number == number)?;
-        Some(self.clock.now().since(found.since))
+        Some(self.clock.elapsed(found.since))
     }
 
     /// Sends a request over idle connections, as long as there are any. A connection that was closed before the request was sent

@@ -43,8 +43,8 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::create(call.query)?;
     let body = received(backend, call, &options).await?;
     match call.subresource {
-        "binding" => binding::create(backend, call, &body, options.dry_run).await,
-        "eviction" => eviction::create(backend, call, &body, options.dry_run).await,
+        "binding" => binding::create(backend, call, &body, options.mode).await,
+        "eviction" => eviction::create(backend, call, &body, options.mode).await,
         "token" => token::create(backend, call, body).await,
         _ => Err(Status::no_such_resource()),
     }
@@ -52,13 +52,13 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
 
 /// The body, after mutating admission.
 async fn received(backend: &Backend, call: &Call<'_>, options: &WriteOptions) -> Result<Value> {
-    let mut body = backend.decode_body(call, options.field_validation)?;
+    let mut body = backend.objects.decode_body(call, options.field_validation)?;
     meta::agree_on_namespace(&mut body, call.namespace)?;
     meta::dedupe_owners(&mut body).into_iter().for_each(|warning| call.warnings.add(warning));
     if call.subresource == "token" {
         // Token requests are returned to the client, with managedFields.
         token::wipe(&mut body);
-        backend.record(call, None, &mut body);
+        backend.objects.record(call, None, &mut body);
     }
     let write = Write { backend, call, operation: Operation::Create, old: None };
     backend.admission.mutate(&write, &mut body).await?;

@@ -11,6 +11,7 @@ use crate::api::value::Value;
 
 use super::VerbResult;
 use super::update::{NewState, store_update};
+use crate::backend::objects::Objects;
 use crate::backend::{Backend, Call};
 
 /// Applies the body to the object that the path names, or creates it.
@@ -18,7 +19,7 @@ pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -
     let (config, dubious) = read(call)?;
     let (gv, kind) = call.shown_kind();
     let configuration = Configuration {
-        backend,
+        objects: &backend.objects,
         call,
         config,
         dubious,
@@ -26,7 +27,7 @@ pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -
         force: options.force,
         kind: GroupVersionKind::new(&gv.group, &gv.version, kind),
     };
-    store_update(backend, call, &configuration, options.write.dry_run).await
+    store_update(backend, call, &configuration, options.write.mode).await
 }
 
 /// Parses the body. Also answers its duplicate fields.
@@ -58,7 +59,7 @@ fn read(call: &Call<'_>) -> Result<(Value, Option<String>)> {
 
 /// The applied configuration.
 struct Configuration<'a> {
-    backend: &'a Backend,
+    objects: &'a Objects,
     call: &'a Call<'a>,
     config: Value,
     dubious: Option<String>,
@@ -69,17 +70,17 @@ struct Configuration<'a> {
 
 impl Configuration<'_> {
     fn state(&self, old: Option<&Value>) -> Result<Value> {
-        let Configuration { backend, call, .. } = *self;
-        let (manager, now, reset) = (call.manager(), backend.now(), backend.reset(call));
+        let Configuration { objects, call, .. } = *self;
+        let (manager, now, reset) = (call.manager(), objects.now(), objects.reset(call));
         let write = call.owned_write(&manager, &now, &reset);
         let Applied { object, managers } =
-            merge(&backend.versions(call), &write, old, &self.config, self.force)?;
+            merge(&objects.versions(call), &write, old, &self.config, self.force)?;
         self.judge_syntax()?;
         let mut value = match (object, old) {
             (Some(object), _) => {
-                let registry = backend.registry_of(call.resource);
+                let registry = objects.registry_of(call.resource);
                 let decoded = codec::decode_object(&json::to_json(&object), &self.kind, registry);
-                backend.to_stored(call, decoded.map_err(|error| Status::bad_request(error.message))?.value)?
+                objects.to_stored(call, decoded.map_err(|error| Status::bad_request(error.message))?.value)?
             }
             // The object itself was decoded before it was stored.
             (None, old) => old.cloned().unwrap_or_else(Value::object),

@@ -16,8 +16,8 @@ use crate::api::select;
 use crate::api::status::{GroupResource, Status};
 use crate::api::value::Value;
 
-use super::{Reply, VerbResult};
-use crate::backend::Backend;
+use super::{Reply, Success, VerbResult};
+use crate::backend::objects::Objects;
 
 /// The components that clients expect. `etcd-0` is this server's own storage.
 const PARTS: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
@@ -44,10 +44,10 @@ pub struct StatusRequest<'a> {
 }
 
 /// Answers one component, or all that match if no name is given.
-pub async fn answer(backend: &Backend, storage: &Addr<Committer>, asked: StatusRequest<'_>) -> VerbResult {
+pub async fn answer(objects: &Objects, storage: &Addr<Committer>, asked: StatusRequest<'_>) -> VerbResult {
     let of = asked.resource;
     if asked.name.is_empty() {
-        return list(backend, storage, asked).await;
+        return list(objects, storage, asked).await;
     }
     if !PARTS.contains(&asked.name) {
         return Err(Status::not_found(OF, asked.name));
@@ -55,10 +55,10 @@ pub async fn answer(backend: &Backend, storage: &Addr<Committer>, asked: StatusR
     let mut part = look(storage, asked.name).await;
     part.set("kind", &*of.kind);
     part.set("apiVersion", &*of.api_version);
-    Ok(Reply::Object(200, backend.presented(of, asked.form, &part, true)?))
+    Ok(Reply::Object(Success::Ok, objects.presented(of, asked.form, &part, true)?))
 }
 
-async fn list(backend: &Backend, storage: &Addr<Committer>, asked: StatusRequest<'_>) -> VerbResult {
+async fn list(objects: &Objects, storage: &Addr<Committer>, asked: StatusRequest<'_>) -> VerbResult {
     let of = asked.resource;
     let options = ListOptions::parse(asked.query)?;
     options.validate(false)?;
@@ -78,7 +78,7 @@ async fn list(backend: &Backend, storage: &Addr<Committer>, asked: StatusRequest
         }
     }
     let json = match asked.form.shape {
-        Representation::Table(version, include) => table(backend, of, version, include, &items)?,
+        Representation::Table(version, include) => table(objects, of, version, include, &items)?,
         Representation::Metadata(version) => {
             let partial = items.iter().map(|item| print::metadata_only(item, version)).collect();
             codec::to_json(&collection("PartialObjectMetadataList", version.api_version(), partial))
@@ -90,9 +90,9 @@ async fn list(backend: &Backend, storage: &Addr<Committer>, asked: StatusRequest
         Encoding::Yaml => Encoding::Json,
         other => other,
     };
-    let bytes = codec::encode_document(&backend.registry, encoding, &json);
+    let bytes = codec::encode_document(&objects.registry, encoding, &json);
     let bytes = bytes.map_err(|error| Status::internal(error.to_string()))?;
-    Ok(Reply::Object(200, Bytes::from(bytes)))
+    Ok(Reply::Object(Success::Ok, Bytes::from(bytes)))
 }
 
 fn collection(kind: &str, api_version: &str, items: Vec<Value>) -> Value {
@@ -105,7 +105,7 @@ fn collection(kind: &str, api_version: &str, items: Vec<Value>) -> Value {
 }
 
 fn table(
-    backend: &Backend,
+    objects: &Objects,
     of: &Resource,
     version: MetaVersion,
     include: IncludeObject,
@@ -119,7 +119,7 @@ fn table(
             IncludeObject::Metadata => {
                 Some(Bytes::from(codec::to_json(&print::metadata_only(item, version))))
             }
-            IncludeObject::Object => Some(backend.presented(of, ResponseFormat::PLAIN, item, false)?),
+            IncludeObject::Object => Some(objects.presented(of, ResponseFormat::PLAIN, item, false)?),
         };
         let cells = print::cells(&of.gv.group, &of.kind, item, 0);
         print::row(&mut table, index == 0, &cells, None, object.as_deref());

@@ -83,7 +83,7 @@ impl Source {
         let found = backend.stores.get(&TypeName::new(self.resource), key, &Permit::none()).await;
         let of = GroupResource { group: "", resource: asked.plural };
         let object = found.map_err(|error| Status::from_store(&error, of, name))?;
-        backend.load_kind(&GroupVersion::new("", "v1"), self.kind, &object)
+        backend.objects.load_kind(&GroupVersion::new("", "v1"), self.kind, &object)
     }
 
     fn is_of_cluster(&self) -> bool {
@@ -172,7 +172,7 @@ fn anybody(location: Location) -> Destination {
 }
 
 async fn log(backend: &Backend, rules: &KubeletRules, asked: &ConnectRequest<'_>) -> Result<ConnectTarget> {
-    let splits = backend.features.has(Feature::PodLogsQuerySplitStreams);
+    let splits = backend.objects.features.has(Feature::PodLogsQuerySplitStreams);
     let options = LogOptions::parse(asked.query, splits)?;
     options.validate(asked.name, splits)?;
     let pod = PODS.get(backend, asked, asked.name).await?;

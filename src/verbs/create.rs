@@ -4,14 +4,15 @@ use pilothouse_actors::error::StoreError;
 
 use crate::api::kinds::{self, KindRules, WriteContext};
 use crate::api::meta;
-use crate::api::options::WriteOptions;
+use crate::api::options::{WriteMode, WriteOptions};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::limits::GENERATED_NAME_ATTEMPTS;
 use crate::random;
 
-use super::{Reply, VerbResult};
+use super::{Reply, Success, VerbResult};
 use crate::backend::admission::{Operation, Write};
+use crate::backend::objects::Objects;
 use crate::backend::{Backend, Call, services};
 
 /// A hidden field of stored objects that were defaulted again after their creation. Selectors cannot name it. The first update of
@@ -22,13 +23,13 @@ pub const FILLED_IN: &str = "~filled-in";
 /// Creates the object in the body.
 pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::create(call.query)?;
-    let mut value = backend.decode_body(call, options.field_validation)?;
+    let mut value = backend.objects.decode_body(call, options.field_validation)?;
     meta::agree_on_namespace(&mut value, call.namespace)?;
     meta::clear_system_fields(&mut value);
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
-    backend.record(call, None, &mut value);
+    backend.objects.record(call, None, &mut value);
     admit(backend, call, &mut value).await?;
-    store_new(backend, call, &value, options.dry_run).await
+    store_new(backend, call, &value, options.mode).await
 }
 
 /// Runs mutating admission on a new object.
@@ -38,15 +39,15 @@ pub async fn admit(backend: &Backend, call: &Call<'_>, value: &mut Value) -> Res
 }
 
 /// Validates and stores a new object. Also used by updates that create.
-pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_run: bool) -> Result<Reply> {
+pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, mode: WriteMode) -> Result<Reply> {
     let write = Write { backend, call, operation: Operation::Create, old: None };
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let (mut value, generated) = begin(backend, call.kind().rules, value.clone());
+        let (mut value, generated) = begin(&backend.objects, call.kind().rules, value.clone());
         let (name, has_prefix) = (meta::name(&value).to_owned(), meta::has_prefix(&value));
-        let claim = services::claim_new(backend, call, &mut value, dry_run).await?;
-        let stored = store_once(&write, value, dry_run).await;
+        let claim = services::claim_new(backend, call, &mut value, mode).await?;
+        let stored = store_once(&write, value, mode).await;
         claim.end(matches!(stored, Ok(Some(_)))).await;
         match stored? {
             Some(reply) => return Ok(reply),
@@ -57,11 +58,11 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_ru
 }
 
 /// Validates and stores an object under its name. `None` means that the name is taken.
-async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Option<Reply>> {
+async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<Option<Reply>> {
     let Write { backend, call, .. } = *write;
-    let (mut value, filled) = complete(backend, call, value)?;
+    let (mut value, filled) = complete(&backend.objects, call, value)?;
     backend.admission.validate(write, &value).await?;
-    if dry_run {
+    if mode.is_dry_run() {
         return dry(backend, call, value).await;
     }
     meta::drop_link(&mut value);
@@ -74,7 +75,7 @@ async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Op
     }
     check_served(backend, call)?;
     match backend.stores.create(&call.stored.store, draft, &call.permit).await {
-        Ok(object) => Ok(Some(Reply::Object(201, backend.tell(call, &object).await?))),
+        Ok(object) => Ok(Some(Reply::Object(Success::Created, backend.tell(call, &object).await?))),
         Err(StoreError::Exists) => Ok(None),
         Err(error) => Err(Status::from_store(&error, call.of(), name)),
     }
@@ -99,7 +100,7 @@ async fn taken(backend: &Backend, call: &Call<'_>, name: &str, has_prefix: bool)
     let present = backend.stores.get(&call.stored.store, call.key(name), &call.permit).await;
     let going = present
         .ok()
-        .and_then(|object| backend.load(call, &object).ok())
+        .and_then(|object| backend.objects.load(call, &object).ok())
         .is_some_and(|old| meta::is_terminating(&old));
     let taken = Status::already_exists(call.of(), name);
     let taken = if has_prefix { taken.not_generated() } else { taken };
@@ -107,8 +108,8 @@ async fn taken(backend: &Backend, call: &Call<'_>, name: &str, has_prefix: bool)
 }
 
 /// Sets the metadata that the server owns. Also answers whether the name was generated.
-fn begin(backend: &Backend, rules: &KindRules, mut value: Value) -> (Value, bool) {
-    meta::set_system_fields(&mut value, &random::uuid(), &backend.now());
+fn begin(objects: &Objects, rules: &KindRules, mut value: Value) -> (Value, bool) {
+    meta::set_system_fields(&mut value, &random::uuid(), &objects.now());
     let generated = match rules.prefix_is_name {
         true => meta::take_prefix_as_name(&mut value),
         false => meta::generate_name(&mut value, &mut random::below),
@@ -120,12 +121,12 @@ fn begin(backend: &Backend, rules: &KindRules, mut value: Value) -> (Value, bool
 }
 
 /// Sets the other fields that the server owns, and validates. Also answers whether the object was defaulted once more after that.
-fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<(Value, bool)> {
-    let now = backend.now();
-    let context = WriteContext { now: &now, user: &call.writer(), features: backend.features };
+fn complete(objects: &Objects, call: &Call<'_>, mut value: Value) -> Result<(Value, bool)> {
+    let now = objects.now();
+    let context = WriteContext { now: &now, user: &call.writer(), features: objects.features };
     call.warn(kinds::warn_given(call.kind(), &value));
     let checked = kinds::before_create(call.kind(), &mut value, &context);
-    match backend.check_rules(call, &value, None, checked) {
+    match objects.check_rules(call, &value, None, checked) {
         Ok(warned) => {
             call.warn(warned);
             let filled = kinds::finish(call.kind(), &mut value);
@@ -139,7 +140,9 @@ fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<(Val
 async fn dry(backend: &Backend, call: &Call<'_>, value: Value) -> Result<Option<Reply>> {
     let name = meta::name(&value).to_owned();
     match backend.stores.get(&call.stored.store, call.key(&name), &call.permit).await {
-        Err(StoreError::NotFound) => Ok(Some(Reply::Object(201, backend.show_value(call, &value)?))),
+        Err(StoreError::NotFound) => {
+            Ok(Some(Reply::Object(Success::Created, backend.objects.show_value(call, &value)?)))
+        }
         Ok(_) | Err(StoreError::Unreadable(_)) => Ok(None),
         Err(error) => Err(Status::from_store(&error, call.of(), &name)),
     }

@@ -12,7 +12,7 @@ use crate::api::options::DeleteOptions;
 use crate::api::status::{Result, Status};
 use crate::limits::CONFLICT_ATTEMPTS;
 
-use super::{Reply, VerbResult};
+use super::{Reply, Success, VerbResult};
 use crate::backend::{Backend, Call, services};
 
 /// The result of a deletion.
@@ -25,8 +25,8 @@ pub enum Outcome {
 
 /// Deletes the object that the path names.
 pub async fn delete(backend: &Backend, call: &Call<'_>) -> VerbResult {
-    let options = backend.delete_options(call)?;
-    if options.unreadable && backend.allows_unsafe_delete {
+    let options = backend.objects.delete_options(call)?;
+    if options.unreadable {
         return super::unsafe_delete::delete(backend, call).await;
     }
     warn_of_dependents(call, &options);
@@ -53,15 +53,16 @@ async fn reply(
 ) -> Result<Reply> {
     match outcome {
         Outcome::Gone(object) if kinds::shows_deleted(&call.stored.version.group, &call.resource.kind) => {
-            Ok(Reply::Object(200, backend.tell(call, &object).await?))
+            Ok(Reply::Object(Success::Ok, backend.tell(call, &object).await?))
         }
         Outcome::Gone(object) => {
-            let value = backend.load(call, &object)?;
+            let value = backend.objects.load(call, &object)?;
             Ok(Reply::Status(Status::success(call.of(), object.key.name(), meta::of(&value).str("uid"))))
         }
         Outcome::Marked(object) => {
-            let code = if options.orphan_dependents == Some(false) { 202 } else { 200 };
-            Ok(Reply::Object(code, backend.tell(call, &object).await?))
+            let success =
+                if options.orphan_dependents == Some(false) { Success::Accepted } else { Success::Ok };
+            Ok(Reply::Object(success, backend.tell(call, &object).await?))
         }
     }
 }
@@ -91,7 +92,13 @@ pub async fn delete_object(
             Deletion::Mark | Deletion::MarkThenGo => {
                 let goes = decision == Deletion::MarkThenGo;
                 let draft = backend.stored_draft(call, object.key.clone(), &value).await?;
-                mark(backend, call, &object, draft, (goes, options.dry_run), &mut marked).await?
+                mark(
+                    backend,
+                    call,
+                    Marking { object: &object, draft, goes, dry_run: options.dry_run },
+                    &mut marked,
+                )
+                .await?
             }
         };
         let failed = match done {
@@ -127,13 +134,21 @@ async fn remove(backend: &Backend, call: &Call<'_>, object: &Object) -> Tried {
     gone.map(Outcome::Gone)
 }
 
+/// The first phase of a deletion.
+struct Marking<'a> {
+    object: &'a Arc<Object>,
+    /// Its marked state.
+    draft: Draft,
+    /// Whether nothing holds it, so that it is removed right after.
+    goes: bool,
+    dry_run: bool,
+}
+
 /// Marks the object as being deleted, and removes it if nothing holds it.
 async fn mark(
     backend: &Backend,
     call: &Call<'_>,
-    object: &Arc<Object>,
-    draft: Draft,
-    (goes, dry_run): (bool, bool),
+    Marking { object, draft, goes, dry_run }: Marking<'_>,
     by_this_call: &mut Option<Arc<Object>>,
 ) -> Result<Tried> {
     let marked = if unchanged(backend, call, object, &draft).await? {

@@ -21,7 +21,7 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbRe
     let list = ListOptions::parse(call.query)?;
     list.validate(false)?;
     let filter = filter(call, &list)?;
-    let options = backend.delete_options(call)?;
+    let options = backend.objects.delete_options(call)?;
     if options.unreadable {
         return Err(no_force_of_many());
     }

@@ -1,7 +1,7 @@
 //! get: one object, as stored.
 
 use super::list::{not_older, open};
-use super::{Reply, VerbResult};
+use super::{Reply, Success, VerbResult};
 use crate::api::options::{self, GetOptions};
 use crate::api::status::Status;
 use crate::backend::{Backend, Call};
@@ -23,5 +23,5 @@ pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
             found = backend.read(call).await;
         }
     }
-    Ok(Reply::Object(200, backend.tell(call, &*found?).await?))
+    Ok(Reply::Object(Success::Ok, backend.tell(call, &*found?).await?))
 }

@@ -25,6 +25,7 @@ use super::paging::{Continue, Page, Start, select_page};
 use super::{Reply, VerbResult};
 use crate::backend::list_envelope::{cbor_ends, json_ends, protobuf_ends, protobuf_items, read_meta};
 use crate::backend::memory_budget::Reservation;
+use crate::backend::objects::Objects;
 use crate::backend::{Backend, Call};
 
 /// The memory that a list in YAML or indented JSON needs, as a multiple of its JSON: the JSON and the final text.
@@ -82,7 +83,7 @@ impl Listing {
         let mut page = page;
         page.items = backend.in_version(resource, page.items, &call.permit).await?;
         if matches!(form.shape, Representation::Table(..)) {
-            backend.sort_rows(resource, &mut page.items)?;
+            backend.objects.sort_rows(resource, &mut page.items)?;
         }
         let weight: usize = page.items.iter().map(|object| object.bytes.len()).sum();
         // Taken before anything is encoded: a Protobuf list is encoded as a whole, the others as the client reads.
@@ -95,13 +96,16 @@ impl Listing {
             Encoding::Protobuf if form.shape == Representation::Metadata(MetaVersion::V1beta1) => {
                 let items = std::mem::take(&mut page.items);
                 (
-                    backend.partial_list(MetaVersion::V1beta1, read_meta(&list_meta)?, &items).await?,
+                    backend
+                        .objects
+                        .partial_list(MetaVersion::V1beta1, read_meta(&list_meta)?, &items)
+                        .await?,
                     Bytes::new(),
                 )
             }
             Encoding::Protobuf => {
-                messages = protobuf_items(backend, resource, form, &page.items).await?;
-                protobuf_ends(backend, resource, form, &list_meta, &messages)?
+                messages = protobuf_items(&backend.objects, resource, form, &page.items).await?;
+                protobuf_ends(&backend.objects, resource, form, &list_meta, &messages)?
             }
             Encoding::Cbor => cbor_ends(resource, form, &list_meta, page.items.len())?,
         };
@@ -150,7 +154,7 @@ impl Listing {
     }
 
     fn put_item(&mut self, object: &Object, chunk: &mut BytesMut) -> Result<()> {
-        let (backend, resource) = (&self.backend, &self.resource);
+        let (objects, resource) = (&self.backend.objects, &self.resource);
         let text = matches!(self.form.encoding, Encoding::Json | Encoding::Yaml);
         if text && self.state == State::Rest {
             chunk.put_u8(b',');
@@ -162,8 +166,8 @@ impl Listing {
                 chunk.put_slice(&protobuf::list_item_header(message.len()));
                 chunk.put_slice(&message);
             }
-            (Encoding::Cbor, _) => chunk.put(backend.cbor_item(resource, self.form, object)?),
-            (Encoding::Json | Encoding::Yaml, shape) => put_json(backend, resource, shape, object, chunk)?,
+            (Encoding::Cbor, _) => chunk.put(objects.cbor_item(resource, self.form, object)?),
+            (Encoding::Json | Encoding::Yaml, shape) => put_json(objects, resource, shape, object, chunk)?,
         }
         Ok(())
     }
@@ -189,7 +193,7 @@ impl Listing {
 
 /// Writes one item in JSON. Items of lists of whole objects omit kind and apiVersion.
 fn put_json(
-    backend: &Backend,
+    objects: &Objects,
     resource: &Resource,
     shape: Representation,
     object: &Object,
@@ -199,23 +203,23 @@ fn put_json(
     match shape {
         // Items of custom resources state their kind, as in the reference.
         Representation::Whole if resource.custom.is_some() => {
-            chunk.put(backend.present(resource, form, object, false)?);
+            chunk.put(objects.present(resource, form, object, false)?);
         }
         Representation::Whole if resource.is_storage_version() => {
             chunk.put_u8(b'{');
             chunk.put_slice(object.bytes.get(object.item_at()..).unwrap_or_default());
         }
         Representation::Whole => {
-            let bytes = backend.present(resource, form, object, false)?;
+            let bytes = objects.present(resource, form, object, false)?;
             let prefix = format!(r#"{{"kind":"{}","apiVersion":"{}","#, resource.kind, resource.api_version);
             let fields = bytes.strip_prefix(prefix.as_bytes()).or_else(|| bytes.get(1..));
             chunk.put_u8(b'{');
             chunk.put_slice(fields.unwrap_or_default());
         }
-        Representation::Metadata(_) => chunk.put(backend.present(resource, form, object, false)?),
+        Representation::Metadata(_) => chunk.put(objects.present(resource, form, object, false)?),
         Representation::Table(version, include) => {
             let mut row = Vec::new();
-            backend.put_table_row(resource, (version, include), object, true, &mut row)?;
+            objects.put_table_row(resource, (version, include), object, true, &mut row)?;
             chunk.put_slice(&row);
         }
     }

@@ -44,10 +44,21 @@ pub struct WatchDeps {
     pub metrics: Arc<Metrics>,
 }
 
+/// How a request that answers an object succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Success {
+    /// The object was read or changed.
+    Ok,
+    /// The object was created.
+    Created,
+    /// The object will be deleted later.
+    Accepted,
+}
+
 /// The result of a verb.
 pub enum Reply {
     /// One object in the form of the call; as JSON if YAML was negotiated.
-    Object(u16, Bytes),
+    Object(Success, Bytes),
     /// A list that is encoded as it is sent.
     List(Listing),
     /// A successful Status.

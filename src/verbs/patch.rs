@@ -14,30 +14,32 @@ use crate::api::value::Value;
 use super::VerbResult;
 use super::apply::apply;
 use super::update::{NewState, store_update};
+use crate::backend::audit_body;
+use crate::backend::objects::Objects;
 use crate::backend::{Backend, Call};
 
 /// Patches the object that the path names.
 pub async fn patch(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let Some(language) = call.patch else { return Err(Status::unsupported_patch()) };
     let options = PatchOptions::parse(call.query, language == PatchType::Apply)?;
-    Backend::note_patch(call, language);
+    audit_body::note_patch(call, language);
     if language == PatchType::Apply {
         return apply(backend, call, &options).await;
     }
     let (gv, kind) = call.shown_kind();
     let change = Change {
-        backend,
+        objects: &backend.objects,
         call,
         language,
         validation: options.write.field_validation,
         kind: GroupVersionKind::new(&gv.group, &gv.version, kind),
     };
-    store_update(backend, call, &change, options.write.dry_run).await
+    store_update(backend, call, &change, options.write.mode).await
 }
 
 /// A patch that is not server-side apply.
 struct Change<'a> {
-    backend: &'a Backend,
+    objects: &'a Objects,
     call: &'a Call<'a>,
     language: PatchType,
     validation: FieldValidation,
@@ -46,18 +48,18 @@ struct Change<'a> {
 
 impl NewState for Change<'_> {
     fn after(&self, old: &Value) -> Result<Value> {
-        let Change { backend, call, .. } = *self;
-        let current = backend.to_shown(call, old.clone())?;
+        let Change { objects, call, .. } = *self;
+        let current = objects.to_shown(call, old.clone())?;
         let custom = call.custom();
-        let target = Target { registry: backend.registry_of(call.resource), kind: &self.kind, custom };
+        let target = Target { registry: objects.registry_of(call.resource), kind: &self.kind, custom };
         let Patched { value, warnings } =
             patch::apply(self.language, &call.body, self.validation, target, &current)?;
         warnings.into_iter().for_each(|warning| call.warnings.add(warning));
-        let mut value = backend.to_stored(call, value)?;
+        let mut value = objects.to_stored(call, value)?;
         meta::agree_on_namespace(&mut value, call.namespace)?;
         meta::check_name(&value, call.name)?;
         meta::dedupe_changed_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
-        backend.record(call, Some(old), &mut value);
+        objects.record(call, Some(old), &mut value);
         Ok(value)
     }
 }

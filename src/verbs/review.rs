@@ -18,7 +18,7 @@ use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::well_known::AUTHORIZATION_GROUP;
 
-use super::{Reply, VerbResult, create};
+use super::{Reply, Success, VerbResult, create};
 use crate::backend::admission::{Operation, Write};
 use crate::backend::{Backend, Call, authorization};
 
@@ -61,22 +61,22 @@ pub fn place(resource: &Resource) -> Option<Stored> {
 pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let question = question(call.resource).ok_or_else(Status::no_such_resource)?;
     let options = WriteOptions::create(call.query)?;
-    let mut review = backend.decode_body(call, options.field_validation)?;
+    let mut review = backend.objects.decode_body(call, options.field_validation)?;
     meta::clear_system_fields(&mut review);
     meta::agree_on_namespace(&mut review, call.namespace)?;
     meta::dedupe_owners(&mut review).into_iter().for_each(|warning| call.warnings.add(warning));
-    backend.record(call, None, &mut review);
+    backend.objects.record(call, None, &mut review);
     create::admit(backend, call, &mut review).await?;
     let answer = match question {
         Question::Access(about) => access(backend, call, review, about).await?,
         Question::Rights => rights(backend, call, &review).await?,
         Question::Identity => {
             admitted(backend, call, &review).await?;
-            reviews::myself(&review, call.user, &backend.now())
+            reviews::myself(&review, call.user, &backend.objects.now())
         }
         Question::Token => token(backend, call, review).await?,
     };
-    Ok(Reply::Object(201, backend.show_value(call, &answer)?))
+    Ok(Reply::Object(Success::Created, backend.objects.show_value(call, &answer)?))
 }
 
 /// Runs validating admission on a valid review.
@@ -95,7 +95,7 @@ async fn token(backend: &Backend, call: &Call<'_>, mut review: Value) -> Result<
     admitted(backend, call, &review).await?;
     let credentials =
         Credentials { bearer: asked.bearer, audiences: asked.audiences, ..Credentials::default() };
-    let found = backend.authenticator.send(ReviewToken { credentials }).await;
+    let found = backend.access.authenticator.send(ReviewToken { credentials }).await;
     let found = found.map_err(|_| Status::unavailable("the authenticator does not answer"))?;
     // The asker gets the warnings that the token's bearer would get.
     for remark in found.iter().flat_map(|bearer| &bearer.remarks) {
@@ -114,7 +114,7 @@ async fn access(
     about: ReviewedSubject,
 ) -> Result<Value> {
     // First, because without the feature gate selectors are dropped unread.
-    let question = access::question(&mut review, backend.judges_selectors);
+    let question = access::question(&mut review, backend.access.uses_selectors);
     refuse(call, &access::validate(&review, about))?;
     if about == ReviewedSubject::AnybodyIn && call.namespace.is_empty() {
         return Err(Status::bad_request("namespace is required on this type: "));
@@ -126,10 +126,10 @@ async fn access(
     };
     let (action, selection) = (Arc::new(question.action.clone()), Arc::new(question.selection.clone()));
     let asked = AuthorizeExplained { identity: identity.clone(), action: action.clone(), selection };
-    let verdict = authorization::ask(&backend.authorizer, asked).await?;
+    let verdict = authorization::ask(&backend.access.authorizer, asked).await?;
     let wants_hint = call.query.flag("explain") == Some(true) && verdict.decision != Decision::Allowed;
     let hint = match wants_hint && may_explain(backend, call).await? {
-        true => authorization::ask(&backend.authorizer, Hint { identity, action }).await?,
+        true => authorization::ask(&backend.access.authorizer, Hint { identity, action }).await?,
         false => None,
     };
     access::answer(&mut review, &question, &verdict, hint);
@@ -146,13 +146,13 @@ async fn may_explain(backend: &Backend, call: &Call<'_>) -> Result<bool> {
         namespace: call.namespace.to_owned(),
         name: String::new(),
     };
-    authorization::may(&backend.authorizer, call.user, "explain", target).await
+    authorization::may(&backend.access.authorizer, call.user, "explain", target).await
 }
 
 async fn rights(backend: &Backend, call: &Call<'_>, review: &Value) -> Result<Value> {
     let namespace = reviews::namespace_of(review)?.to_owned();
     admitted(backend, call, review).await?;
     let asked = ListGrants { identity: Arc::new(call.user.clone()), namespace };
-    let grants = authorization::ask(&backend.authorizer, asked).await?;
+    let grants = authorization::ask(&backend.access.authorizer, asked).await?;
     Ok(reviews::all_rights(review, grants))
 }

@@ -12,6 +12,7 @@ use crate::api::status::{Result, Status};
 use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Reply, VerbResult};
+use crate::backend::objects::Objects;
 use crate::backend::{Backend, Call, authorization};
 
 /// The verb that the caller needs besides `delete`.
@@ -24,7 +25,7 @@ pub async fn delete(backend: &Backend, call: &Call<'_>) -> VerbResult {
     for _ in 0..CONFLICT_ATTEMPTS {
         let object = match found {
             Err(StoreError::Unreadable(object)) => object,
-            Ok(object) if !is_readable(backend, call, &object) => object,
+            Ok(object) if !is_readable(&backend.objects, call, &object) => object,
             Ok(_) | Err(StoreError::NotFound) => return Err(readable(call)),
             Err(error) => return Err(Status::from_store(&error, call.of(), call.name)),
         };
@@ -57,7 +58,7 @@ async fn authorize(backend: &Backend, call: &Call<'_>) -> Result<()> {
         namespace: call.namespace.to_owned(),
         name: call.name.to_owned(),
     };
-    match authorization::decision(&backend.authorizer, call.user, VERB, target).await? {
+    match authorization::decision(&backend.access.authorizer, call.user, VERB, target).await? {
         Decision::Allowed => Ok(()),
         Decision::Denied(reason) | Decision::NoOpinion(reason) => {
             let why = format!("not permitted to do \"{VERB}\", reason: {reason}");
@@ -66,8 +67,8 @@ async fn authorize(backend: &Backend, call: &Call<'_>) -> Result<()> {
     }
 }
 
-fn is_readable(backend: &Backend, call: &Call<'_>, object: &Object) -> bool {
-    object.is_readable() && backend.load(call, object).is_ok()
+fn is_readable(objects: &Objects, call: &Call<'_>, object: &Object) -> bool {
+    object.is_readable() && objects.load(call, object).is_ok()
 }
 
 /// 422 for readable objects, which are deleted normally.

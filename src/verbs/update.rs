@@ -1,7 +1,7 @@
 //! update: the body replaces the object, if the client's resourceVersion still matches.
 
 use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::Object;
+use pilothouse_actors::object::{Draft, Object};
 use pilothouse_actors::write_turns::{BaseState, TurnMode, WriteTurn};
 
 use crate::api::deletion;
@@ -9,15 +9,16 @@ use crate::api::field::{FieldError, FieldPath};
 use crate::api::kinds::{self, WriteContext};
 use crate::api::managed_fields;
 use crate::api::meta;
-use crate::api::options::{self, WriteOptions};
+use crate::api::options::{self, WriteMode, WriteOptions};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::subresources::SubresourceStrategy;
 use crate::api::value::Value;
 use crate::limits::WRITE_ATTEMPTS;
 
 use super::create::{FILLED_IN, admit, store_new};
-use super::{Reply, VerbResult};
+use super::{Reply, Success, VerbResult};
 use crate::backend::admission::{Operation, Write};
+use crate::backend::objects::Objects;
 use crate::backend::{Backend, Call, services};
 
 /// Computes the new state of an object.
@@ -34,7 +35,7 @@ pub trait NewState {
 
 /// An update with a whole object as its body.
 struct Whole<'a> {
-    backend: &'a Backend,
+    objects: &'a Objects,
     call: &'a Call<'a>,
     value: Value,
 }
@@ -43,7 +44,7 @@ impl NewState for Whole<'_> {
     fn after(&self, old: &Value) -> Result<Value> {
         check_uid(self.call, &self.value, old)?;
         let mut value = self.value.clone();
-        self.backend.record(self.call, Some(old), &mut value);
+        self.objects.record(self.call, Some(old), &mut value);
         Ok(value)
     }
 
@@ -55,7 +56,7 @@ impl NewState for Whole<'_> {
         let creates = self.call.kind().rules.create_on_update && self.call.subresource.is_empty();
         creates.then(|| {
             let mut value = self.value.clone();
-            self.backend.record(self.call, None, &mut value);
+            self.objects.record(self.call, None, &mut value);
             Ok(value)
         })
     }
@@ -64,12 +65,12 @@ impl NewState for Whole<'_> {
 /// Replaces the object that the path names; creates it if the kind allows that.
 pub async fn update(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::update(call.query)?;
-    let mut value = backend.decode_body(call, options.field_validation)?;
+    let mut value = backend.objects.decode_body(call, options.field_validation)?;
     meta::agree_on_namespace(&mut value, call.namespace)?;
     meta::check_name(&value, call.name)?;
     value.entry("metadata").set("name", call.name);
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
-    store_update(backend, call, &Whole { backend, call, value }, options.dry_run).await
+    store_update(backend, call, &Whole { objects: &backend.objects, call, value }, options.mode).await
 }
 
 /// Stores a new state of the object that the path names.
@@ -77,9 +78,9 @@ pub async fn store_update(
     backend: &Backend,
     call: &Call<'_>,
     state: &dyn NewState,
-    dry_run: bool,
+    mode: WriteMode,
 ) -> Result<Reply> {
-    let part = call.part()?;
+    let update = Update { backend, call, part: call.part()?, mode };
     for attempt in 0..WRITE_ATTEMPTS {
         // After a conflict the write takes a turn. Without turns the losers would keep colliding.
         let turn = if attempt == 0 { TurnMode::IfContended } else { TurnMode::Always };
@@ -88,19 +89,19 @@ pub async fn store_update(
         let BaseState { object, is_durable, turn } = basis.map_err(refused)?;
         let Some(current) = object else {
             if !is_durable {
-                settle(backend, call).await?;
+                update.settle().await?;
             }
             let Some(first) = state.first() else { return Err(refused(StoreError::NotFound)) };
-            match create_instead(backend, call, first?, dry_run).await {
+            match update.create_instead(first?).await {
                 // A concurrent create came first: then it is an update after all.
                 Err(status) if status.is_taken() && attempt + 1 < WRITE_ATTEMPTS => continue,
                 created => return created,
             }
         };
-        let changed = follow(backend, call, part, state, (&current, turn), dry_run).await;
+        let changed = update.follow(state, Current { object: &current, turn }).await;
         // A reply based on a pending write must wait until that write is durable.
         if !is_durable && !matches!(changed, Ok(Outcome::Stored(_) | Outcome::Overtaken)) {
-            settle(backend, call).await?;
+            update.settle().await?;
         }
         match changed? {
             Outcome::Stored(reply) | Outcome::Same(reply) => return Ok(reply),
@@ -121,64 +122,139 @@ enum Outcome {
     Overtaken,
 }
 
-/// Waits until all earlier writes of the object are durable.
-async fn settle(backend: &Backend, call: &Call<'_>) -> Result<()> {
-    let settled = backend.stores.settled(&call.stored.store, call.key(call.name), &call.permit).await;
-    settled.map(drop).map_err(|error| Status::from_store(&error, call.of(), call.name))
+/// The stored object that an attempt starts from.
+struct Current<'a> {
+    object: &'a Object,
+    /// The right to change it next, if writers contend for it.
+    turn: Option<WriteTurn>,
 }
 
-/// Computes the state that follows `current`, validates and stores it.
-async fn follow(
-    backend: &Backend,
-    call: &Call<'_>,
-    part: &SubresourceStrategy,
-    state: &dyn NewState,
-    (current, turn): (&Object, Option<WriteTurn>),
-    dry_run: bool,
-) -> Result<Outcome> {
-    let old = backend.read_in_version(call, current).await?;
-    let was = backend.show_owned(call, part, &old)?;
-    let mut body = backend.with_versions(call, || state.after(&was)).await?;
-    if part.shared_field().is_some() {
-        check_viewed(call, &body, &was)?;
+/// What all attempts of an update share.
+struct Update<'a> {
+    backend: &'a Backend,
+    call: &'a Call<'a>,
+    /// The subresource of the path.
+    part: &'a SubresourceStrategy,
+    mode: WriteMode,
+}
+
+impl Update<'_> {
+    /// Waits until all earlier writes of the object are durable.
+    async fn settle(&self) -> Result<()> {
+        let call = self.call;
+        let settled =
+            self.backend.stores.settled(&call.stored.store, call.key(call.name), &call.permit).await;
+        settled.map(drop).map_err(|error| Status::from_store(&error, call.of(), call.name))
     }
-    let wanted = options::revision(meta::of(&body).str("resourceVersion"))?.filter(|wanted| *wanted > 0);
-    let write = Write { backend, call, operation: Operation::Update, old: Some(&was) };
-    backend.admission.mutate(&write, &mut body).await?;
-    let written = || backend.write_owned(call, part, &old, body.clone());
-    let mut new = backend.with_versions(call, written).await?;
-    check_version(call, part, wanted, current.revision.0)?;
-    let claim = services::claim_changed(backend, call, &mut new, &old, dry_run).await?;
-    let stored = change(&write, part, (current, turn), (new, &old), dry_run).await;
-    claim.end(matches!(stored, Ok(Outcome::Stored(_) | Outcome::Same(_)))).await;
-    stored
-}
 
-/// Validates and stores a new state.
-async fn change(
-    write: &Write<'_>,
-    part: &SubresourceStrategy,
-    (current, turn): (&Object, Option<WriteTurn>),
-    (new, old): (Value, &Value),
-    dry_run: bool,
-) -> Result<Outcome> {
-    let Write { backend, call, .. } = *write;
-    let mut new = complete(backend, call, part, new, old)?;
-    managed_fields::keep_times(old, &mut new);
-    let shown = part.show(&new)?;
-    backend.admission.validate(write, &shown).await?;
-    put(backend, call, (current, turn), (new, old), dry_run).await
-}
+    async fn create_instead(&self, mut value: Value) -> Result<Reply> {
+        admit(self.backend, self.call, &mut value).await?;
+        value.entry("metadata").remove("resourceVersion");
+        store_new(self.backend, self.call, &value, self.mode).await
+    }
 
-async fn create_instead(
-    backend: &Backend,
-    call: &Call<'_>,
-    mut value: Value,
-    dry_run: bool,
-) -> Result<Reply> {
-    admit(backend, call, &mut value).await?;
-    value.entry("metadata").remove("resourceVersion");
-    store_new(backend, call, &value, dry_run).await
+    /// Computes the state that follows the current one, validates and stores it.
+    async fn follow(&self, state: &dyn NewState, current: Current<'_>) -> Result<Outcome> {
+        let Update { backend, call, part, mode } = *self;
+        let old = backend.read_in_version(call, current.object).await?;
+        let was = backend.objects.show_owned(call, part, &old)?;
+        let mut body = backend.with_versions(call, || state.after(&was)).await?;
+        if part.shared_field().is_some() {
+            check_viewed(call, &body, &was)?;
+        }
+        let named = options::revision(meta::of(&body).str("resourceVersion"))?.filter(|named| *named > 0);
+        let write = Write { backend, call, operation: Operation::Update, old: Some(&was) };
+        backend.admission.mutate(&write, &mut body).await?;
+        let written = || backend.objects.write_owned(call, part, &old, body.clone());
+        let mut new = backend.with_versions(call, written).await?;
+        check_version(call, part, named, current.object.revision.0)?;
+        let claim = services::claim_changed(backend, call, &mut new, &old, mode).await?;
+        let stored = self.change(&write, current, &old, new).await;
+        claim.end(matches!(stored, Ok(Outcome::Stored(_) | Outcome::Same(_)))).await;
+        stored
+    }
+
+    /// Validates and stores a new state.
+    async fn change(
+        &self,
+        write: &Write<'_>,
+        current: Current<'_>,
+        old: &Value,
+        new: Value,
+    ) -> Result<Outcome> {
+        let mut new = self.complete(new, old)?;
+        managed_fields::keep_times(old, &mut new);
+        let shown = self.part.show(&new)?;
+        self.backend.admission.validate(write, &shown).await?;
+        self.put(current, old, new).await
+    }
+
+    /// Restores fields that the client must not change, and validates.
+    fn complete(&self, mut value: Value, old: &Value) -> Result<Value> {
+        let (objects, call) = (&self.backend.objects, self.call);
+        let now = objects.now();
+        let context = WriteContext { now: &now, user: &call.writer(), features: objects.features };
+        // Without a resourceVersion the current one is meant; validation requires it.
+        meta::copy(value.entry("metadata"), meta::of(old), "resourceVersion");
+        let checked = self.part.settle(call.kind(), &mut value, old, &context);
+        match objects.check_rules(call, &value, Some(old), checked) {
+            Ok(warned) => {
+                call.warn(warned);
+                Ok(value)
+            }
+            Err(errors) => Err(call.invalid_object(call.name, &value, &errors)),
+        }
+    }
+
+    /// Writes the new state, unless it is that of the store or nothing shall be written.
+    async fn put(&self, current: Current<'_>, old: &Value, mut new: Value) -> Result<Outcome> {
+        let Update { backend, call, mode, .. } = *self;
+        let Current { object: current, turn } = current;
+        if !mode.is_dry_run() {
+            meta::drop_link(&mut new);
+        }
+        if current.fields.get(FILLED_IN).is_none() && self.is_same(current, old, &new)? {
+            return self.shown(current).await.map(Outcome::Same);
+        }
+        let filled = kinds::finish(call.kind(), &mut new);
+        let mut draft = backend.stored_draft(call, current.key.clone(), &new).await?;
+        if filled {
+            draft.fields = draft.fields.iter().chain([(FILLED_IN, "")]).collect();
+        }
+        if mode.is_dry_run() {
+            return self.shown(&Object::new(draft, current.revision)).await.map(Outcome::Same);
+        }
+        if deletion::is_over(call.kind().rules, &new) {
+            return self.remove(current, draft).await;
+        }
+        let store = &call.stored.store;
+        match backend.stores.replace_in_turn(store, draft, current.revision, &call.permit, turn).await {
+            Ok(object) => self.shown(&object).await.map(Outcome::Stored),
+            Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(Outcome::Overtaken),
+            Err(error) => Err(Status::from_store(&error, call.of(), call.name)),
+        }
+    }
+
+    /// Whether the new state would be stored as the current one is. Different values may have the same encoding.
+    fn is_same(&self, current: &Object, old: &Value, new: &Value) -> Result<bool> {
+        let draft = |value| self.backend.objects.draft(self.call, current.key.clone(), value);
+        Ok(new == old || draft(new)? == draft(old)?)
+    }
+
+    /// Removes the object: its last finalizer is gone, and it was waiting only for that.
+    async fn remove(&self, current: &Object, last: Draft) -> Result<Outcome> {
+        let Update { backend, call, .. } = *self;
+        let (store, last) = (&call.stored.store, Object::new(last, current.revision));
+        match backend.stores.remove(store, current.key.clone(), current.revision, &call.permit).await {
+            Ok(_) | Err(StoreError::NotFound) => self.shown(&last).await.map(Outcome::Stored),
+            Err(StoreError::Conflict(_)) => Ok(Outcome::Overtaken),
+            Err(error) => Err(Status::from_store(&error, call.of(), call.name)),
+        }
+    }
+
+    async fn shown(&self, object: &Object) -> Result<Reply> {
+        Ok(Reply::Object(Success::Ok, self.backend.tell(self.call, object).await?))
+    }
 }
 
 /// A uid in the body must match the object.
@@ -218,75 +294,5 @@ fn check_version(
             Err(Status::invalid(of.group, of.resource, call.name, &errors))
         }
         _ => Ok(()),
-    }
-}
-
-/// Restores fields that the client must not change, and validates.
-fn complete(
-    backend: &Backend,
-    call: &Call<'_>,
-    part: &SubresourceStrategy,
-    mut value: Value,
-    old: &Value,
-) -> Result<Value> {
-    let now = backend.now();
-    let context = WriteContext { now: &now, user: &call.writer(), features: backend.features };
-    // Without a resourceVersion the current one is meant; validation requires it.
-    meta::copy(value.entry("metadata"), meta::of(old), "resourceVersion");
-    let checked = part.settle(call.kind(), &mut value, old, &context);
-    match backend.check_rules(call, &value, Some(old), checked) {
-        Ok(warned) => {
-            call.warn(warned);
-            Ok(value)
-        }
-        Err(errors) => Err(call.invalid_object(call.name, &value, &errors)),
-    }
-}
-
-/// Writes the new state.
-async fn put(
-    backend: &Backend,
-    call: &Call<'_>,
-    (current, turn): (&Object, Option<WriteTurn>),
-    (mut new, old): (Value, &Value),
-    dry_run: bool,
-) -> Result<Outcome> {
-    let shown =
-        async |object: &Object| backend.tell(call, object).await.map(|bytes| Reply::Object(200, bytes));
-    let is_written = current.fields.get(FILLED_IN).is_none();
-    if !dry_run {
-        meta::drop_link(&mut new);
-    }
-    if is_written && new == *old {
-        return shown(current).await.map(Outcome::Same);
-    }
-    // Different values may have the same encoding.
-    if is_written
-        && backend.draft(call, current.key.clone(), &new)? == backend.draft(call, current.key.clone(), old)?
-    {
-        return shown(current).await.map(Outcome::Same);
-    }
-    let filled = kinds::finish(call.kind(), &mut new);
-    let mut draft = backend.stored_draft(call, current.key.clone(), &new).await?;
-    if filled {
-        draft.fields = draft.fields.iter().chain([(FILLED_IN, "")]).collect();
-    }
-    if dry_run {
-        return shown(&Object::new(draft, current.revision)).await.map(Outcome::Same);
-    }
-    let store = &call.stored.store;
-    if deletion::is_over(call.kind().rules, &new) {
-        // The last finalizer is gone, and the object was waiting only for that.
-        let last = Object::new(draft, current.revision);
-        return match backend.stores.remove(store, current.key.clone(), current.revision, &call.permit).await {
-            Ok(_) | Err(StoreError::NotFound) => shown(&last).await.map(Outcome::Stored),
-            Err(StoreError::Conflict(_)) => Ok(Outcome::Overtaken),
-            Err(error) => Err(Status::from_store(&error, call.of(), call.name)),
-        };
-    }
-    match backend.stores.replace_in_turn(store, draft, current.revision, &call.permit, turn).await {
-        Ok(object) => shown(&object).await.map(Outcome::Stored),
-        Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(Outcome::Overtaken),
-        Err(error) => Err(Status::from_store(&error, call.of(), call.name)),
     }
 }

@@ -30,6 +30,7 @@ use crate::random;
 use super::list::{filter, not_older, open};
 use super::{Reply, VerbResult, WatchDeps};
 use crate::backend::load_stats::Watcher;
+use crate::backend::objects::Objects;
 use crate::backend::present::variant;
 use crate::backend::{Backend, Call};
 
@@ -171,7 +172,7 @@ impl EventFrames {
     }
 
     fn error(&self, status: &Status) -> Bytes {
-        error(&self.backend, self.form, status)
+        error(&self.backend.objects, self.form, status)
     }
 }
 
@@ -183,8 +184,8 @@ fn wrap(form: ResponseFormat, kind: &str, object: &[u8]) -> Bytes {
     }
 }
 
-fn error(backend: &Backend, form: ResponseFormat, status: &Status) -> Bytes {
-    let object = encode_document(&backend.registry, form.encoding, &status.to_json());
+fn error(objects: &Objects, form: ResponseFormat, status: &Status) -> Bytes {
+    let object = encode_document(&objects.registry, form.encoding, &status.to_json());
     wrap(form, "ERROR", &object.unwrap_or_else(|_| status.to_json()))
 }
 
@@ -213,7 +214,7 @@ impl EventEncoder for EventFrames {
         };
         let ready = self.ready.borrow();
         let object = ready.get(&object.bytes).unwrap_or(object);
-        match self.backend.present(&self.resource, self.form, object, self.columns.get()) {
+        match self.backend.objects.present(&self.resource, self.form, object, self.columns.get()) {
             Ok(bytes) => self.wrap(kind, &bytes),
             Err(status) => self.error(&status),
         }
@@ -224,7 +225,7 @@ impl EventEncoder for EventFrames {
     }
 
     fn bookmark(&self, at: Revision, initial_end: bool) -> Bytes {
-        match self.backend.bookmark(&self.resource, self.form, at, initial_end, self.columns.get()) {
+        match self.backend.objects.bookmark(&self.resource, self.form, at, initial_end, self.columns.get()) {
             Ok(object) => self.wrap("BOOKMARK", &object),
             Err(status) => self.error(&status),
         }
@@ -259,7 +260,7 @@ impl EventEncoder for EventFrames {
         Some(Box::pin(async move {
             let objects = batch.iter().map(|(object, _)| object.clone()).collect();
             let made = backend.in_version_by_turns(&resource, objects).await;
-            let made = made.map_err(|status| error(&backend, form, &status))?;
+            let made = made.map_err(|status| error(&backend.objects, form, &status))?;
             let pairs =
                 batch.iter().zip(made).map(|((object, at), made)| (object.at(*at).bytes, made.at(*at)));
             ready.borrow_mut().extend(pairs);

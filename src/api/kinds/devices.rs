@@ -1,4 +1,4 @@
-//! The kinds of `resource.k8s.io`: claims to devices, and their publishers. Older versions have one level less; their errors are
+//! The kinds of `resource.k8s.io`: claims, classes and slices of devices. Older versions have one level less; their errors are
 //! reported as those of the newest.
 
 pub mod claim;

@@ -1,4 +1,4 @@
-//! Ingresses, network policies and their kin.
+//! The kinds of `networking.k8s.io`.
 
 pub mod ingress;
 pub mod policy;

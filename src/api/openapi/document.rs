@@ -1,4 +1,4 @@
-//! Whole documents, in either version.
+//! Complete OpenAPI documents, v2 and v3.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +21,11 @@ const STREAMS: [&str; 2] =
     ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
 const PATCHES: [&str; 4] = [JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH];
 
-/// The paths of a document by their names.
+/// The paths of a document by name.
 type Paths = BTreeMap<String, Vec<Operation>>;
 
 impl Sources<'_> {
-    /// The names of the documents of the third version: what stands behind `/openapi/v3/`.
+    /// The names of the v3 documents: the paths after `/openapi/v3/`.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> =
             FIXED.iter().map(|fixed| fixed.path.trim_matches('/').to_owned()).collect();
@@ -33,7 +33,7 @@ impl Sources<'_> {
             let prefix =
                 if group.name.is_empty() { "api".to_owned() } else { format!("apis/{}", group.name) };
             names.extend(group.versions.iter().map(|version| format!("{prefix}/{}", version.name)));
-            // What is defined is described by its versions alone.
+            // Groups of custom resources have documents only for their versions.
             if group.is_builtin() {
                 names.push(prefix);
             }
@@ -43,14 +43,14 @@ impl Sources<'_> {
         names
     }
 
-    /// A document of the third version by its name, as JSON.
+    /// A v3 document by its name, as JSON.
     pub fn v3(&self, name: &str) -> Option<Vec<u8>> {
         let mut out = JsonWriter::default();
         self.write_v3(&mut out, name)?;
         Some(out.into_bytes())
     }
 
-    /// The SHA-512 digest of what [`Sources::v3`] gives, without ever having all of it.
+    /// The SHA-512 digest of [`Sources::v3`], without holding the whole document.
     pub fn v3_digest(&self, name: &str) -> Option<[u8; 64]> {
         let mut out = JsonWriter::digesting();
         self.write_v3(&mut out, name)?;
@@ -89,7 +89,7 @@ impl Sources<'_> {
         Some(())
     }
 
-    /// The document of the second version, as JSON.
+    /// The v2 document, as JSON.
     pub fn v2(&self) -> Vec<u8> {
         let mut paths = Paths::new();
         for name in self.names() {
@@ -156,7 +156,7 @@ impl Sources<'_> {
         (!paths.is_empty()).then_some(paths)
     }
 
-    /// Reading a document of discovery.
+    /// The operation that reads a discovery document.
     fn discovery(&self, group: &str, version: &str, kind: &str, about: &str) -> Operation {
         let word = |text: &str| super::names::identifier(text, true);
         let what = if version.is_empty() { kind } else { "APIResources" };
@@ -322,7 +322,7 @@ impl Sources<'_> {
     }
 }
 
-/// A path that is no resource.
+/// A non-resource path.
 struct Fixed {
     path: &'static str,
     id: &'static str,
@@ -338,7 +338,7 @@ enum FixedAnswer {
     Version,
 }
 
-/// The paths that are no resources, by name.
+/// The non-resource paths by name.
 const FIXED: [Fixed; 5] = [
     Fixed {
         path: "/.well-known/openid-configuration/",
@@ -404,7 +404,7 @@ impl Fixed {
     }
 }
 
-/// The release of the API, as the documents call it.
+/// The version that the documents state.
 const RELEASE: &str = "1.33";
 
 fn info(out: &mut JsonWriter, title: &str, version: &str) {
@@ -445,7 +445,7 @@ fn unauthorized(out: &mut JsonWriter) {
     out.key("401").object(|out| out.field("description", "Unauthorized"));
 }
 
-/// The parameters that all operations of a path share, in the order of documents.
+/// The parameters that all operations of a path share, in document order.
 fn common(operations: &[Operation]) -> Vec<Parameter> {
     let Some((first, others)) = operations.split_first() else { return Vec::new() };
     let everywhere = |parameter: &&Parameter| others.iter().all(|other| other.parameters.contains(parameter));
@@ -454,7 +454,7 @@ fn common(operations: &[Operation]) -> Vec<Parameter> {
     common
 }
 
-/// The parameters of an operation alone. Two types of options may have the same one.
+/// The parameters of one operation. Two types of options may have the same one.
 fn own(operation: &Operation, common: &[Parameter]) -> Vec<Parameter> {
     let mut own: Vec<Parameter> =
         operation.parameters.iter().filter(|parameter| !common.contains(parameter)).cloned().collect();
@@ -490,7 +490,7 @@ fn answer(out: &mut JsonWriter, dialect: Dialect, answer: &ResponseBody) {
     }
 }
 
-/// Writes a parameter, or a reference to it where it is shared.
+/// Writes a parameter, or a reference to a shared one.
 fn parameter_v2(out: &mut JsonWriter, parameter: &Parameter, shared: &mut BTreeMap<String, Vec<u8>>) {
     let mut json = JsonWriter::default();
     parameter.v2(&mut json);
@@ -519,14 +519,14 @@ fn body_v2(out: &mut JsonWriter, body: &Body, shared: &mut BTreeMap<String, Vec<
     }
 }
 
-/// Writes a reference to something shared, and keeps that under a name that its text decides.
+/// Writes a reference to a shared parameter. Its name is derived from its content.
 fn share(out: &mut JsonWriter, name: &str, json: Vec<u8>, shared: &mut BTreeMap<String, Vec<u8>>) {
     let name = format!("{name}-{}", digest(&json));
     out.object(|out| out.field("$ref", &format!("#/parameters/{name}")));
     shared.entry(name).or_insert(json);
 }
 
-/// Six bytes of the 64-bit FNV-1 hash, in letters that need no escapes.
+/// Six bytes of the 64-bit FNV-1 hash in URL-safe base64.
 fn digest(text: &[u8]) -> String {
     let hash = text
         .iter()

@@ -4,24 +4,24 @@ use openssl::sha::Sha512;
 
 use crate::api::codec::json::write_string;
 
-/// How much is gathered before it goes into the digest.
+/// Bytes that are collected before they are hashed.
 const GATHERED: usize = 1 << 16;
 
-/// A buffer that puts the commas where they belong.
+/// A buffer that inserts the commas.
 #[derive(Default)]
 pub(super) struct JsonWriter {
     bytes: Vec<u8>,
-    /// Takes the text in place of the buffer, where only its digest is wanted.
+    /// The hasher, if only the digest is wanted and not the text.
     digest: Option<Sha512>,
 }
 
 impl JsonWriter {
-    /// A buffer that forgets its text but for the digest.
+    /// A buffer that computes only the digest of the text.
     pub(super) fn digesting() -> JsonWriter {
         JsonWriter { bytes: Vec::with_capacity(2 * GATHERED), digest: Some(Sha512::new()) }
     }
 
-    /// The text, if it was not to be forgotten.
+    /// The text, unless only the digest is computed.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -74,13 +74,13 @@ impl JsonWriter {
         self.key(name).list(|out| texts.into_iter().for_each(|text| out.text(text)));
     }
 
-    /// What is JSON already.
+    /// Appends a text that is JSON already.
     pub(super) fn raw(&mut self, json: &[u8]) {
         self.comma();
         self.bytes.extend_from_slice(json);
     }
 
-    /// Passes on what was gathered, but for the last byte: it decides about the next comma.
+    /// Hashes the collected text except for the last byte, which decides about the next comma.
     fn forget(&mut self) {
         if let Some(digest) = &mut self.digest
             && self.bytes.len() > GATHERED

@@ -8,16 +8,16 @@ use crate::api::codec::json::write_string;
 use crate::api::codec::raw_fields::{RawFields, raw_fields};
 use crate::api::limits::{OPENAPI_PART_BYTES, OPENAPI_PARTS};
 
-/// Where definitions and parameters are referred to.
+/// The prefixes of references to definitions and parameters.
 const DEFINITIONS: &str = "#/definitions/";
 const PARAMETERS: &str = "#/parameters/";
-/// What says which kinds a definition describes. Definitions that differ in nothing else are the same.
+/// The extension that lists the kinds of a definition. Definitions that differ only in it are equal.
 const KINDS: &str = "x-kubernetes-group-version-kind";
 
-/// Named parts of a document, each an object as text.
+/// Named parts of a document, each the text of an object.
 type NamedObjects = BTreeMap<String, String>;
 
-/// What a server says of a version that it serves.
+/// The document of a server about one group version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServedSpec {
     paths: NamedObjects,
@@ -25,7 +25,7 @@ pub struct ServedSpec {
     parameters: NamedObjects,
 }
 
-/// A document, with its parts as they stand in its text.
+/// A document and its unparsed parts.
 struct Document<'t> {
     fields: RawFields<'t>,
 }
@@ -35,7 +35,7 @@ impl<'t> Document<'t> {
         raw_fields(text).map(|fields| Document { fields })
     }
 
-    /// The objects among the parts of a field. One without any has none; one that is no object is a fault.
+    /// The objects in a field. A missing field has none; a field that is not an object is an error.
     fn parts(&self, name: &str) -> Option<BTreeMap<String, &'t str>> {
         let Some((_, field)) = self.fields.iter().rfind(|(field, _)| field == name) else {
             return Some(BTreeMap::new());
@@ -50,7 +50,7 @@ fn owned(parts: BTreeMap<String, &str>) -> NamedObjects {
 }
 
 impl ServedSpec {
-    /// Reads the document of another server, as far as it is about this version. `None`: it is none, or too large.
+    /// Reads the part of another server's document about this version. `None` if it is invalid or too large.
     pub fn read(text: &[u8], group: &str, version: &str) -> Option<ServedSpec> {
         if memchr::memchr_iter(b'{', text).count() > OPENAPI_PARTS {
             return None;
@@ -71,18 +71,18 @@ impl ServedSpec {
         Some(described)
     }
 
-    /// Whether nothing is described.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty()
     }
 
-    /// How many bytes it holds.
+    /// Its size in bytes.
     pub fn bytes(&self) -> usize {
         let all = [&self.paths, &self.definitions, &self.parameters].into_iter().flatten();
         all.map(|(name, part)| name.len() + part.len()).sum()
     }
 
-    /// Takes in what another says, but for paths that are described already. Parts of the same name that say something else get another.
+    /// Adds another document, except for known paths. Parts with a known name but other content are renamed.
     fn join(&mut self, other: &ServedSpec) {
         let new: Vec<&String> = other.paths.keys().filter(|path| !self.paths.contains_key(*path)).collect();
         if new.is_empty() {
@@ -108,12 +108,12 @@ impl ServedSpec {
     }
 }
 
-/// Whether a part is small enough and not too deep.
+/// Whether a part is within the limits of size and depth.
 fn is_sound(part: &str) -> bool {
     part.len() <= OPENAPI_PART_BYTES && serde_json::from_str::<serde_json::Value>(part).is_ok()
 }
 
-/// The parts that are referred to, by those given and by each other.
+/// The parts that these refer to, transitively.
 fn reached<'t>(
     roots: impl Iterator<Item = &'t str>,
     prefix: &str,
@@ -136,9 +136,9 @@ fn reached<'t>(
     found
 }
 
-/// What a part refers to, and where in its text that stands.
+/// The references of a part, and their positions in its text.
 fn references(part: &str) -> impl Iterator<Item = (Range<usize>, &str)> {
-    // The first quote of this cannot stand inside a text: there it would have a backslash before it.
+    // The first quote cannot be inside of a string: there it would be escaped.
     const KEY: &str = "\"$ref\"";
     let keys = memchr::memmem::find_iter(part.as_bytes(), KEY).map(|at| at + KEY.len());
     keys.filter_map(move |end| {
@@ -149,7 +149,7 @@ fn references(part: &str) -> impl Iterator<Item = (Range<usize>, &str)> {
     })
 }
 
-/// A part that refers to others by their new names.
+/// A part with renamed references.
 fn referring(part: &str, renamed: &BTreeMap<String, String>) -> String {
     let (mut out, mut done) = (String::with_capacity(part.len()), 0);
     for (place, reference) in references(part) {
@@ -162,7 +162,7 @@ fn referring(part: &str, renamed: &BTreeMap<String, String>) -> String {
     out
 }
 
-/// Whether two parts say the same, of whatever kinds.
+/// Whether two parts are equal, except for their kinds.
 fn is_same(one: &str, other: &str) -> bool {
     let read = |part: &str| {
         let mut part: serde_json::Value = serde_json::from_str(part).ok()?;
@@ -172,12 +172,12 @@ fn is_same(one: &str, other: &str) -> bool {
     one == other || read(one).is_some_and(|one| Some(one) == read(other))
 }
 
-/// New names for the parts of others that say something else than ours of the same name, each with its prefix.
+/// New names for parts that differ from ours of the same name, each with its prefix.
 fn renames(ours: &NamedObjects, others: &NamedObjects, prefix: &str) -> BTreeMap<String, String> {
     let differs = |name: &String, part: &str| ours.get(name).is_some_and(|known| !is_same(known, part));
     let differing: Vec<(&String, &String)> =
         others.iter().filter(|(name, part)| differs(name, part)).collect();
-    // How they would refer to each other if all of them were renamed alike.
+    // New names if all of them get the same suffix.
     let alike = |number: usize| -> BTreeMap<String, String> {
         let names = differing.iter().map(|(name, _)| format!("{prefix}{name}"));
         names.map(|name| (name.clone(), format!("{name}_v{number}"))).collect()
@@ -187,7 +187,7 @@ fn renames(ours: &NamedObjects, others: &NamedObjects, prefix: &str) -> BTreeMap
     for (name, part) in &differing {
         let free = (2_usize..).map(|number| (number, format!("{name}_v{number}"))).find(|(number, new)| {
             let Some(known) = ours.get(new) else { return !others.contains_key(new) };
-            // Was it renamed before, for another version of the same server?
+            // It may have been renamed already, for another version of the same server.
             while made.len() <= number - 2 {
                 made.push(alike(made.len() + 2));
             }
@@ -200,7 +200,7 @@ fn renames(ours: &NamedObjects, others: &NamedObjects, prefix: &str) -> BTreeMap
     renamed
 }
 
-/// Our document with what others say of the versions that they serve. `None`: it is no document.
+/// Our document, merged with those of other servers. `None` if ours is invalid.
 pub fn merge<'d>(ours: &[u8], others: impl IntoIterator<Item = &'d ServedSpec>) -> Option<Vec<u8>> {
     let document = Document::read(ours)?;
     let parts = |name: &str| document.parts(name).map(owned);
@@ -233,7 +233,7 @@ fn write(out: &mut Vec<u8>, parts: &NamedObjects) {
     out.push(b'}');
 }
 
-/// Begins a field, with a comma after the one before.
+/// Begins a field, with a comma after the previous one.
 fn key(out: &mut Vec<u8>, name: &str) {
     if out.last() != Some(&b'{') {
         out.push(b',');

@@ -1,10 +1,10 @@
-//! The messages of both versions of OpenAPI, as far as the documents use them.
+//! The Protobuf messages of OpenAPI v2 and v3, as far as the documents use them.
 
 use FieldEncoding::{
     Any, Bool, Choice, Default, Double, Each, Inside, Integer, Map, Message as Of, SchemaOrBool, Text,
 };
 
-/// A message: its fields by their JSON names, in the order of their numbers.
+/// A message: its fields by JSON name, in the order of their numbers.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) fields: &'static [(&'static str, u32, FieldEncoding)],
@@ -16,15 +16,15 @@ pub(super) struct Message {
 pub(super) enum FieldEncoding {
     /// A string.
     Text,
-    /// A truth value.
+    /// A boolean.
     Bool,
     /// An integer.
     Integer,
     /// A number.
     Double,
-    /// A schema, or a truth value in its place.
+    /// A schema, or a boolean instead.
     SchemaOrBool(&'static FieldEncoding),
-    /// A default of the third version.
+    /// A default value in v3.
     Default,
     /// Anything, as YAML.
     Any,
@@ -32,19 +32,19 @@ pub(super) enum FieldEncoding {
     Message(&'static Message),
     /// Every item of a list.
     Each(&'static FieldEncoding),
-    /// In a message of its own, at this number.
+    /// Wrapped in a message, with this field number.
     Inside(u32, &'static FieldEncoding),
-    /// A map: entries with a name and a value, in a message of its own, at this number.
+    /// A map: entries of name and value, wrapped in a message, with this field number.
     Map(u32, &'static FieldEncoding),
-    /// One of several, by the fields that are there and what they hold.
+    /// One of several forms, depending on the fields and their values.
     Choice(Choose),
 }
 
-/// Chooses a form: the first argument says whether a field is there, the second whether it is this JSON.
+/// Chooses a form: the first function tells whether a field exists, the second whether it has this JSON value.
 pub(super) type Choose = fn(&dyn Fn(&str) -> bool, &dyn Fn(&str, &str) -> bool) -> &'static FieldEncoding;
 
 impl std::fmt::Debug for FieldEncoding {
-    /// Messages refer to themselves, so the names of forms are all there is to show.
+    /// Only the name of the form, because messages are recursive.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Form")
     }
@@ -52,7 +52,7 @@ impl std::fmt::Debug for FieldEncoding {
 
 const TEXTS: FieldEncoding = Each(&Text);
 
-/// A document of the second version.
+/// A v2 document.
 pub(super) static V2: Message = Message {
     fields: &[
         ("swagger", 1, Text),
@@ -66,7 +66,7 @@ pub(super) static V2: Message = Message {
     extensions: 16,
 };
 
-/// What a request must show: names, each with a list of scopes.
+/// Security requirements: names, each with a list of scopes.
 const SECURITY: FieldEncoding = Map(1, &Inside(1, &TEXTS));
 
 static API_KEY_V2: Message = Message {
@@ -199,7 +199,7 @@ static SCHEMA_V2: Message = Message {
     extensions: 31,
 };
 
-/// A document of the third version.
+/// A v3 document.
 pub(super) static V3: Message = Message {
     fields: &[
         ("openapi", 1, Text),

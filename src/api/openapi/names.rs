@@ -1,12 +1,12 @@
-//! How types and operations are named.
+//! The names of types and operations.
 
 use crate::api::schema::{Either, Other, Registry, Scalar, Struct, Type, TypeId};
 
-/// Where the types of the meta group are published.
+/// The package of the meta group's types.
 pub(in crate::api) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 const EXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1";
 
-/// The published name of a struct: its package the other way round, and its name.
+/// The published name of a struct: its package with the domain reversed, and its name.
 pub(super) fn of_struct(structure: &Struct) -> String {
     format!("{}.{}", published_package(&structure.package), structure.name)
 }
@@ -15,8 +15,8 @@ fn published_package(package: &str) -> String {
     format!("io.k8s.{}", package.strip_prefix("k8s.io.").unwrap_or(package).replace('_', "-"))
 }
 
-/// The published name of a type that others refer to, `None` for types that are written in place. `package` is that of
-/// the struct whose field it is: free-form JSON goes by two names.
+/// The published name of a type; `None` for types that are written inline. `package` is that of the struct with the
+/// field: free-form JSON has two names.
 pub(super) fn of_type(registry: &Registry, id: TypeId, package: &str) -> Option<String> {
     let name = match registry.get(id) {
         Type::Struct(structure) => return Some(of_struct(structure)),
@@ -46,7 +46,7 @@ fn of_either(registry: &Registry, either: Either) -> &'static str {
     }
 }
 
-/// A word for an operation's id: letters and digits, with a capital where something else was left out.
+/// A text in an operation id: letters and digits only, with a capital after each removed character.
 pub(super) fn identifier(text: &str, capital: bool) -> String {
     let mut word = String::with_capacity(text.len());
     let mut capital = capital;
@@ -65,12 +65,12 @@ pub(super) fn identifier(text: &str, capital: bool) -> String {
     word
 }
 
-/// The group as ids and tags call it.
+/// The group in ids and tags.
 pub(super) fn short_group(group: &str) -> &str {
     if group.is_empty() { "core" } else { group.strip_suffix(".k8s.io").unwrap_or(group) }
 }
 
-/// The tag of a group version: `apps_v1`; without a version that of the group.
+/// The tag of a group version, `apps_v1`, or of a group.
 pub(super) fn tag(group: &str, version: &str) -> String {
     let group = identifier(short_group(group), false);
     if version.is_empty() { group } else { format!("{group}_{}", identifier(version, false)) }

@@ -10,8 +10,8 @@ use crate::api::catalog::resource::{Resource, Subresource};
 use crate::api::verb::Verb;
 use crate::api::version::GroupVersion;
 
-/// The kinds whose objects are the answer to their deletion; of all others it is a status. The empty list stands for
-/// every resource of its group.
+/// The resources whose deletion answers the object; that of all others answers a Status. An empty list stands for all
+/// resources of the group.
 const DELETED_ARE_RETURNED: [(&str, &[&str]); 3] = [
     (
         "",
@@ -32,7 +32,7 @@ const DELETED_ARE_RETURNED: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// One path and what can be done there.
+/// One path and its operations.
 #[derive(Debug)]
 pub(super) struct Path {
     pub(super) path: String,
@@ -43,7 +43,7 @@ pub(super) struct Path {
 #[derive(Debug, Default)]
 pub(super) struct Operation {
     pub(super) method: &'static str,
-    /// The extension that names the verb; empty for what is no resource.
+    /// `x-kubernetes-action`; empty for non-resource paths.
     pub(super) action: &'static str,
     pub(super) id: String,
     pub(super) about: String,
@@ -67,10 +67,10 @@ pub(super) struct Body {
     pub(super) patch: bool,
 }
 
-/// What an operation answers.
+/// The response of an operation.
 #[derive(Clone, Debug, Default)]
 pub(super) enum ResponseBody {
-    /// Something that is nowhere described.
+    /// No schema.
     #[default]
     Nothing,
     /// Text.
@@ -85,17 +85,17 @@ pub(super) enum Media {
     /// An object.
     #[default]
     Object,
-    /// A list, which may be a stream of events.
+    /// A list, or a stream of watch events.
     Stream,
-    /// An object or the lines of a log.
+    /// An object, or the text of a log.
     Log,
-    /// Whatever is behind a connection.
+    /// Anything, from the other end of a connection.
     Any,
-    /// A document of discovery about groups.
+    /// A discovery document of groups.
     Group,
-    /// JSON alone.
+    /// JSON only.
     Json,
-    /// A set of keys.
+    /// A JSON Web Key Set.
     Keys,
     /// An object or a list of a custom kind, which has no Protobuf form.
     Custom,
@@ -106,13 +106,13 @@ const CREATED: &[(&str, &str)] = &[("200", "OK"), ("201", "Created")];
 const POSTED: &[(&str, &str)] = &[("200", "OK"), ("201", "Created"), ("202", "Accepted")];
 const DELETED: &[(&str, &str)] = &[("200", "OK"), ("202", "Accepted")];
 
-/// The resource whose operations are described, or something below it.
+/// A resource or subresource whose operations are described.
 struct Subject<'a> {
     resource: &'a Resource,
     sub: Option<&'a Subresource>,
     gv: &'a GroupVersion,
     kind: &'a str,
-    /// `Namespaced` or nothing, the kind, and the name of the sub-resource, as ids have them.
+    /// `Namespaced` or nothing, the kind, and the name of the subresource, as in operation ids.
     word: String,
 }
 
@@ -136,13 +136,13 @@ impl<'a> Subject<'a> {
         format!("{verb}{group}{}{rest}", names::identifier(&gv.version, true))
     }
 
-    /// `status of the specified `, or without the sub-resource.
+    /// `status of the specified `, or the same without the subresource.
     fn specified(&self) -> String {
         let of = self.sub.map(|sub| format!("{} of ", sub.name)).unwrap_or_default();
         format!("{of}the specified {}", self.resource.kind)
     }
 
-    /// The parameters that stand in the path.
+    /// The path parameters.
     fn place(&self, named: bool) -> Vec<Parameter> {
         let mut parameters = vec![];
         if self.resource.namespaced {
@@ -154,8 +154,7 @@ impl<'a> Subject<'a> {
         parameters
     }
 
-    /// The kind that operations are said to be about. What is below an object of a custom kind is about that, whatever it
-    /// shows.
+    /// The kind of the operations. Subresources of a custom kind have that kind, whatever they show.
     fn about(&self) -> (&GroupVersion, &str) {
         match self.is_custom() {
             true => (&self.resource.gv, &self.resource.kind),
@@ -219,7 +218,7 @@ impl Sources<'_> {
                 add(path, self.of_object(&subject));
             }
         }
-        // The old prefix of watches is older than custom kinds.
+        // Custom kinds never had the old watch prefix.
         if resource.verbs.contains(Verb::Watch) && resource.custom.is_none() {
             add(format!("{prefix}/watch{collection}"), vec![self.watch_list(&subject)]);
             add(format!("{prefix}/watch{collection}/{{name}}"), vec![self.watch(&subject)]);
@@ -236,7 +235,7 @@ impl Sources<'_> {
         paths
     }
 
-    /// A reading of one namespace, made one of all.
+    /// An operation of one namespace, changed to all namespaces.
     fn everywhere(&self, one: Operation, subject: &Subject<'_>, verb: &str, suffix: &str) -> Operation {
         let mut all = one;
         all.id = subject.id(verb, &format!("{}{suffix}", subject.resource.kind));
@@ -259,7 +258,7 @@ impl Sources<'_> {
             operation.about = format!("delete collection of {}", subject.kind);
             operation.parameters.extend(subject.place(false));
             let mut listing = self.options("ListOptions");
-            // Of custom kinds nothing is said but which of them go.
+            // For custom kinds the reference states only the list options.
             if !subject.is_custom() {
                 listing.retain(|parameter| !matches!(&*parameter.name, "watch" | "allowWatchBookmarks"));
                 operation.parameters.extend(self.options("DeleteOptions"));
@@ -401,7 +400,7 @@ impl Sources<'_> {
         operation
     }
 
-    /// The methods with which a connection can be opened.
+    /// The methods of a connecting subresource.
     fn connections(&self, subject: &Subject<'_>, deeper: bool) -> Vec<Operation> {
         let Some(sub) = subject.sub else { return Vec::new() };
         let mut methods: Vec<(&'static str, &str)> = sub
@@ -418,7 +417,7 @@ impl Sources<'_> {
                 })
             })
             .collect();
-        // What goes through to somewhere else takes every method.
+        // A proxy accepts every method.
         if sub.verbs.contains(Verb::Delete) {
             methods.extend([("head", "Head"), ("options", "Options")]);
         }
@@ -458,7 +457,7 @@ impl Sources<'_> {
         self.find(gv, kind).map_or(ResponseBody::Nothing, |(name, schema)| ResponseBody::Type(name, schema))
     }
 
-    /// A type of the meta group as an answer.
+    /// A type of the meta group as a response.
     pub(super) fn meta_answer(&self, name: &str) -> ResponseBody {
         let id = self.registry.meta(name);
         id.map_or(ResponseBody::Nothing, |id| ResponseBody::Type(self.published(id), Schema::Type(id)))

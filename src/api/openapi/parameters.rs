@@ -12,16 +12,16 @@ const PRETTY: &str = "If 'true', then the output is pretty printed. Defaults to 
                       indicates a browser or command-line HTTP tool (curl and wget).";
 const NAMESPACE: &str = "object name and auth scope, such as for teams and projects";
 
-/// Where a parameter stands.
+/// The location of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ParameterLocation {
-    /// In the path; it is always required.
+    /// In the path; always required.
     Path,
     /// In the query.
     Query,
 }
 
-/// One parameter. They are ordered as documents list them.
+/// One parameter. The order is that of documents.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Parameter {
     pub(super) name: Cow<'static, str>,
@@ -43,7 +43,7 @@ impl Parameter {
         Parameter::text("namespace", ParameterLocation::Path, NAMESPACE)
     }
 
-    /// The name of an object, or of what stands below one.
+    /// The `name` path parameter.
     pub(super) fn name(kind: &str) -> Parameter {
         Parameter::text("name", ParameterLocation::Path, format!("name of the {kind}"))
     }
@@ -59,7 +59,7 @@ impl Parameter {
         }
     }
 
-    /// Writes it as the third version has it.
+    /// Writes it for v3.
     pub(super) fn v3(&self, out: &mut JsonWriter) {
         out.object(|out| {
             out.field("name", &self.name);
@@ -77,7 +77,7 @@ impl Parameter {
         });
     }
 
-    /// Writes it as the second version has it. The order of the fields decides the name of a shared one.
+    /// Writes it for v2. The name of a shared parameter depends on the order of its fields.
     pub(super) fn v2(&self, out: &mut JsonWriter) {
         out.object(|out| {
             out.key("uniqueItems").raw(b"true");
@@ -93,20 +93,20 @@ impl Parameter {
         });
     }
 
-    /// Whether the second version writes it where it is used: what tells of one kind, and what old clients look for
-    /// without following references.
+    /// Whether v2 writes it inline: a parameter that mentions one kind, and those for which old clients do not follow
+    /// references.
     pub(super) fn is_own(&self) -> bool {
         matches!(&*self.name, "name" | "fieldValidation" | "dryRun")
     }
 }
 
 impl Sources<'_> {
-    /// The fields of a type of the meta group as parameters of the query.
+    /// The fields of a type of the meta group as query parameters.
     pub(super) fn options(&self, name: &str) -> Vec<Parameter> {
         self.registry.meta(name).map(|id| self.query_of(id, &format!("{META}.{name}"))).unwrap_or_default()
     }
 
-    /// The fields of a type as parameters of the query, but for those that a query cannot say.
+    /// The fields of a type as query parameters, except for those that a query cannot express.
     pub(super) fn query_of(&self, id: TypeId, published: &str) -> Vec<Parameter> {
         let Some(structure) = self.registry.structure(id) else { return Vec::new() };
         let fields = structure.fields.iter().skip(if structure.object { 2 } else { 0 });

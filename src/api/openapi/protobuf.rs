@@ -10,15 +10,15 @@ use serde_json::value::RawValue;
 use super::messages::{self, FieldEncoding, Message};
 use crate::api::codec::{json, yaml};
 
-/// The fields of one object, not yet read.
+/// The unparsed fields of one object.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
-/// A document of the second version as Protobuf; `None` if it is none.
+/// A v2 document as Protobuf; `None` if it is invalid.
 pub fn v2_protobuf(json: &[u8]) -> Option<Vec<u8>> {
     document(json, &messages::V2)
 }
 
-/// A document of the third version as Protobuf; `None` if it is none.
+/// A v3 document as Protobuf; `None` if it is invalid.
 pub fn v3_protobuf(json: &[u8]) -> Option<Vec<u8>> {
     document(json, &messages::V3)
 }
@@ -33,7 +33,7 @@ fn document(json: &[u8], message: &'static Message) -> Option<Vec<u8>> {
 fn write_message(out: &mut Vec<u8>, message: &'static Message, json: &RawValue) -> Option<()> {
     let fields: Fields<'_> = serde_json::from_str(json.get()).ok()?;
     for (name, number, form) in message.fields {
-        // What has another form than the messages know is left out: a custom schema may say more than they can.
+        // Values that the messages cannot represent are omitted: a custom schema may contain more than they can.
         if let Some(json) = fields.get(*name) {
             write_field(out, *number, form, json);
         }
@@ -44,7 +44,7 @@ fn write_message(out: &mut Vec<u8>, message: &'static Message, json: &RawValue) 
     Some(())
 }
 
-/// Writes a field, or nothing if its value has another form.
+/// Writes a field, or nothing if its value has an unexpected form.
 fn write_field(out: &mut Vec<u8>, number: u32, form: &FieldEncoding, json: &RawValue) -> Option<()> {
     match form {
         FieldEncoding::Text => write_bytes(out, number, text(json)?.as_bytes()),
@@ -100,7 +100,7 @@ fn write_field(out: &mut Vec<u8>, number: u32, form: &FieldEncoding, json: &RawV
     Some(())
 }
 
-/// An entry of a map: a message of a name and a value.
+/// A map entry: a message of name and value.
 fn write_named(
     out: &mut Vec<u8>,
     number: u32,
@@ -115,7 +115,7 @@ fn write_named(
     Some(())
 }
 
-/// A value without a type: as YAML, in a field for that.
+/// An untyped value, as YAML.
 fn any(json: &RawValue) -> Option<Vec<u8>> {
     let value = json::read(json.get().as_bytes()).ok()?;
     let mut inside = Vec::new();
@@ -123,7 +123,7 @@ fn any(json: &RawValue) -> Option<Vec<u8>> {
     Some(inside)
 }
 
-/// A default. Of anything but numbers, truth values and texts nothing can be said.
+/// A default. Only numbers, booleans and strings can be represented.
 fn default(json: &RawValue) -> Option<Vec<u8>> {
     let mut inside = Vec::new();
     match json.get() {

@@ -1,4 +1,4 @@
-//! The schemas of types, and of what they refer to.
+//! The schemas of types and of the types that they refer to.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use super::{Dialect, Sources};
 use crate::api::descriptions;
 use crate::api::schema::{Field, ListFact, Scalar, Struct, Type, TypeId, enum_descriptions, text_types};
 
-/// What a document refers to, by published name.
+/// The referenced schemas of a document, by published name.
 pub(super) type Referred = BTreeMap<String, Schema>;
 
-/// Something with a schema of its own.
+/// A named schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Schema {
     /// A type of the registry.
     Type(TypeId),
-    /// A kind that is not built in, by its place among those.
+    /// A custom kind, by its index.
     Custom(usize),
     /// The body of a patch: any object.
     Patch,
-    /// What `/version` answers.
+    /// The response of `/version`.
     Version,
 }
 
-/// The fields of the version's document, and whether it always has them.
+/// The fields of that response, and whether they are required.
 const VERSION: [(&str, bool); 13] = [
     ("major", true),
     ("minor", true),
@@ -41,12 +41,12 @@ const VERSION: [(&str, bool); 13] = [
     ("platform", true),
 ];
 
-/// Groups that whoever describes kinds that are defined knows nothing of.
+/// Groups that the reference omits where it describes custom resources.
 const ELSEWHERE: [&str; 4] =
     ["admission.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "imagepolicy.k8s.io"];
 
-/// Where the kinds of the meta group that every group version knows are said to be: in all versions that ever were, and
-/// clients look one up by the version they speak.
+/// The group versions that list the common kinds of the meta group: all that ever existed, because clients look them up by
+/// the version they speak.
 const EVERYWHERE: [(&str, &[&str]); 26] = [
     ("", &["v1"]),
     ("admission.k8s.io", &["v1", "v1beta1"]),
@@ -77,7 +77,7 @@ const EVERYWHERE: [(&str, &[&str]); 26] = [
 ];
 
 impl Sources<'_> {
-    /// Writes the schemas of everything in `referred` and of everything those refer to.
+    /// Writes the schemas in `referred`, and transitively those that they refer to.
     pub(super) fn schemas(&self, out: &mut JsonWriter, dialect: Dialect, mut referred: Referred) {
         self.follow(&mut referred);
         out.object(|out| {
@@ -88,7 +88,7 @@ impl Sources<'_> {
         });
     }
 
-    /// Adds what the schemas refer to, and what that refers to.
+    /// Adds the schemas that these refer to, transitively.
     fn follow(&self, referred: &mut Referred) {
         let mut open: Vec<Schema> = referred.values().copied().collect();
         while let Some(schema) = open.pop() {
@@ -101,7 +101,7 @@ impl Sources<'_> {
                         );
                     }
                 }
-                // The schema of a custom kind is written in place but for its metadata.
+                // The schema of a custom kind refers only to its metadata.
                 Schema::Custom(_) => {
                     let meta =
                         ["ObjectMeta", "ListMeta"].into_iter().filter_map(|name| self.registry.meta(name));
@@ -121,7 +121,7 @@ impl Sources<'_> {
         }
     }
 
-    /// What the lists and maps of a type hold in the end.
+    /// The innermost element type of lists and maps.
     fn innermost(&self, id: TypeId) -> TypeId {
         match self.registry.get(id) {
             Type::List(list) => self.innermost(list.item),
@@ -182,10 +182,10 @@ impl Sources<'_> {
         });
     }
 
-    /// The kinds that a type is known as.
+    /// The kinds of a type.
     fn kinds(&self, out: &mut JsonWriter, dialect: Dialect, id: TypeId, structure: &Struct) {
         let kind = &*structure.name;
-        // An event of a watch is a kind without carrying one.
+        // A watch event is a kind, but has no `kind` field.
         let Some((group, version)) =
             self.registry.home(id).filter(|_| structure.object || kind == "WatchEvent")
         else {
@@ -224,7 +224,7 @@ impl Sources<'_> {
         self.place(out, dialect, field.ty, &value);
     }
 
-    /// The published default of a field, or the zero that an absent value is read as.
+    /// The published default of a field, or the zero value of its type.
     fn default(&self, field: &Field) -> Option<Vec<u8>> {
         if let Some(default) = &field.default {
             return Some(crate::api::codec::json::to_json(default));
@@ -241,7 +241,7 @@ impl Sources<'_> {
     fn place(&self, out: &mut JsonWriter, dialect: Dialect, id: TypeId, value: &Property<'_>) {
         out.object(|out| {
             if let Some(name) = names::of_type(self.registry, id, value.package) {
-                // Nothing may stand beside a reference in the third version.
+                // In v3 a reference must stand alone.
                 let alone = value.about.is_empty() && value.default.is_none() && !value.is_extended();
                 let refer = |out: &mut JsonWriter| out.field("$ref", &dialect.reference(&name));
                 if dialect == Dialect::V2 || alone {
@@ -300,11 +300,11 @@ impl Sources<'_> {
     }
 }
 
-/// What is said of a type where it is used.
+/// The context in which a type is used.
 struct Property<'a> {
     about: &'a str,
     default: Option<Vec<u8>>,
-    /// The package of the struct around it.
+    /// The package of the enclosing struct.
     package: &'a str,
     /// The field, unless it is inside a list or map.
     field: Option<&'a Field>,
@@ -323,7 +323,7 @@ fn about(out: &mut JsonWriter, name: &str) {
     }
 }
 
-/// What a field is for, and the values it may have with what each means.
+/// The description of a field, including its allowed values and their meanings.
 fn with_values(text: &str, structure: &Struct, field: &Field) -> String {
     let kind = text_types::of(&structure.package, &structure.name, &field.name).unwrap_or_default();
     let mut lines: Vec<String> = field
@@ -338,7 +338,7 @@ fn with_values(text: &str, structure: &Struct, field: &Field) -> String {
     format!("{text}\n\nPossible enum values:{}", lines.concat()).trim_start().to_owned()
 }
 
-/// The items of a list that may have only some values.
+/// The items of a list with allowed values.
 fn enumeration(out: &mut JsonWriter, dialect: Dialect, values: &[std::sync::Arc<str>]) {
     out.object(|out| {
         if dialect.has_defaults() {
@@ -413,7 +413,7 @@ fn plain_scalar(out: &mut JsonWriter, scalar: Scalar) {
     }
 }
 
-/// The schema of a scalar that others refer to by name.
+/// The schema of a named scalar.
 fn referred_scalar(out: &mut JsonWriter, dialect: Dialect, scalar: Scalar, name: &str) {
     let one_of = |out: &mut JsonWriter, names: [&str; 2]| match dialect {
         Dialect::V2 => out.field("type", "string"),
@@ -472,7 +472,7 @@ fn version(out: &mut JsonWriter, dialect: Dialect, name: &str) {
     });
 }
 
-/// One kind as extensions write it.
+/// A kind in the form of `x-kubernetes-group-version-kind`.
 pub(super) fn group_version_kind(out: &mut JsonWriter, group: &str, version: &str, kind: &str) {
     out.object(|out| {
         out.field("group", group);

@@ -1,4 +1,4 @@
-//! The documents as clients see them.
+//! Tests of whole documents.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -35,7 +35,7 @@ fn v2() -> Value {
     serde_json::from_slice(&sources(&catalog("")).v2()).unwrap()
 }
 
-/// A field of a schema of the core without its description.
+/// A field of a core schema without its description.
 fn property(document: &Value, schemas: &str, kind: &str, field: &str) -> Value {
     let mut found = document.pointer(schemas).unwrap()[format!("{CORE}.{kind}")]["properties"][field].clone();
     found.as_object_mut().unwrap().remove("description").expect("a description");
@@ -174,7 +174,7 @@ fn the_second_version_has_no_defaults_and_shares_parameters() {
     let of = |kind: &str, field: &str| property(&document, "/definitions", kind, field);
     assert_eq!(of("Pod", "spec"), json!({"$ref": "#/definitions/io.k8s.api.core.v1.PodSpec"}));
     assert_eq!(of("ContainerPort", "containerPort"), json!({"type": "integer", "format": "int32"}));
-    // Clients have seen these names: they follow from what the parameters say.
+    // These names are derived from the content of the parameters, and are known to clients.
     for name in
         ["pretty-tJGM1-ng", "namespace-vgWSWtn3", "fieldManager-7c6nTn1T", "body-78PwaGsr", "force-tOGGb0Yi"]
     {
@@ -182,7 +182,7 @@ fn the_second_version_has_no_defaults_and_shares_parameters() {
     }
     let pods = &document["paths"]["/api/v1/namespaces/{namespace}/pods"];
     assert_eq!(pods["parameters"][1], json!({"$ref": "#/parameters/pretty-tJGM1-ng"}));
-    // Old clients look for these two without following references.
+    // Old clients do not follow references for these two.
     let own: Vec<&str> = pods["post"]["parameters"]
         .as_array()
         .unwrap()
@@ -270,8 +270,8 @@ fn kinds_that_are_not_built_in_join() {
     assert!(v3_protobuf(&text).is_some());
 }
 
-/// Compares every document with those that the reference publishes. They are made with every version and gate on, without the
-/// lists of allowed values, and by no release that they could name.
+/// Compares every document with those that the reference publishes. Those have every API version and gate enabled,
+/// no lists of allowed values, and no release.
 #[test]
 #[ignore = "needs the folder of swagger.json and v3, named by PILOTHOUSE_OPENAPI_SPEC"]
 fn documents_are_those_of_the_reference() {
@@ -304,7 +304,7 @@ fn documents_are_those_of_the_reference() {
     assert!(written(sources.v2()) == expected, "the second version differs");
 }
 
-/// Takes the lists of allowed values out of all schemas.
+/// Removes the lists of allowed values from all schemas.
 fn without_values(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(without_values),

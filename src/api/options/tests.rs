@@ -75,8 +75,11 @@ fn versions_are_numbers() {
 #[test]
 fn writes_name_what_they_do_not_know() {
     let create = |raw| WriteOptions::create(&Query::parse(raw));
-    assert!(create("dryRun=All").unwrap().dry_run);
-    assert!(!create("dryRun=").unwrap().dry_run && !create("dryRun").unwrap().dry_run);
+    for (query, mode) in
+        [("dryRun=All", WriteMode::DryRun), ("dryRun=", WriteMode::Store), ("dryRun", WriteMode::Store)]
+    {
+        assert_eq!(create(query).unwrap().mode, mode, "{query}");
+    }
     assert_eq!(create("fieldValidation=Strict").unwrap().field_validation, FieldValidation::Strict);
     assert_eq!(create("").unwrap(), WriteOptions::default());
     assert_eq!(

@@ -21,11 +21,28 @@ pub enum FieldValidation {
     Strict,
 }
 
+/// Whether a write is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteMode {
+    /// It is stored.
+    #[default]
+    Store,
+    /// Admission and validation run, but nothing is stored (`dryRun=All`).
+    DryRun,
+}
+
+impl WriteMode {
+    /// Whether nothing is stored.
+    pub fn is_dry_run(self) -> bool {
+        self == WriteMode::DryRun
+    }
+}
+
 /// The options of create and update, and the part of PatchOptions with the same fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Whether to run admission and validation, but store nothing (`dryRun=All`).
-    pub dry_run: bool,
+    /// Whether to store the result.
+    pub mode: WriteMode,
     /// The name that owns the fields this request sets; empty when the client does not say.
     pub field_manager: String,
     /// How unknown and duplicate fields are treated.
@@ -68,7 +85,8 @@ impl WriteOptions {
             errors.push(FieldError::not_supported(&path, &value, &["", "Ignore", "Strict", "Warn"]));
         }
         refuse(kind, &errors)?;
-        Ok(WriteOptions { dry_run: dry_run.contains(&"All"), field_manager, field_validation })
+        let mode = if dry_run.contains(&"All") { WriteMode::DryRun } else { WriteMode::Store };
+        Ok(WriteOptions { mode, field_manager, field_validation })
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::clock::{Clock, Moment, Timestamp};
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::lock::Lock;
 
@@ -89,9 +89,9 @@ impl Shared {
     }
 
     /// Counts a verification, except for tokens of other issuers.
-    fn looked(&self, began: Timestamp, verdict: Verification) -> Verification {
+    fn looked(&self, began: Moment, verdict: Verification) -> Verification {
         if let Some(latency) = self.latency.as_ref().filter(|_| verdict != Verification::NoOpinion) {
-            latency.count(matches!(verdict, Verification::Known(_)), began, self.clock.now());
+            latency.count(matches!(verdict, Verification::Known(_)), self.clock.elapsed(began));
         }
         verdict
     }
@@ -153,7 +153,7 @@ impl Verifier for OpenIdTokens {
         if let Some(identity) = self.0.recall(&digest) {
             return Answer::Now(Verification::Known(identity));
         }
-        let began = self.0.clock.now();
+        let began = self.0.clock.moment();
         if let Found::Verdict(verdict) = self.0.examine(token, digest) {
             return Answer::Now(self.0.looked(began, verdict));
         }

@@ -150,10 +150,10 @@ impl Shared {
 
     /// The token, if its signature is valid.
     fn signed(&self, token: &str) -> Result<Option<Arc<Signed>>, String> {
-        let (digest, began) = (crate::auth::digest(token.as_bytes()), self.clock.now());
+        let (digest, began) = (crate::auth::digest(token.as_bytes()), self.clock.moment());
         let known = self.remembered.lock().get(&digest).cloned();
         if let Some(known) = known {
-            self.metrics.authentication.looked_up(true, began, self.clock.now());
+            self.metrics.authentication.looked_up(true, self.clock.elapsed(began));
             return Ok(Some(known));
         }
         let Some(token) = Token::parse(token) else { return Ok(None) };
@@ -163,7 +163,7 @@ impl Shared {
         }
         let fetch = self.metrics.authentication.fetch();
         let checked = self.keys.signed(&token);
-        self.metrics.authentication.looked_up(false, began, self.clock.now());
+        self.metrics.authentication.looked_up(false, self.clock.elapsed(began));
         // The claims may be used now: the signature covers the text that they were parsed from.
         checked?;
         fetch.succeeded();

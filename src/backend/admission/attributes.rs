@@ -93,7 +93,7 @@ pub fn options(write: &Write<'_>) -> Options {
         Operation::Create => "CreateOptions",
         Operation::Update => "UpdateOptions",
         Operation::Delete => {
-            let options = write.backend.delete_options(write.call).unwrap_or_default();
+            let options = write.backend.objects.delete_options(write.call).unwrap_or_default();
             return Options { said: deletion(&options), is_trial: options.dry_run };
         }
         Operation::Connect => return Options { said: Value::Null, is_trial: false },
@@ -182,9 +182,9 @@ async fn answer(write: &Write<'_>, question: &AuthorizationCheck) -> Result<Auth
         Some((namespace, name)) => account(namespace, name, ""),
         None => write.call.user.clone(),
     };
-    let backend = write.backend;
+    let access = &write.backend.access;
     let mut selection = Selection::default();
-    if backend.judges_selectors {
+    if access.uses_selectors {
         // An invalid selector is left out, which asks for a broader right.
         selection.fields = parse_fields(&question.fields).unwrap_or_default();
         selection.labels = parse_labels(&question.labels).unwrap_or_default();
@@ -194,7 +194,7 @@ async fn answer(write: &Write<'_>, question: &AuthorizationCheck) -> Result<Auth
         action: Arc::new(question.action.clone()),
         selection: Arc::new(selection),
     };
-    let verdict = authorization::ask(&backend.authorizer, asked).await?;
+    let verdict = authorization::ask(&access.authorizer, asked).await?;
     let allowed = verdict.decision == Decision::Allowed;
     Ok(AuthorizationResult { allowed, reason: verdict.reason(), error: verdict.error })
 }

@@ -1,11 +1,10 @@
 //! Who may approve, sign and attest for which signer, and which subjects no signer may certify.
 
-use actix::Addr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use openssl::nid::Nid;
 use openssl::x509::X509Req;
-use pilothouse_actors::authorizer::{Authorizer, Target};
+use pilothouse_actors::authorizer::Target;
 
 use crate::api::kinds::same;
 use crate::api::meta;
@@ -21,7 +20,7 @@ const GROUP: &str = "certificates.k8s.io";
 const REQUESTS: &str = "certificatesigningrequests";
 
 /// CertificateApproval: the approver needs the right to approve for the signer.
-pub struct Approval(pub Addr<Authorizer>);
+pub struct Approval;
 
 impl Plugin for Approval {
     fn handles(&self, write: &Write<'_>) -> bool {
@@ -29,12 +28,12 @@ impl Plugin for Approval {
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, request: &'a Value) -> Outcome<'a> {
-        Box::pin(require(&self.0, write, request, "approve"))
+        Box::pin(require(write, request, "approve"))
     }
 }
 
 /// CertificateSigning: the writer of certificates and conditions needs the right to sign for the signer.
-pub struct Signing(pub Addr<Authorizer>);
+pub struct Signing;
 
 impl Plugin for Signing {
     fn handles(&self, write: &Write<'_>) -> bool {
@@ -47,22 +46,17 @@ impl Plugin for Signing {
             !same(request.at(&["status", field]), old)
         };
         if changed("certificate") || changed("conditions") {
-            return Box::pin(require(&self.0, write, request, "sign"));
+            return Box::pin(require(write, request, "sign"));
         }
         done(Ok(()))
     }
 }
 
 /// Checks the signer of the stored request: a writer who changes signerName gains nothing.
-async fn require(
-    authorizer: &Addr<Authorizer>,
-    write: &Write<'_>,
-    request: &Value,
-    verb: &str,
-) -> Result<()> {
+async fn require(write: &Write<'_>, request: &Value, verb: &str) -> Result<()> {
     let stored = write.old.and_then(|old| old.at(&["spec", "signerName"]));
     let signer = stored.and_then(Value::as_str).unwrap_or_default();
-    if may(authorizer, write, signer, verb).await? {
+    if may(write, signer, verb).await? {
         return Ok(());
     }
     let why = format!("user not permitted to {verb} requests with signerName {signer:?}");
@@ -70,7 +64,7 @@ async fn require(
 }
 
 /// Whether the user has a right for a signer, or for all signers of its domain.
-async fn may(authorizer: &Addr<Authorizer>, write: &Write<'_>, signer: &str, verb: &str) -> Result<bool> {
+async fn may(write: &Write<'_>, signer: &str, verb: &str) -> Result<bool> {
     let domain = signer.split('/').next().unwrap_or_default();
     for name in [signer.to_owned(), format!("{domain}/*")] {
         let target = Target::Resource {
@@ -81,7 +75,7 @@ async fn may(authorizer: &Addr<Authorizer>, write: &Write<'_>, signer: &str, ver
             namespace: String::new(),
             name,
         };
-        if authorization::may(authorizer, write.call.user, verb, target).await? {
+        if authorization::may(&write.backend.access.authorizer, write.call.user, verb, target).await? {
             return Ok(true);
         }
     }
@@ -89,7 +83,7 @@ async fn may(authorizer: &Addr<Authorizer>, write: &Write<'_>, signer: &str, ver
 }
 
 /// ClusterTrustBundleAttest: the writer of a ClusterTrustBundle needs the right to attest for its signer.
-pub struct Attest(pub Addr<Authorizer>);
+pub struct Attest;
 
 impl Plugin for Attest {
     fn handles(&self, write: &Write<'_>) -> bool {
@@ -102,7 +96,7 @@ impl Plugin for Attest {
             return done(Ok(()));
         }
         Box::pin(async move {
-            if may(&self.0, write, signer, "attest").await? {
+            if may(write, signer, "attest").await? {
                 return Ok(());
             }
             let why = format!("user not permitted to attest for signerName {signer:?}");

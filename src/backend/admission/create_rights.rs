@@ -43,7 +43,7 @@ async fn require(write: &Write<'_>) -> Result<()> {
         action: action.clone(),
         selection: Arc::default(),
     };
-    let verdict = authorization::ask(&write.backend.authorizer, asked).await?;
+    let verdict = authorization::ask(&write.backend.access.authorizer, asked).await?;
     match (&verdict.decision, verdict.error) {
         (Decision::Allowed, _) => Ok(()),
         (_, Some(error)) => Err(Status::internal(error)),

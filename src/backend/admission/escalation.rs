@@ -66,7 +66,7 @@ async fn may(write: &Write<'_>, verb: &str, group: &str, resource: &str, name: &
         namespace: write.call.namespace.to_owned(),
         name: name.to_owned(),
     };
-    authorization::may(&write.backend.authorizer, write.call.user, verb, target).await
+    authorization::may(&write.backend.access.authorizer, write.call.user, verb, target).await
 }
 
 async fn check_role(write: &Write<'_>, role: &Value) -> Result<()> {
@@ -100,7 +100,8 @@ async fn check_binding(write: &Write<'_>, binding: &Value) -> Result<()> {
     }
     let role = RoleRef { kind: given.str("kind").into(), name: given.str("name").into() };
     let namespace = write.call.namespace.to_owned();
-    let found = settle(write.backend.roles.look(move |index| index.role(&namespace, &role).cloned())).await?;
+    let found =
+        settle(write.backend.access.roles.look(move |index| index.role(&namespace, &role).cloned())).await?;
     let role = found.map_err(|MissingRole(role)| match &*role.kind {
         // The error names the resource that is written, as the reference's does.
         "Role" | "ClusterRole" => Status::not_found(write.call.of(), &role.name),
@@ -126,7 +127,7 @@ struct Held {
 async fn held(write: &Write<'_>) -> Result<Held> {
     let (user, namespace) = (write.call.user.clone(), write.call.namespace.to_owned());
     let (roles, missing) =
-        settle(write.backend.roles.look(move |index| index.roles_of(&user, &namespace))).await?;
+        settle(write.backend.access.roles.look(move |index| index.roles_of(&user, &namespace))).await?;
     Ok(Held { roles, missing })
 }
 

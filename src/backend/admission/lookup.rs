@@ -97,7 +97,7 @@ impl Source {
 
     /// Decodes a stored object.
     pub fn read(&self, write: &Write<'_>, object: &Object) -> Result<Value> {
-        write.backend.load_kind(&GroupVersion::new(self.group, self.version), self.kind, object)
+        write.backend.objects.load_kind(&GroupVersion::new(self.group, self.version), self.kind, object)
     }
 }
 

@@ -6,6 +6,9 @@ mod requests;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Key, TypeName};
 
+use crate::api::gates::{
+    ALLOW_INSECURE_KUBELET_CERTIFICATE_SIGNING_REQUESTS, SERVICE_ACCOUNT_NODE_AUDIENCE_RESTRICTION,
+};
 use crate::api::kinds::same;
 use crate::api::meta;
 use crate::api::status::{GroupResource, Result, Status};
@@ -49,8 +52,8 @@ impl Allowances {
     /// Reads the feature gates.
     pub fn read(gate: impl Fn(&str) -> bool) -> Allowances {
         Allowances {
-            any_audience: !gate("ServiceAccountNodeAudienceRestriction"),
-            any_certificate: gate("AllowInsecureKubeletCertificateSigningRequests"),
+            any_audience: !gate(SERVICE_ACCOUNT_NODE_AUDIENCE_RESTRICTION),
+            any_certificate: gate(ALLOW_INSECURE_KUBELET_CERTIFICATE_SIGNING_REQUESTS),
         }
     }
 }
@@ -198,7 +201,7 @@ async fn find(write: &Write<'_>, of: &Looked, namespace: &str, name: &str) -> Re
     let singular = kind.to_lowercase();
     let of = GroupResource { group, resource: &singular };
     let found = found.map_err(|error: StoreError| Status::from_store(&error, of, name))?;
-    write.backend.load_kind(&GroupVersion::new(group, "v1"), kind, &found)
+    write.backend.objects.load_kind(&GroupVersion::new(group, "v1"), kind, &found)
 }
 
 /// Refuses a pod that its node does not own.

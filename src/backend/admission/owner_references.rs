@@ -18,8 +18,6 @@ use super::{Kinds, Operation, Outcome, Plugin, Write, done};
 /// Changing owner references requires the right to delete the object. Setting blockOwnerDeletion requires the right to update the
 /// owner's finalizers.
 pub struct OwnerReferences {
-    /// Knows the writer's rights.
-    pub authorizer: Addr<Authorizer>,
     /// Finds the resource of an owner's kind.
     pub kinds: Kinds,
 }
@@ -47,7 +45,8 @@ impl Plugin for OwnerReferences {
             };
             // The creator of an object may set its owners: it need not have created it.
             let target = Some(target).filter(|_| write.operation != Operation::Create);
-            match self.refusal(call.user, target, call.namespace, blocking(new, old)).await? {
+            let writer = Writer { user: call.user, authorizer: &write.backend.access.authorizer };
+            match self.refusal(writer, target, call.namespace, blocking(new, old)).await? {
                 None => Ok(()),
                 Some(why) => Err(write.forbidden(object, &why)),
             }
@@ -66,25 +65,42 @@ fn blocking<'a>(new: &'a [Value], old: &[Value]) -> Vec<&'a Value> {
     new.iter().filter(|owner| blocks(owner) && before.get(owner.str("uid")) != Some(&true)).collect()
 }
 
+/// Who changes owner references, and the authorizer that knows their rights.
+#[derive(Clone, Copy)]
+struct Writer<'a> {
+    user: &'a Identity,
+    authorizer: &'a Addr<Authorizer>,
+}
+
+impl Writer<'_> {
+    /// Why the authorizer denies an action; `None` if it allows it.
+    async fn denied(self, verb: &str, target: Target) -> Result<Option<String>> {
+        match authorization::decision(self.authorizer, self.user, verb, target).await? {
+            Decision::Allowed => Ok(None),
+            Decision::Denied(why) | Decision::NoOpinion(why) => Ok(Some(why)),
+        }
+    }
+}
+
 impl OwnerReferences {
     /// Why a user must not change these owners. `changed` is the object if it exists already; `blocking` are the owners whose
     /// deletion it newly blocks.
     async fn refusal(
         &self,
-        user: &Identity,
+        writer: Writer<'_>,
         changed: Option<Target>,
         namespace: &str,
         blocking: Vec<&Value>,
     ) -> Result<Option<String>> {
         if let Some(target) = changed
-            && let Some(reason) = self.denied(user, "delete", target).await?
+            && let Some(reason) = writer.denied("delete", target).await?
         {
             let why = format!("cannot set an ownerRef on a resource you can't delete: {reason}, <nil>");
             return Ok(Some(why));
         }
         let any = || "*".to_owned();
         let anything = finalizers(any(), any(), any(), String::new(), any());
-        if blocking.is_empty() || self.denied(user, "update", anything).await?.is_none() {
+        if blocking.is_empty() || writer.denied("update", anything).await?.is_none() {
             return Ok(None);
         }
         for owner in blocking {
@@ -106,7 +122,7 @@ impl OwnerReferences {
                     if resource.namespaced { namespace.to_owned() } else { String::new() },
                     owner.str("name").to_owned(),
                 );
-                if let Some(reason) = self.denied(user, "update", target).await? {
+                if let Some(reason) = writer.denied("update", target).await? {
                     return Ok(Some(format!(
                         "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set \
                          finalizers on: {reason}, <nil>"
@@ -132,14 +148,6 @@ impl OwnerReferences {
             return Err(format!("no matches for kind {kind:?} in version {api_version:?}"));
         }
         Ok(found)
-    }
-
-    /// Why the authorizer denies an action; `None` if it allows it.
-    async fn denied(&self, user: &Identity, verb: &str, target: Target) -> Result<Option<String>> {
-        match authorization::decision(&self.authorizer, user, verb, target).await? {
-            Decision::Allowed => Ok(None),
-            Decision::Denied(why) | Decision::NoOpinion(why) => Ok(Some(why)),
-        }
     }
 }
 
@@ -178,7 +186,6 @@ mod tests {
         let policies: Vec<Arc<dyn Policy>> = vec![Arc::new(Grants(grants))];
         let builtin = Builtin::load().unwrap();
         let plugin = OwnerReferences {
-            authorizer: Authorizer::new(Arc::new(policies)).start(),
             kinds: Arc::new(move |group, version, kind| {
                 let is_it = |resource: &&Arc<Resource>| {
                     &*resource.gv.group == group
@@ -201,8 +208,9 @@ mod tests {
             namespace: "n".to_owned(),
             name: "m".to_owned(),
         };
-        let user = Identity::default();
-        plugin.refusal(&user, Some(target).filter(|_| changes), "n", vec![&owner]).await.unwrap()
+        let (user, authorizer) = (Identity::default(), Authorizer::new(Arc::new(policies)).start());
+        let writer = Writer { user: &user, authorizer: &authorizer };
+        plugin.refusal(writer, Some(target).filter(|_| changes), "n", vec![&owner]).await.unwrap()
     }
 
     #[test]

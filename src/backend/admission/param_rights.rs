@@ -163,7 +163,7 @@ async fn may(write: &Write<'_>, verb: &str, params: Params, namespace: &str, nam
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     };
-    authorization::may(&write.backend.authorizer, write.call.user, verb, target).await
+    authorization::may(&write.backend.access.authorizer, write.call.user, verb, target).await
 }
 
 /// A user in the format in which the reference prints it here.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use pilothouse_actors::rates::Limit;
 
+use crate::api::admission_plugins::PluginName;
+use crate::api::gates::{POD_TOPOLOGY_LABELS_ADMISSION, USER_NAMESPACES_POD_SECURITY_STANDARDS};
 use crate::api::quota::Limited;
 use crate::api::value::Value;
 
@@ -27,30 +29,33 @@ pub struct PluginConfig {
 impl PluginConfig {
     /// Reads the configurations of the enabled plug-ins. Errors name the plug-in. `gate` tells whether a feature gate is on.
     pub fn read<'a>(
-        enabled: &[&str],
+        enabled: &[PluginName],
         document: impl Fn(&str) -> Option<&'a Value>,
         gate: impl Fn(&str) -> bool,
     ) -> Result<PluginConfig, String> {
-        let of = |plugin: &str| document(plugin).filter(|_| enabled.contains(&plugin));
-        let broken = |plugin: &'static str| move |why: String| format!("{plugin}: {why}");
-        let relaxed = gate("UserNamespacesPodSecurityStandards");
-        let pod_security = pod_security::Configuration::read(of("PodSecurity"), relaxed);
-        let node_selectors = node_selector::read(of("PodNodeSelector"));
-        let tolerations = toleration_restriction::read(of("PodTolerationRestriction"));
-        let event_limits = if enabled.contains(&"EventRateLimit") {
-            event_rates::read(of("EventRateLimit")).map_err(broken("EventRateLimit"))?
+        let of = |plugin: PluginName| document(plugin.as_str()).filter(|_| enabled.contains(&plugin));
+        let broken = |plugin: PluginName| move |why: String| format!("{}: {why}", plugin.as_str());
+        let relaxed = gate(USER_NAMESPACES_POD_SECURITY_STANDARDS);
+        let pod_security = pod_security::Configuration::read(of(PluginName::PodSecurity), relaxed);
+        let node_selectors = node_selector::read(of(PluginName::PodNodeSelector));
+        let tolerations = toleration_restriction::read(of(PluginName::PodTolerationRestriction));
+        let event_limits = if enabled.contains(&PluginName::EventRateLimit) {
+            event_rates::read(of(PluginName::EventRateLimit)).map_err(broken(PluginName::EventRateLimit))?
         } else {
             Vec::new()
         };
-        let limited = quota::read(of("ResourceQuota"));
+        let limited = quota::read(of(PluginName::ResourceQuota));
         Ok(PluginConfig {
-            pod_security: Arc::new(pod_security.map_err(broken("PodSecurity"))?),
+            pod_security: Arc::new(pod_security.map_err(broken(PluginName::PodSecurity))?),
             event_limits,
-            node_selectors: Arc::new(node_selectors.map_err(broken("PodNodeSelector"))?),
-            tolerations: Arc::new(tolerations.map_err(broken("PodTolerationRestriction"))?),
-            limited: limited.map_err(broken("ResourceQuota"))?,
-            webhooks: webhooks::WebhookCredentials::read(of(webhooks::MUTATING), of(webhooks::VALIDATING))?,
-            topology_labels: gate("PodTopologyLabelsAdmission"),
+            node_selectors: Arc::new(node_selectors.map_err(broken(PluginName::PodNodeSelector))?),
+            tolerations: Arc::new(tolerations.map_err(broken(PluginName::PodTolerationRestriction))?),
+            limited: limited.map_err(broken(PluginName::ResourceQuota))?,
+            webhooks: webhooks::WebhookCredentials::read(
+                of(PluginName::MutatingAdmissionWebhook),
+                of(PluginName::ValidatingAdmissionWebhook),
+            )?,
+            topology_labels: gate(POD_TOPOLOGY_LABELS_ADMISSION),
             of_nodes: node_restriction::Allowances::read(&gate),
         })
     }
@@ -73,13 +78,18 @@ mod tests {
     #[test]
     fn documents_of_plugins_that_are_off_are_not_read() {
         let broken = Value::object();
-        let read = |enabled: &[&str]| PluginConfig::read(enabled, |_| Some(&broken), |_| false).map(drop);
-        assert_eq!(read(&["Priority"]), Ok(()));
-        for plugin in
-            ["PodSecurity", "EventRateLimit", "PodTolerationRestriction", "ResourceQuota", webhooks::MUTATING]
-        {
+        let read =
+            |enabled: &[PluginName]| PluginConfig::read(enabled, |_| Some(&broken), |_| false).map(drop);
+        assert_eq!(read(&[PluginName::Priority]), Ok(()));
+        for plugin in [
+            PluginName::PodSecurity,
+            PluginName::EventRateLimit,
+            PluginName::PodTolerationRestriction,
+            PluginName::ResourceQuota,
+            PluginName::MutatingAdmissionWebhook,
+        ] {
             let error = read(&[plugin]).unwrap_err();
-            assert!(error.starts_with(&format!("{plugin}: ")), "{error}");
+            assert!(error.starts_with(&format!("{}: ", plugin.as_str())), "{error}");
         }
     }
 }

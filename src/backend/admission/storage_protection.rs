@@ -19,7 +19,8 @@ const FINALIZERS: [(&str, &str, &str); 3] = [
 
 fn finalizer(write: &Write<'_>) -> Option<&'static str> {
     let (group, _, finalizer) = FINALIZERS.iter().find(|row| write.is_of(row.0, row.1))?;
-    (group.is_empty() || write.backend.features.has(Feature::VolumeAttributesClass)).then_some(*finalizer)
+    (group.is_empty() || write.backend.objects.features.has(Feature::VolumeAttributesClass))
+        .then_some(*finalizer)
 }
 
 impl Plugin for StorageObjectInUseProtection {

@@ -57,7 +57,7 @@ impl Plugin for PodTolerationRestriction {
             if write.operation == Operation::Create {
                 extra = said(&namespace, DEFAULTS)?.unwrap_or_else(|| self.0.defaults.clone());
             }
-            tolerate(pod, extra, write.backend.features);
+            tolerate(pod, extra, write.backend.objects.features);
             self.check(write, pod, &namespace)
         })
     }

@@ -45,7 +45,7 @@ async fn state(write: &Write<'_>, value: &Value, resource: &Resource) -> Result<
         return Ok(named(value, gv, name));
     }
     let value = match own {
-        true => write.backend.convert(value.clone(), &write.call.stored.version, gv, name)?,
+        true => write.backend.objects.convert(value.clone(), &write.call.stored.version, gv, name)?,
         // A subresource of another kind has its own version.
         false => value.clone(),
     };
@@ -55,18 +55,19 @@ async fn state(write: &Write<'_>, value: &Value, resource: &Resource) -> Result<
 /// A stored object as a resource shows it.
 pub async fn stored(write: &Write<'_>, resource: &Resource, object: Arc<Object>) -> Result<Value> {
     let found = write.backend.in_version(resource, vec![object.clone()], &write.call.permit).await?;
-    let value = write.backend.load_of(resource, found.first().unwrap_or(&object))?;
+    let value = write.backend.objects.load_of(resource, found.first().unwrap_or(&object))?;
     if resource.custom.is_some() {
         return Ok(named(value, &resource.gv, &resource.kind));
     }
     let from = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
-    let value = write.backend.convert(value, from, &resource.gv, &resource.kind)?;
+    let value = write.backend.objects.convert(value, from, &resource.gv, &resource.kind)?;
     whole(write, &value, &resource.gv, &resource.kind)
 }
 
 /// A value of a built-in kind, including the fields that are shown though not set.
 pub fn whole(write: &Write<'_>, value: &Value, gv: &GroupVersion, kind: &str) -> Result<Value> {
-    let text = codec::encode(&write.backend.registry, write.backend.type_of(gv, kind)?, value);
+    let text =
+        codec::encode(&write.backend.objects.registry, write.backend.objects.type_of(gv, kind)?, value);
     let read = json::read(&text).map_err(|error| Status::internal(error.to_string()))?;
     Ok(named(read, gv, kind))
 }

@@ -12,7 +12,7 @@ use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 
-use super::super::object::check_size;
+use super::super::objects::check_size;
 use super::{Operation, Write, versioned};
 
 /// How somebody sees the object of a write.
@@ -49,14 +49,14 @@ impl<'a> View<'a> {
 
     fn type_id(&self) -> Result<TypeId> {
         match self.custom() {
-            Some(_) => Ok(self.write.backend.registry.free_object()),
-            None => self.write.backend.type_of(&self.version(), &self.kind.kind),
+            Some(_) => Ok(self.write.backend.objects.registry.free_object()),
+            None => self.write.backend.objects.type_of(&self.version(), &self.kind.kind),
         }
     }
 
     /// The types among which that of the kind is.
     pub fn registry(&self) -> &Registry {
-        self.write.backend.registry_of(&self.resource)
+        self.write.backend.objects.registry_of(&self.resource)
     }
 
     /// The type of the kind, as those see it who change objects part by part. There is none for what connects, and for parts
@@ -85,8 +85,12 @@ impl<'a> View<'a> {
         }
         check_size(&value)?;
         let backend = self.write.backend;
-        kinds::apply_defaults(kinds::rules(&self.kind.group, &self.kind.kind), &mut value, backend.features);
-        default::apply(&backend.registry, self.type_id()?, &mut value);
+        kinds::apply_defaults(
+            kinds::rules(&self.kind.group, &self.kind.kind),
+            &mut value,
+            backend.objects.features,
+        );
+        default::apply(&backend.objects.registry, self.type_id()?, &mut value);
         Ok(value)
     }
 
@@ -112,6 +116,6 @@ impl<'a> View<'a> {
         if *kind != *call.resource.kind {
             return Ok(value);
         }
-        backend.convert(value, &self.version(), &call.stored.version, kind)
+        backend.objects.convert(value, &self.version(), &call.stored.version, kind)
     }
 }

@@ -13,6 +13,7 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_actors::clock::Clock;
 use tokio::sync::Semaphore;
 
+use crate::api::admission_plugins::PluginName;
 use crate::api::admission_webhooks::{self, Webhook};
 use crate::api::audit;
 use crate::api::codec::json::write_string;
@@ -33,11 +34,6 @@ use super::super::OWN_NAME;
 use super::plugin_document::Document;
 use super::reinvocation::Reinvocation;
 use super::{Equivalents, Outcome, Plugin, Write};
-
-/// The name of the mutating plug-in.
-pub const MUTATING: &str = "MutatingAdmissionWebhook";
-/// The name of the validating plug-in.
-pub const VALIDATING: &str = "ValidatingAdmissionWebhook";
 
 /// Settings that all workers share.
 #[derive(Clone)]
@@ -69,10 +65,12 @@ impl WebhookCredentials {
         mutating: Option<&Value>,
         validating: Option<&Value>,
     ) -> std::result::Result<WebhookCredentials, String> {
-        let read = |plugin: &str, document| users(document).map_err(|why| format!("{plugin}: {why}"));
+        let read = |plugin: PluginName, document| {
+            users(document).map_err(|why| format!("{}: {why}", plugin.as_str()))
+        };
         Ok(WebhookCredentials {
-            mutating: Arc::new(read(MUTATING, mutating)?),
-            validating: Arc::new(read(VALIDATING, validating)?),
+            mutating: Arc::new(read(PluginName::MutatingAdmissionWebhook, mutating)?),
+            validating: Arc::new(read(PluginName::ValidatingAdmissionWebhook, validating)?),
         })
     }
 }
@@ -209,9 +207,9 @@ impl Webhooks {
         index: Index,
     ) -> Result<Option<call::Outcome>> {
         let hook = subject.hook;
-        let began = self.settings.clock.now();
+        let began = self.settings.clock.moment();
         let outcome = self.call(subject, object).await;
-        let seconds = self.settings.clock.now().since(began).as_secs_f64();
+        let seconds = self.settings.clock.elapsed(began).as_secs_f64();
         let operation = subject.operation;
         let asked = WebhookLabels { name: &hook.name, sort: self.phase.word(), operation };
         let metrics = &self.settings.metrics.hooks;

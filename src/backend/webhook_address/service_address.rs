@@ -41,7 +41,7 @@ async fn get(
         StoreError::NotFound => format!("{} {} not found", resource.trim_end_matches('s'), quoted(name)),
         error => error.to_string(),
     })?;
-    let read = backend.load_kind(&GroupVersion::new("", "v1"), kind, &object);
+    let read = backend.objects.load_kind(&GroupVersion::new("", "v1"), kind, &object);
     read.map_err(|status| status.message.clone())
 }
 

@@ -29,7 +29,7 @@ use crate::api::verb::Verb;
 use crate::backend::{Call, Warnings};
 use crate::flowcontrol::{RequestInfo, RequestLimiter};
 use crate::http::websocket::Upgrade;
-use crate::metrics::requests::Sample;
+use crate::metrics::requests::{NotedOptions, Sample};
 use crate::verbs::component_status::StatusRequest;
 use crate::verbs::{self, Reply, VerbResult};
 
@@ -57,7 +57,7 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
         return HttpResponse::InternalServerError().finish();
     };
     let context = Context::of(&request, &worker);
-    let sample = Sample::begin(context.began);
+    let sample = Sample::begin(worker.backend.clock.moment());
     let answered = match deadline::limit(worker.shared.request_timeout, &request) {
         Ok(limit) => {
             let serving = serve(&worker, &request, payload, &context, &sample, limit);
@@ -76,7 +76,7 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
     if filters::shall_end(&worker, &request) {
         response.head_mut().set_connection_type(ConnectionType::Close);
     }
-    worker.meter.end(sample, worker.backend.clock.now(), response.status().as_u16());
+    worker.meter.end(sample, worker.backend.clock.moment(), response.status().as_u16());
     response
 }
 
@@ -108,7 +108,8 @@ async fn serve(
     let (parsed, path) = (parsed?, path.as_deref().unwrap_or_default());
     let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
     let applies = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
-    sample.note(&parsed, known.as_ref(), (query.get("dryRun") == Some("All"), applies));
+    let options = NotedOptions { dry_run: query.get("dryRun") == Some("All"), applies };
+    sample.note(&parsed, known.as_ref(), options);
     let asked =
         RequestInfo { user: &identity, path, request: &parsed, resource: known.as_deref(), query: &query };
     let permit = match filters::admit_to_queue(worker, &asked, context, limit).await {
@@ -276,7 +277,7 @@ fn asked_form(
         None => {
             let stored = resource.stored.as_ref().filter(|_| sub.is_none());
             let group = stored.map_or(&gv.group, |stored| &stored.version.group);
-            format!("{}.{kind}", worker.backend.registry.family(group))
+            format!("{}.{kind}", worker.backend.objects.registry.family(group))
         }
     };
     ResponseFormat::agreed(
@@ -306,7 +307,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
     if verbs::component_status::is(resource) {
         let storage = &worker.shared.health.committer;
         let asked = StatusRequest { resource, name: part.found.name, query: part.query, form: part.form };
-        return verbs::component_status::answer(&worker.backend, storage, asked).await;
+        return verbs::component_status::answer(&worker.backend.objects, storage, asked).await;
     }
     let served = worker.served();
     let review = verbs::review::place(resource);

@@ -71,9 +71,9 @@ pub async fn authenticate(
     let credentials =
         Credentials { certificates, bearer, claimed, never_anonymous, ..Credentials::default() };
     let (clock, metrics) = (&worker.backend.clock, &worker.shared.metrics.authentication);
-    let began = clock.now();
-    let found = worker.authenticator.send(Authenticate { credentials }).await;
-    let count = |attempt, user| metrics.attempted(attempt, user, began, clock.now());
+    let began = clock.moment();
+    let found = worker.backend.access.authenticator.send(Authenticate { credentials }).await;
+    let count = |attempt, user| metrics.attempted(attempt, user, clock.elapsed(began));
     match found {
         Ok(Ok(found)) => {
             let identity = found.identity;
@@ -102,7 +102,7 @@ pub async fn authenticate(
 /// Logs why credentials were rejected, at most once a second, so that an attacker cannot fill the disk. The reason may quote the
 /// token's claims, so it is cut.
 fn tell_of(worker: &Worker, refusal: &Refusal) {
-    let (now, told) = (worker.backend.clock.now(), refusal.to_string());
+    let (now, told) = (worker.backend.clock.moment(), refusal.to_string());
     let told = told.char_indices().nth(REFUSAL_CHARS).map_or(told.as_str(), |(at, _)| &told[..at]);
     if now < worker.quiet_until.get() || *refusal == Refusal::Anonymous {
         return tracing::debug!(why = told, "nobody is known by what was shown");
@@ -224,7 +224,8 @@ pub async fn authorize(
     parsed: &Request<'_>,
     query: &Query<'_>,
 ) -> Result<()> {
-    let selection = if worker.backend.judges_selectors { selection(parsed, query) } else { Arc::default() };
+    let selection =
+        if worker.backend.access.uses_selectors { selection(parsed, query) } else { Arc::default() };
     let (result, judgement) = judge(worker, identity, Arc::new(action(parsed)), selection).await?;
     if tracing::enabled!(tracing::Level::DEBUG) {
         let (decision, reason) = (judgement.decision, judgement.reason());
@@ -242,8 +243,10 @@ async fn judge(
     selection: Arc<Selection>,
 ) -> Result<(Result<()>, AuthorizationRecord)> {
     let asked = AuthorizeExplained { identity: identity.clone(), action: action.clone(), selection };
-    let began = worker.backend.clock.now();
-    let Ok(verdict) = worker.authorizer.send(asked).await else { return Err(silent(worker, "authorizer")) };
+    let began = worker.backend.clock.moment();
+    let Ok(verdict) = worker.backend.access.authorizer.send(asked).await else {
+        return Err(silent(worker, "authorizer"));
+    };
     let judgement = AuthorizationRecord::of(&verdict);
     let (judged, result) = match (verdict.decision, verdict.error) {
         (Decision::Allowed, _) => (AuthorizationResult::Allowed, Ok(())),
@@ -255,7 +258,7 @@ async fn judge(
             (AuthorizationResult::NoOpinion, Err(denied(&identity.name, &action, &reason)))
         }
     };
-    let took = worker.backend.clock.now().since(began);
+    let took = worker.backend.clock.elapsed(began);
     worker.shared.metrics.authorization.count_judged(judged, took.as_secs_f64());
     Ok((result, judgement))
 }

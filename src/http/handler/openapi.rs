@@ -212,7 +212,7 @@ pub async fn answer(
 /// Whether this server has a document of the third version of this name itself.
 pub fn has_own(worker: &Worker, name: &str) -> bool {
     let served = worker.shared.served.load_full();
-    let sources = served.openapi.sources(&served, &worker.backend.registry);
+    let sources = served.openapi.sources(&served, &worker.backend.objects.registry);
     sources.names().iter().any(|own| own == name)
 }
 
@@ -227,7 +227,7 @@ async fn described(worker: &Worker) -> Vec<Description> {
 async fn index(worker: &Worker, request: &HttpRequest) -> HttpResponse {
     let now = worker.backend.clock.now().seconds();
     let served = worker.shared.served.load_full();
-    let registry = worker.backend.registry.clone();
+    let registry = worker.backend.objects.registry.clone();
     let shared = served.clone();
     let mut places = worker.shared.extensions.openapi();
     let _writing = shared.openapi.writing.lock().await;
@@ -294,7 +294,7 @@ async fn document(
         (None, Some(known)) if has(request, &known) => (known, Bytes::new()),
         (None, _) => {
             let now = worker.backend.clock.now().seconds();
-            let registry = worker.backend.registry.clone();
+            let registry = worker.backend.objects.registry.clone();
             let _writing = served.openapi.writing.lock().await;
             let of = served.clone();
             let written = web::block(move || prepare((&of, &registry), &asked, form, now)).await;

@@ -26,8 +26,8 @@ use crate::flowcontrol::table::Flow;
 use crate::http::h1_stream::Endless;
 use crate::limits::{AUDIT_ID_BYTES, LAID_OUT_ASIDE_BYTES};
 use crate::random;
-use crate::verbs::Reply;
 use crate::verbs::list::Listing;
+use crate::verbs::{Reply, Success};
 
 use super::audit::Trail;
 use super::budgeted_body::counted;
@@ -107,7 +107,7 @@ impl Context {
     }
 
     fn registry(&self) -> &Arc<Registry> {
-        &self.worker.backend.registry
+        &self.worker.backend.objects.registry
     }
 
     /// The audit ID of the request.
@@ -175,7 +175,7 @@ fn wants_pretty(request: &HttpRequest) -> bool {
 /// Renders the reply of a verb.
 pub async fn answer(context: &Context, agreed: Negotiated<'_>, reply: Reply) -> Result<HttpResponse> {
     match reply {
-        Reply::Object(code, bytes) => shown(context, agreed, code, bytes).await,
+        Reply::Object(success, bytes) => shown(context, agreed, code_of(success), bytes).await,
         Reply::Status(status) => {
             let json = status.to_json();
             if let Some(trail) = context.trail() {
@@ -209,8 +209,21 @@ fn warning_header(text: &str) -> String {
     header
 }
 
+fn code_of(success: Success) -> StatusCode {
+    match success {
+        Success::Ok => StatusCode::OK,
+        Success::Created => StatusCode::CREATED,
+        Success::Accepted => StatusCode::ACCEPTED,
+    }
+}
+
 /// Renders an object in the negotiated encoding; YAML is made from JSON.
-async fn shown(context: &Context, agreed: Negotiated<'_>, code: u16, bytes: Bytes) -> Result<HttpResponse> {
+async fn shown(
+    context: &Context,
+    agreed: Negotiated<'_>,
+    code: StatusCode,
+    bytes: Bytes,
+) -> Result<HttpResponse> {
     context.told(agreed.encoding, &bytes);
     let body = match agreed.encoding {
         Encoding::Json | Encoding::Yaml => text_of(context, agreed, bytes).await?,
@@ -221,7 +234,7 @@ async fn shown(context: &Context, agreed: Negotiated<'_>, code: u16, bytes: Byte
     }
     let packed = web::block(move || gzip::pack(&body)).await;
     let packed = packed.map_err(|error| Status::internal(error.to_string()))?;
-    let mut builder = HttpResponse::build(StatusCode::from_u16(code).unwrap_or(StatusCode::OK));
+    let mut builder = HttpResponse::build(code);
     builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));
     gzip::mark(&mut builder);
     Ok(builder.body(packed))
@@ -234,11 +247,11 @@ pub fn document(context: &Context, agreed: Negotiated<'_>, code: u16, json: &[u8
         encoding => codec::encode_document(context.registry(), encoding, json)
             .map_err(|error| Status::internal(error.to_string()))?,
     };
+    let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     Ok(sized(agreed, code, Bytes::from(body)))
 }
 
-fn sized(agreed: Negotiated<'_>, code: u16, body: Bytes) -> HttpResponse {
-    let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+fn sized(agreed: Negotiated<'_>, code: StatusCode, body: Bytes) -> HttpResponse {
     HttpResponse::build(code).insert_header((header::CONTENT_TYPE, agreed.encoding.media_type())).body(body)
 }
 
@@ -274,7 +287,8 @@ async fn list(context: &Context, agreed: Negotiated<'_>, mut listing: Listing) -
     let laid_out = context.pretty || agreed.pretty;
     if agreed.encoding == Encoding::Yaml || agreed.encoding == Encoding::Json && laid_out {
         let (whole, held) = listing.collect().await?;
-        let shown = shown(context, agreed, 200, whole.slice(..whole.trim_ascii_end().len())).await?;
+        let shown =
+            shown(context, agreed, StatusCode::OK, whole.slice(..whole.trim_ascii_end().len())).await?;
         return Ok(counted(shown, held));
     }
     let mut first = listing.next_chunk().transpose()?.unwrap_or_default();
@@ -292,7 +306,7 @@ async fn list(context: &Context, agreed: Negotiated<'_>, mut listing: Listing) -
     let long = context.gzip && first.len() > gzip::THRESHOLD;
     // Small lists are sent as a whole, with their length.
     if listing.is_done() && !long {
-        return Ok(sized(agreed, 200, first));
+        return Ok(sized(agreed, StatusCode::OK, first));
     }
     let mut builder = HttpResponse::Ok();
     builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));

@@ -5,12 +5,9 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use actix::Addr;
 use actix_web::http::header::{HeaderValue, InvalidHeaderValue};
 use arc_swap::{ArcSwap, Guard};
-use pilothouse_actors::authenticator::Authenticator;
-use pilothouse_actors::authorizer::Authorizer;
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_actors::clock::Moment;
 use tokio::sync::watch;
 
 use crate::api::catalog::Catalog;
@@ -38,16 +35,12 @@ pub struct Worker {
     pub backend: Rc<Backend>,
     /// The additional parts that watches need.
     pub watching: WatchDeps,
-    /// Authenticates requests.
-    pub authenticator: Addr<Authenticator>,
-    /// Authorizes requests.
-    pub authorizer: Addr<Authorizer>,
     /// What all workers share.
     pub shared: Arc<Shared>,
     /// Counts the requests of this worker.
     pub meter: Meter,
     /// Rejected credentials are not logged before this time.
-    pub quiet_until: Cell<Timestamp>,
+    pub quiet_until: Cell<Moment>,
 }
 
 /// The state that all workers of a server share.

@@ -4,6 +4,7 @@ use pilothouse_actors::error::StoreError;
 
 use crate::api::kinds::ErrorList;
 use crate::api::meta;
+use crate::api::options::WriteMode;
 use crate::api::status::{GroupResource, Status};
 use crate::api::subresources::binding;
 use crate::api::value::Value;
@@ -15,7 +16,7 @@ use crate::verbs::{Reply, VerbResult};
 const OF: GroupResource<'_> = GroupResource { group: "", resource: "pods/binding" };
 
 /// Binds the pod to the node in the body.
-pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: bool) -> VerbResult {
+pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: WriteMode) -> VerbResult {
     // Without a name in the path only the name in the body tells the pod; its uid is ignored.
     let by_body = call.name.is_empty();
     let mut body = body.clone();
@@ -42,19 +43,19 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
             _ => backend.stores.alone(store, key.clone(), &call.permit).await,
         };
         let (current, _turn) = found.map_err(|error| Status::from_store(&error, call.of(), name))?;
-        let mut pod = backend.load(call, &current)?;
+        let mut pod = backend.objects.load(call, &current)?;
         binding::check_preconditions(&pod, &body, call.of(), &call.registered(name))?;
-        let bound = binding::bind(&mut pod, &body, &backend.now());
+        let bound = binding::bind(&mut pod, &body, &backend.objects.now());
         bound.map_err(|why| Status::conflict(OF, name, &why))?;
         if backend.admission.labels_bound_pods() {
             for (key, value) in meta::of(&body).get("labels").and_then(Value::fields).into_iter().flatten() {
                 pod.entry("metadata").entry("labels").set(key, value.clone());
             }
         }
-        if dry_run {
+        if mode.is_dry_run() {
             return Ok(Reply::Status(Status::created()));
         }
-        let draft = backend.draft(call, key.clone(), &pod)?;
+        let draft = backend.objects.draft(call, key.clone(), &pod)?;
         match backend.stores.replace(store, draft, current.revision, &call.permit).await {
             Ok(_) => return Ok(Reply::Status(Status::created())),
             Err(StoreError::Conflict(_)) => {}

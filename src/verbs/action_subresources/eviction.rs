@@ -8,7 +8,7 @@ use pilothouse_actors::object::{Object, TypeName};
 use crate::api::deletion;
 use crate::api::kinds::{self, ErrorList, WriteContext};
 use crate::api::meta;
-use crate::api::options::DeleteOptions;
+use crate::api::options::{DeleteOptions, WriteMode};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::subresources::eviction::{self, PodState};
 use crate::api::value::Value;
@@ -21,7 +21,7 @@ const BUDGETS: GroupResource<'_> = GroupResource { group: "policy", resource: "p
 const BUDGET: &str = "PodDisruptionBudget";
 
 /// Evicts the pod that the path names.
-pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: bool) -> VerbResult {
+pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: WriteMode) -> VerbResult {
     if meta::name(body) != call.name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
@@ -32,7 +32,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
     }
     let mut options =
         DeleteOptions::parse(call.query, Some(body.get("deleteOptions").unwrap_or(&Value::Null)), false)?;
-    options.dry_run |= dry_run;
+    options.dry_run |= mode.is_dry_run();
     super::admitted(backend, call, body).await?;
     evict(backend, call, &options).await?;
     Ok(Reply::Status(Status::created()))
@@ -41,7 +41,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
 async fn evict(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> Result<()> {
     let mut refused = Status::stale(call.of(), call.name);
     for _ in 0..EVICTION_ATTEMPTS {
-        let pod = backend.load(call, &*backend.read(call).await?)?;
+        let pod = backend.objects.load(call, &*backend.read(call).await?)?;
         let standing = eviction::standing(&pod);
         let tried = match standing {
             PodState::Over => remove(backend, call, options).await,
@@ -102,7 +102,7 @@ fn budget_store() -> TypeName {
 }
 
 fn read_budget(backend: &Backend, object: &Object) -> Result<Value> {
-    backend.load_kind(&GroupVersion::new(BUDGETS.group, "v1"), BUDGET, object)
+    backend.objects.load_kind(&GroupVersion::new(BUDGETS.group, "v1"), BUDGET, object)
 }
 
 /// The budgets that count the pod.
@@ -131,12 +131,12 @@ async fn take_from(
     let mut turn = None;
     for _ in 0..EVICTION_ATTEMPTS {
         let before = budget.clone();
-        eviction::take(&mut budget, call.name, &backend.now())?;
+        eviction::take(&mut budget, call.name, &backend.objects.now())?;
         if dry_run {
             return Ok(());
         }
-        backend.record_own(&version, BUDGET, "status", &before, &mut budget);
-        let draft = backend.draft_kind(&version, BUDGET, object.key.clone(), &budget)?;
+        backend.objects.record_own(&version, BUDGET, "status", &before, &mut budget);
+        let draft = backend.objects.draft_kind(&version, BUDGET, object.key.clone(), &budget)?;
         match backend.stores.replace(&store, draft, object.revision, &call.permit).await {
             Ok(_) => return Ok(()),
             Err(StoreError::Conflict(_)) => {
@@ -161,15 +161,16 @@ async fn remove(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> 
         current = loop {
             attempts += 1;
             let draft = {
-                let old = backend.load(call, &current)?;
+                let old = backend.objects.load(call, &current)?;
                 deletion::check_preconditions(&options, &old, &call.resource.gv.group)?;
                 let mut new = old.clone();
-                let now = backend.now();
+                let now = backend.objects.now();
                 eviction::announce(&mut new, &now);
-                let context = WriteContext { now: &now, user: &call.writer(), features: backend.features };
+                let context =
+                    WriteContext { now: &now, user: &call.writer(), features: backend.objects.features };
                 let checked = kinds::before_status_update(call.kind(), &mut new, &old, &context);
                 checked.map_err(|errors| call.invalid(call.name, &errors))?;
-                backend.draft(call, current.key.clone(), &new)?
+                backend.objects.draft(call, current.key.clone(), &new)?
             };
             match backend.stores.replace(&call.stored.store, draft, current.revision, &call.permit).await {
                 Ok(told) => break told,

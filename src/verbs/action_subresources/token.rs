@@ -13,7 +13,7 @@ use crate::api::version::GroupVersion;
 use crate::auth::service_account::claims::{Bound, Grant, Reference};
 use crate::backend::{Backend, Call};
 use crate::random;
-use crate::verbs::{Reply, VerbResult};
+use crate::verbs::{Reply, Success, VerbResult};
 
 /// The audit annotation with the ID of the issued token.
 const ISSUED: &str = "authentication.kubernetes.io/issued-credential-id";
@@ -25,7 +25,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> V
     if !errors.is_empty() {
         return Err(call.invalid_body(call.name, &errors));
     }
-    let account = backend.load(call, &*backend.read(call).await?)?;
+    let account = backend.objects.load(call, &*backend.read(call).await?)?;
     let now = backend.clock.now();
     complete(backend, &mut request, &account, &time::format_seconds(now.unix_seconds()));
     token_request::validate(&request, &mut errors);
@@ -56,7 +56,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> V
     status.set("token", made);
     let ends = now.unix_seconds().saturating_add(asked);
     status.set("expirationTimestamp", time::format_seconds(ends));
-    Ok(Reply::Object(201, backend.show_body(call, &request)?))
+    Ok(Reply::Object(Success::Created, backend.objects.show_body(call, &request)?))
 }
 
 /// Removes fields that only the server sets.
@@ -151,5 +151,5 @@ async fn get(backend: &Backend, call: &Call<'_>, resource: &str, kind: &str, nam
     let found = backend.stores.get(&TypeName::new(resource), key, &call.permit).await;
     let found =
         found.map_err(|error| Status::from_store(&error, GroupResource { group: "", resource }, name))?;
-    backend.load_kind(&GroupVersion::new("", "v1"), kind, &found)
+    backend.objects.load_kind(&GroupVersion::new("", "v1"), kind, &found)
 }

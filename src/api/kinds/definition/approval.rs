@@ -7,7 +7,7 @@ use crate::api::meta;
 use crate::api::value::Value;
 use crate::api::well_known::annotations::APPROVED;
 
-/// The state of the annotation that the community's groups need: 0 none, 1 wrong, 2 good, 3 openly without.
+/// The state of the annotation that protected groups need: 0 missing, 1 invalid, 2 approved, 3 explicitly unapproved.
 fn approval_state(definition: &Value) -> u8 {
     let text =
         meta::of(definition).at(&["annotations", APPROVED]).and_then(Value::as_str).unwrap_or_default();
@@ -25,7 +25,7 @@ fn approval_state(definition: &Value) -> u8 {
     }
 }
 
-/// Checks that annotation where the state of it has changed.
+/// Validates the annotation if its state has changed.
 pub(super) fn approval(definition: &Value, old: Option<&Value>, errors: &mut ErrorList) {
     let group = FieldValue::of(definition, "spec").child("group").text();
     let protected = ["k8s.io", "kubernetes.io"]

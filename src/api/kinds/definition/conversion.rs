@@ -9,7 +9,7 @@ use super::super::{ErrorList, pem, webhook};
 use super::Lenience;
 use crate::api::field::FieldError;
 
-/// Checks how objects are turned into other versions.
+/// Validates the conversion strategy.
 pub(super) fn conversion(
     conversion: &FieldValue<'_>,
     preserves: bool,
@@ -59,7 +59,7 @@ pub(super) fn conversion(
     review_versions(&versions, lenience.needs_known_review, errors);
 }
 
-/// Whether a webhook that converts cannot be trusted by anybody: what is said of that is no certificate.
+/// Whether the CA bundle of the webhook contains no certificate.
 pub(super) fn has_bad_bundle(conversion: &FieldValue<'_>) -> bool {
     fault_of(&conversion.child("webhook").child("clientConfig").child("caBundle")).is_some()
 }

@@ -1,6 +1,6 @@
 //! CustomResourceDefinitions.
 //!
-//! What all versions say alike counts as said once, of the whole: mistakes in it are told with the path
+//! A field that is the same in all versions counts as a field of the whole definition: its errors have the path
 //! `spec.validation`, `spec.subresources` and so on, whatever the version of the API.
 
 mod approval;
@@ -40,7 +40,7 @@ pub const RULES: KindRules = KindRules {
     ..COUNTED
 };
 
-/// The defaults of a definition: names that follow from others.
+/// Defaults: names that are derived from other names.
 fn default(definition: &mut Value) {
     let spec = definition.entry("spec");
     let kind = spec.at(&["names", "kind"]).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -49,9 +49,9 @@ fn default(definition: &mut Value) {
         fill_text(names, "singular", &kind.to_lowercase());
         fill_text(names, "listKind", &format!("{kind}List"));
     }
-    // One that is there and says nothing is a mistake.
-    let is_said = spec.get("conversion").is_some_and(|conversion| conversion.fields().is_some());
-    if !is_said {
+    // An empty conversion gets no default: validation refuses it.
+    let is_set = spec.get("conversion").is_some_and(|conversion| conversion.fields().is_some());
+    if !is_set {
         spec.entry("conversion").set("strategy", "None");
     }
     if definition.at(&["status", "storedVersions"]).is_none_or(|all| all.items().is_empty()) {
@@ -59,7 +59,7 @@ fn default(definition: &mut Value) {
     }
 }
 
-/// A definition whose deletion has just been asked for stays until its objects have gone: it says so, and who lets it go.
+/// A definition that is being deleted stays until its objects are gone: sets the condition and the finalizer for that.
 fn terminate(definition: &mut Value) {
     let now = meta::of(definition).str("deletionTimestamp").to_owned();
     let finalizers = definition.entry("metadata").entry("finalizers");
@@ -71,12 +71,12 @@ fn terminate(definition: &mut Value) {
     status::ending(definition, &DeletionProgress::Pending, &now);
 }
 
-/// The version that objects are stored in is written down.
+/// Records the storage version in the status.
 fn prepare_create(definition: &mut Value, _: &WriteContext<'_>) {
     remember_stored(definition);
 }
 
-/// The same when it changes.
+/// The same for an update.
 fn prepare_update(new: &mut Value, _old: &Value, _: &WriteContext<'_>) {
     remember_stored(new);
 }
@@ -94,26 +94,26 @@ fn remember_stored(definition: &mut Value) {
     *list = Value::Array(all);
 }
 
-/// Whether a name is not that of the kind and the group.
+/// The error of a name that is not made of plural and group.
 pub fn own_name(definition: &Value, name: &str) -> Option<String> {
     let text = |path: &[&str]| definition.at(path).and_then(Value::as_str).unwrap_or_default();
     let wanted = format!("{}.{}", text(&["spec", "names", "plural"]), text(&["spec", "group"]));
     (name != wanted).then(|| "must be spec.names.plural+\".\"+spec.group".to_owned())
 }
 
-/// Whether a webhook that converts cannot be trusted by anybody: such a definition is not served.
+/// Whether the CA bundle of the conversion webhook is invalid: such a definition is not served.
 pub fn has_bad_bundle(definition: &Value) -> bool {
     conversion::has_bad_bundle(&FieldValue::of(definition, "spec").child("conversion"))
 }
 
-/// Checks a definition.
+/// Validates a definition.
 fn validate(definition: &Value, errors: &mut ErrorList) {
     let spec = FieldValue::of(definition, "spec");
     validate_spec(&spec, Lenience { needs_known_review: true, takes_any_bundle: true }, errors);
     validate_rest(definition, None, errors);
 }
 
-/// Checks a changed definition: what it is called stays, and once it is served so do its kind and scope.
+/// Validates an update: names are immutable, and once the definition is served so are kind and scope.
 fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
     let versions = was.child("conversion").child("webhook").child("conversionReviewVersions");
@@ -136,7 +136,7 @@ fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     validate_rest(new, Some(old), errors);
 }
 
-/// Checks a changed status.
+/// Validates an update of the status.
 fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
     validate_names(&FieldValue::of(new, "status").child("acceptedNames"), errors);
 }
@@ -147,7 +147,7 @@ fn is_established(definition: &Value) -> bool {
     })
 }
 
-/// Checks what stands outside of the spec.
+/// Validates the fields outside of the spec.
 fn validate_rest(definition: &Value, old: Option<&Value>, errors: &mut ErrorList) {
     validate_status(definition, definition, errors);
     stored_versions(definition, errors);
@@ -160,21 +160,21 @@ fn validate_rest(definition: &Value, old: Option<&Value>, errors: &mut ErrorList
     }
 }
 
-/// A field of all versions: said once if all say the same, and by each otherwise.
+/// A field of the versions: one field of the definition if all versions agree, else one of each version.
 fn per_version<'a>(spec: &FieldValue<'a>, field: &str, whole: &str) -> Option<FieldValue<'a>> {
     let versions = spec.child("versions");
     let mut all = versions.items().map(|version| version.child(field));
     let first = all.next()?;
-    // One without content is long to tell from nothing: it is looked at once, not once for each version.
+    // Comparing an empty field with a missing one is slow, so it is done once and not per version.
     let is_void = same(Some(first.value), None);
     all.all(|other| same(Some(other.value), Some(first.value).filter(|_| !is_void)))
         .then(|| FieldValue { value: first.value, path: spec.path.child(whole) })
 }
 
-/// What is let pass of a webhook that converts because of how the definition was before.
+/// What is tolerated in a conversion webhook because of the previous state of the definition.
 #[derive(Clone, Copy)]
 struct Lenience {
-    /// Whether it must take a version of the question that is known.
+    /// Whether it must support a known version of ConversionReview.
     needs_known_review: bool,
     /// Whether an invalid CA bundle is tolerated: the version is not served yet, or the bundle was invalid before.
     takes_any_bundle: bool,

@@ -1,6 +1,6 @@
-//! The syntax of the patterns in schemas, as far as mistakes are common: brackets, groups, repetitions, escapes.
+//! Checks the syntax of patterns in schemas for common mistakes: brackets, groups, repetitions, escapes.
 
-/// What is wrong with a pattern, in the words clients know.
+/// The error in a pattern, in the words of Go's parser.
 pub fn check(pattern: &str) -> Result<(), String> {
     let fail = |why: &str, part: &str| Err(format!("error parsing regexp: {why}: `{part}`"));
     let (mut groups, mut repeatable) = (0usize, false);
@@ -51,7 +51,7 @@ pub fn check(pattern: &str) -> Result<(), String> {
                 if !repeatable {
                     return fail("missing argument to repetition operator", &c.to_string());
                 }
-                // One question mark behind makes it lazy; anything more would repeat a repetition.
+                // A question mark makes the repetition lazy; another operator would repeat a repetition.
                 next = after.strip_prefix('?').unwrap_or(after);
                 if let Some(more) = next.chars().next().filter(|more| matches!(more, '*' | '+' | '?')) {
                     return fail("invalid nested repetition operator", &format!("{c}{more}"));
@@ -65,7 +65,7 @@ pub fn check(pattern: &str) -> Result<(), String> {
     if groups > 0 { fail("missing closing )", pattern) } else { Ok(()) }
 }
 
-/// Where a class of characters ends, behind its opening bracket.
+/// The end of a character class, after its opening bracket.
 fn class_end(text: &str) -> Option<usize> {
     let start = text.strip_prefix('^').map_or(0, |_| 1);
     let (mut escaped, mut inner) = (false, false);

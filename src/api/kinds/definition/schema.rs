@@ -1,4 +1,4 @@
-//! The schemas of custom resources: what they may say, beyond being structural. What expressions say is another matter
+//! Validates the schemas of custom resources, except for being structural (`structural.rs`) and for their CEL expressions
 //! (`custom::check_rules`).
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use crate::api::value::Value;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
-/// What may stand at the root of a schema beside a status of its own: the field, and its name in messages.
+/// The fields allowed at the root of a schema if there is a status subresource, with their names in messages.
 const AT_ROOT: [(&str, &str); 22] = [
     ("description", "Description"),
     ("type", "Type"),
@@ -39,7 +39,7 @@ const AT_ROOT: [(&str, &str); 22] = [
     ("x-kubernetes-validations", "XValidations"),
 ];
 
-/// Checks the schema of a version. `holder` is what has the field `openAPIV3Schema`.
+/// Validates the schema of a version. `holder` has the field `openAPIV3Schema`.
 pub fn validate(holder: &FieldValue<'_>, with_status: bool, errors: &mut ErrorList) {
     let schema = holder.child("openAPIV3Schema");
     if !schema.is_set() {
@@ -93,12 +93,12 @@ fn root_beside_status(holder: &FieldValue<'_>, schema: &FieldValue<'_>, errors: 
     }
 }
 
-/// Where a schema stands, as far as rules differ.
+/// The position of a schema, as far as rules depend on it.
 #[derive(Clone, Copy, Default)]
 struct SchemaPosition<'a> {
     is_root: bool,
     in_metadata: bool,
-    /// Why there may be no default here.
+    /// Why a default is forbidden here.
     no_default: Option<&'a str>,
 }
 
@@ -188,7 +188,7 @@ fn standard(schema: &FieldValue<'_>, place: SchemaPosition<'_>, errors: &mut Err
     }
 }
 
-/// Says that a type must be another one.
+/// Reports a wrong type.
 fn must_be(kind: &FieldValue<'_>, wanted: &str, because: &str, errors: &mut ErrorList) {
     if kind.text() == wanted {
         return;
@@ -201,7 +201,7 @@ fn must_be(kind: &FieldValue<'_>, wanted: &str, because: &str, errors: &mut Erro
     }
 }
 
-/// Checks how lists and maps are merged.
+/// Validates the list and map types.
 fn collections(schema: &FieldValue<'_>, errors: &mut ErrorList) {
     let (map_type, list_type, keys) = (
         schema.child("x-kubernetes-map-type"),
@@ -281,7 +281,7 @@ fn list_map(keys: &FieldValue<'_>, items: &FieldValue<'_>, errors: &mut ErrorLis
     }
 }
 
-/// What tells items of a list apart must be there and may not be nothing.
+/// The keys of list items must be required or have a default, and must not be nullable.
 fn list_items(list_type: &str, keys: &FieldValue<'_>, items: &FieldValue<'_>, errors: &mut ErrorList) {
     if !matches!(list_type, "set" | "map") || items.value.fields().is_none() {
         return;
@@ -307,7 +307,7 @@ fn list_items(list_type: &str, keys: &FieldValue<'_>, items: &FieldValue<'_>, er
     }
 }
 
-/// Checks the rules that are written as expressions, but for the expressions.
+/// Validates CEL rules, except for their expressions.
 fn rules(schema: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut is_opaque = None;
     for rule in schema.child("x-kubernetes-validations").items() {
@@ -341,7 +341,7 @@ fn rules(schema: &FieldValue<'_>, errors: &mut ErrorList) {
         if lines(field.text()) {
             field.invalid(errors, "fieldPath must not contain line breaks");
         }
-        // Nobody looks for a path in a schema that cannot be looked at.
+        // A path cannot be looked up in an invalid schema.
         if find(field.text(), schema, true).is_err()
             && !*is_opaque.get_or_insert_with(|| structural::unsupported(schema).is_some())
         {
@@ -350,7 +350,7 @@ fn rules(schema: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// The schema of the field at the end of a path such as `.spec.size` or `.data['a.b']`.
+/// The schema at a path such as `.spec.size` or `.data['a.b']`.
 pub fn find<'a>(path: &str, schema: &FieldValue<'a>, brackets: bool) -> Result<FieldValue<'a>, String> {
     const NO_FIELD: &str = "does not refer to a valid field";
     const CUT: &str = "unexpected end of JSON path";

@@ -59,7 +59,7 @@ pub(super) fn printer_columns(columns: &FieldValue<'_>, errors: &mut ErrorList) 
     }
 }
 
-/// Checks the fields that selectors may name. `needed` says where the schema was looked for, in the words of the reference.
+/// Validates the selectable fields. `needed` names the schema in the words of the reference.
 pub(super) fn selectable_fields(
     fields: &FieldValue<'_>,
     schema: &FieldValue<'_>,

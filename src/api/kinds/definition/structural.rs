@@ -6,7 +6,7 @@ use crate::api::kinds::ErrorList;
 use crate::api::kinds::field_value::FieldValue;
 use crate::api::value::Value;
 
-/// Where in an object a schema stands.
+/// The position of a schema in an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
     Root,
@@ -14,7 +14,7 @@ enum Level {
     Field,
 }
 
-/// Fields of a schema that are not part of a structural one; a schema with them is told of elsewhere.
+/// Fields that a structural schema cannot have; they are reported elsewhere.
 const UNSUPPORTED: [(&str, &str); 7] = [
     ("id", "id"),
     ("$schema", "schema"),
@@ -25,7 +25,7 @@ const UNSUPPORTED: [(&str, &str); 7] = [
     ("definitions", "definitions"),
 ];
 
-/// Why a schema cannot be looked at as a structural one at all.
+/// Why a schema cannot be parsed as a structural one.
 pub fn unsupported(schema: &FieldValue<'_>) -> Option<String> {
     for (field, shown) in UNSUPPORTED {
         if !schema.child(field).is_empty() || (field == "additionalItems" && schema.child(field).is_set()) {
@@ -43,7 +43,7 @@ pub fn unsupported(schema: &FieldValue<'_>) -> Option<String> {
     below(schema).into_iter().find_map(|part| unsupported(&part))
 }
 
-/// The schemas right inside of another.
+/// The direct subschemas.
 pub fn below<'a>(schema: &FieldValue<'a>) -> Vec<FieldValue<'a>> {
     let mut all = Vec::new();
     for field in ["items", "additionalProperties", "not"] {
@@ -60,7 +60,7 @@ pub fn below<'a>(schema: &FieldValue<'a>) -> Vec<FieldValue<'a>> {
     all
 }
 
-/// Checks a schema, with the findings in the order of their texts.
+/// Validates a schema; errors are sorted by text.
 pub fn validate(schema: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut found = ErrorList::new();
     invariants(schema, Level::Root, &mut found);
@@ -138,7 +138,7 @@ fn types(schema: &FieldValue<'_>, level: Level, errors: &mut ErrorList) {
     }
 }
 
-/// The fields that every object has must be what they are in every object.
+/// The fields that every object has must keep their types.
 fn resource(schema: &FieldValue<'_>, level: Level, errors: &mut ErrorList) {
     let embedded = flag(schema, "embedded-resource");
     let is_resource = level == Level::Root || embedded;
@@ -182,7 +182,7 @@ fn is_bare_metadata(metadata: &Value) -> bool {
     })
 }
 
-/// Whether a choice is the one that numbers-or-texts have.
+/// Whether an anyOf is that of int-or-string.
 fn is_int_or_string(any_of: &FieldValue<'_>) -> bool {
     let only = |item: FieldValue<'_>, kind: &str| item.len() == 1 && item.child("type").text() == kind;
     let mut items = any_of.items();
@@ -191,7 +191,7 @@ fn is_int_or_string(any_of: &FieldValue<'_>) -> bool {
         && items.next().is_some_and(|one| only(one, "string"))
 }
 
-/// Checks what limits values without giving them a type.
+/// Validates the parts of a schema that constrain values without giving them a type.
 fn values(schema: &FieldValue<'_>, skip_any_of: bool, errors: &mut ErrorList) {
     if !skip_any_of {
         for part in schema.child("anyOf").items() {
@@ -213,7 +213,7 @@ fn values(schema: &FieldValue<'_>, skip_any_of: bool, errors: &mut ErrorList) {
     }
 }
 
-/// Checks a schema that only limits what another says.
+/// Validates a schema that only adds constraints to another.
 fn nested(schema: &FieldValue<'_>, skip_any_of: bool, errors: &mut ErrorList) {
     values(schema, skip_any_of, errors);
     if schema.child("items").value.fields().is_some() {
@@ -253,7 +253,7 @@ fn nested(schema: &FieldValue<'_>, skip_any_of: bool, errors: &mut ErrorList) {
     }
 }
 
-/// Checks that what limits a field stands in a schema that has the field.
+/// Checks that a field with constraints also exists in the structural schema.
 fn completeness(schema: &FieldValue<'_>, limits: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut all: Vec<FieldValue<'_>> = Vec::new();
     if limits.child("not").is_set() {

@@ -1,4 +1,4 @@
-//! The versions of a definition: their names, which is stored, and which were.
+//! The versions of a definition: their names, the storage version, and former storage versions.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::api::field::FieldError;
 use crate::api::names;
 use crate::api::value::Value;
 
-/// Checks the name of a version, told at `place`.
+/// Validates the name of a version; errors have the path `place`.
 pub(super) fn version_name(name: &FieldValue<'_>, place: &FieldValue<'_>, errors: &mut ErrorList) {
     let wrong = names::dns_1035_label(name.text());
     if !wrong.is_empty() {
@@ -30,7 +30,7 @@ pub(super) fn version_set(spec: &FieldValue<'_>, versions: &FieldValue<'_>, erro
     if versions.items().filter(|version| version.child("storage").is_true()).count() != 1 {
         bad("must have exactly one version marked as storage version");
     }
-    // The first version is also the one of the older form of this kind, and is looked at there again.
+    // The reference converts the first version to the older form of this kind and validates it there again.
     if let Some(first) = versions.items().next() {
         let name = first.child("name");
         if !name.is_empty() {
@@ -75,7 +75,7 @@ pub(super) fn stored_versions(definition: &Value, errors: &mut ErrorList) {
     let mut in_storage: BTreeSet<&str> = stored.items().map(|one| one.text()).collect();
     for version in versions.items() {
         let name = version.child("name").text();
-        // A name that stands twice is looked for twice, and there only once.
+        // A duplicate name is looked up twice but reported once.
         if !in_storage.remove(name) && version.child("storage").is_true() {
             let why = format!("must have the storage version {name}");
             errors.add(|| FieldError::invalid(&stored.path, &shown, &why));

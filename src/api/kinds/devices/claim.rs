@@ -40,12 +40,12 @@ const MOST_CHOICES: usize = 8;
 const NO_REQUEST: &str =
     "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
-/// The defaults of a claim: a request that says nothing else asks for one device.
+/// The defaults of a claim: one device per request.
 pub(super) fn default_claim(claim: &mut Value) {
     let devices = present_mut(claim, "spec").and_then(|spec| present_mut(spec, "devices"));
     let Some(devices) = devices else { return };
     for request in items_mut(devices, "requests") {
-        // In older versions the fields of the only choice stand in the request itself.
+        // In older versions the fields of the exact request are in the request itself.
         if !request.str("deviceClassName").is_empty() {
             count_one(request);
         }
@@ -56,7 +56,7 @@ pub(super) fn default_claim(claim: &mut Value) {
     }
 }
 
-/// The same for what claims are made from.
+/// The same for templates.
 pub(super) fn default_template(template: &mut Value) {
     if let Some(claim) = present_mut(template, "spec") {
         default_claim(claim);
@@ -70,7 +70,7 @@ fn count_one(choice: &mut Value) {
     }
 }
 
-/// The requests of a claim and the choices below them.
+/// The requests of a claim and their subrequests.
 pub(super) struct Requests<'a> {
     choices: BTreeMap<&'a str, BTreeSet<&'a str>>,
 }
@@ -80,7 +80,7 @@ impl<'a> Requests<'a> {
         let name = |one: &'a Value| one.str("name");
         let mut choices = BTreeMap::new();
         for request in devices.read("requests").items() {
-            // The first of a name counts.
+            // The first of equal names counts.
             choices.entry(name(request)).or_insert_with(|| {
                 request.get("firstAvailable").map(Value::items).unwrap_or_default().iter().map(name).collect()
             });
@@ -215,19 +215,19 @@ fn validate_toleration(toleration: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks a ResourceClaim.
+/// Validates a ResourceClaim.
 pub fn validate_claim(claim: &Value, errors: &mut ErrorList) {
     claim_spec(&FieldValue::of(claim, "spec"), errors);
 }
 
-/// Checks a changed ResourceClaim: what is claimed stays. The whole is looked at twice.
+/// Validates an update: the spec is immutable. The reference validates the whole object twice.
 pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     validate_claim(new, errors);
     same_spec(new, old, "resource.ResourceClaimSpec{}", errors);
     validate_claim(new, errors);
 }
 
-/// Checks a ResourceClaimTemplate.
+/// Validates a ResourceClaimTemplate.
 pub(super) fn validate_template(template: &Value, errors: &mut ErrorList) {
     let spec = FieldValue::of(template, "spec");
     let metadata = spec.child("metadata");
@@ -238,14 +238,14 @@ pub(super) fn validate_template(template: &Value, errors: &mut ErrorList) {
     claim_spec(&spec.child("spec"), errors);
 }
 
-/// Checks a changed ResourceClaimTemplate: it stays as it is. The whole is looked at twice.
+/// Validates an update: the spec is immutable. The reference validates the whole object twice.
 fn validate_template_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     validate_template(new, errors);
     same_spec(new, old, "resource.ResourceClaimTemplateSpec{}", errors);
     validate_template(new, errors);
 }
 
-/// A spec is always there, also where it says nothing.
+/// A spec is always present, even if it is empty.
 fn same_spec(new: &Value, old: &Value, shown: &str, errors: &mut ErrorList) {
     if !same(new.get("spec"), old.get("spec")) {
         errors.push(FieldError::invalid(&FieldPath::new("spec"), shown, meta::IMMUTABLE));

@@ -10,7 +10,7 @@ use crate::api::value::Value;
 use crate::api::{meta, names};
 use std::collections::BTreeSet;
 
-/// What is said of devices goes when they are given back.
+/// Removes the status of devices that are deallocated.
 pub fn prepare_claim_status(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     fn devices<'a>(claim: &'a Value, path: &[&str]) -> BTreeSet<[&'a str; 3]> {
         claim.at(path).map(Value::items).unwrap_or_default().iter().map(device).collect()
@@ -30,7 +30,7 @@ pub fn prepare_claim_status(new: &mut Value, old: &Value, _: &WriteContext<'_>) 
     }
 }
 
-/// Checks a changed status of a ResourceClaim.
+/// Validates an update of the status.
 pub fn validate_claim_status(new: &Value, old: &Value, errors: &mut ErrorList) {
     const MOST_USERS: usize = 256;
     let (status, was) = (FieldValue::of(new, "status"), FieldValue::of(old, "status"));

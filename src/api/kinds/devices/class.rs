@@ -16,7 +16,7 @@ pub const DEVICE_CLASS: KindRules =
 pub const DEVICE_TAINT_RULE: KindRules =
     KindRules { validate: validate_taint_rule, revalidation: Revalidation::Once, ..COUNTED };
 
-/// Checks a DeviceClass.
+/// Validates a DeviceClass.
 pub fn validate_class(class: &Value, errors: &mut ErrorList) {
     let spec = FieldValue::of(class, "spec");
     selectors(&spec.child("selectors"), errors);
@@ -26,7 +26,7 @@ pub fn validate_class(class: &Value, errors: &mut ErrorList) {
     at_most(&spec.child("config"), MOST_CONFIGS, errors);
 }
 
-/// Checks a DeviceTaintRule.
+/// Validates a DeviceTaintRule.
 pub(super) fn validate_taint_rule(rule: &Value, errors: &mut ErrorList) {
     let spec = FieldValue::of(rule, "spec");
     let chosen = spec.child("deviceSelector");

@@ -1,4 +1,4 @@
-//! What claims, classes and slices have in common.
+//! Rules that claims, classes and slices share.
 
 use super::super::ErrorList;
 use super::super::field_value::FieldValue;
@@ -25,7 +25,7 @@ pub(super) fn at_most(list: &FieldValue<'_>, most: usize, errors: &mut ErrorList
     }
 }
 
-/// Says which items of a list have a key that others have already.
+/// Reports the items of a list whose key is a duplicate.
 pub(super) fn unique<'a>(list: &FieldValue<'a>, field: &str, errors: &mut ErrorList) {
     let mut seen = BTreeSet::new();
     for item in list.items() {
@@ -87,7 +87,7 @@ pub(super) fn configuration(config: &FieldValue<'_>, errors: &mut ErrorList) {
     raw(&opaque.child("parameters"), LONGEST_PARAMETERS, errors);
 }
 
-/// Checks data of a form that only a driver knows.
+/// Validates opaque parameters of a driver.
 pub(super) fn raw(data: &FieldValue<'_>, longest: usize, errors: &mut ErrorList) {
     match data.value {
         Value::Null => data.required(errors, ""),
@@ -102,7 +102,7 @@ pub(super) fn raw(data: &FieldValue<'_>, longest: usize, errors: &mut ErrorList)
     }
 }
 
-/// Checks a name that may have a domain.
+/// Validates a name that may be qualified by a domain.
 pub(super) fn qualified_name(name: &str, path: &FieldPath, errors: &mut ErrorList) {
     let domain = |part: &str, errors: &mut ErrorList| {
         let value = Value::from(part);

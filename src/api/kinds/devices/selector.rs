@@ -1,4 +1,4 @@
-//! The expressions that choose devices: what they may name, and how much they may cost.
+//! CEL expressions that select devices: their variables and their cost limit.
 
 use std::sync::{Arc, LazyLock};
 
@@ -10,24 +10,24 @@ use crate::api::cel::{Environment, Library};
 use crate::api::custom::pattern::Patterns;
 use crate::api::field::{FieldError, quoted};
 
-/// The device that an expression is about.
+/// The variable of the device.
 const DEVICE: &str = "device";
-/// The longest expression, in bytes.
+/// The maximum length of an expression in bytes.
 const LONGEST: usize = 10 * 1024;
-/// What evaluating one may cost at most.
+/// The maximum estimated cost of one.
 const DEAREST: u64 = 1_000_000;
-/// How many attributes or capacities a device has at most, and so how many domains they come from.
+/// The maximum number of attributes or capacities of a device, and so of their domains.
 const MOST_ATTRIBUTES: u64 = 32;
-/// The longest domain, and driver, of an attribute.
+/// The maximum length of the domain or driver of an attribute.
 const LONGEST_DOMAIN: u64 = 63;
-/// The longest name of an attribute within its domain.
+/// The maximum length of the name of an attribute within its domain.
 const LONGEST_NAME: u64 = 32;
-/// The longest value of an attribute.
+/// The maximum length of the value of an attribute.
 const LONGEST_VALUE: u64 = 64;
 
 static KNOWN: LazyLock<Environment> = LazyLock::new(|| {
     let shape = |form: DeclKind, most: u64| Arc::new(DeclType { form, most, least: 1 });
-    // By the domain, and within it by the name.
+    // Attributes are in a map by domain, and in it in a map by name.
     let named = |values: Arc<DeclType>| {
         shape(DeclKind::Map(shape(DeclKind::Map(values), MOST_ATTRIBUTES)), MOST_ATTRIBUTES)
     };
@@ -41,7 +41,7 @@ static KNOWN: LazyLock<Environment> = LazyLock::new(|| {
         .variable(DEVICE, object_type("kubernetes.DRADevice", fields))
 });
 
-/// How large the value at the end of a path is at most.
+/// The maximum size of the value at a path.
 fn most_at(path: &[String]) -> Option<u64> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     let (DEVICE, path) = path.split_first().map(|(first, rest)| (*first, rest))? else { return None };
@@ -52,13 +52,13 @@ fn most_at(path: &[String]) -> Option<u64> {
         ["attributes" | "capacity", "@keys"] => Some(LONGEST_DOMAIN),
         ["attributes" | "capacity", "@values", "@keys"] => Some(LONGEST_NAME),
         ["capacity", "@values", "@values"] => Some(0),
-        // Whatever an attribute is called, it is no longer than others.
+        // Attributes of all names have the same limit.
         ["attributes", "@values", _] => Some(LONGEST_VALUE),
         _ => None,
     }
 }
 
-/// Checks an expression that chooses devices.
+/// Validates an expression that selects devices.
 pub(super) fn validate(expression: &FieldValue<'_>, errors: &mut ErrorList) {
     let text = expression.text();
     if text.len() > LONGEST {
@@ -72,13 +72,13 @@ pub(super) fn validate(expression: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// What an expression may cost at most, or what is wrong with it.
+/// The maximum cost of an expression, or its error.
 fn cost(text: &str) -> Result<u64, String> {
     let program =
         KNOWN.compile(text, &mut Patterns::default()).map_err(|why| format!("compilation failed: {why}"))?;
     match program.kind() {
         Type::Bool => Ok(program.most_cost(&most_at)),
-        // Attributes are of a type that is not known, which is another thing than what may be of any.
+        // The type of an attribute is unknown (`any`), which CEL distinguishes from `dyn`.
         Type::Dyn if program.is_looked_up() => Ok(program.most_cost(&most_at)),
         other => {
             let name = full_name(&other).replace("string, dyn)", "string, google.protobuf.Any)");

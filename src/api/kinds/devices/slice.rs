@@ -18,13 +18,13 @@ pub const RULES: KindRules = KindRules {
     ..COUNTED
 };
 
-/// Checks a ResourceSlice.
+/// Validates a ResourceSlice.
 pub(super) fn validate_slice(slice: &Value, errors: &mut ErrorList) {
     slice_head(slice, errors);
     slice_body(slice, errors);
 }
 
-/// Checks a changed ResourceSlice: whose devices it tells of stays.
+/// Validates an update: node, pool and driver are immutable.
 pub(super) fn validate_slice_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     slice_head(new, errors);
     let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
@@ -37,7 +37,7 @@ pub(super) fn validate_slice_update(new: &Value, old: &Value, errors: &mut Error
         if same(Some(now.value), Some(before.value)) {
             continue;
         }
-        // The node alone can be none.
+        // The other two are required.
         if now.path.to_string().ends_with("nodeName") {
             now.invalid(errors, meta::IMMUTABLE);
         } else {
@@ -62,7 +62,7 @@ fn slice_head(slice: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// Checks where something is: one of a few ways to say it. Answers which are used.
+/// Validates the node of a slice or device, which is given in one of several fields. Answers which fields are set.
 fn places(holder: &FieldValue<'_>, empty: &str, errors: &mut ErrorList) -> Vec<&'static str> {
     let mut used = Vec::new();
     let (node, chosen) = (holder.child("nodeName"), holder.child("nodeSelector"));
@@ -112,7 +112,7 @@ fn slice_body(slice: &Value, errors: &mut ErrorList) {
     let (devices, shared) = (spec.child("devices"), spec.child("sharedCounters"));
     let mut sets = BTreeMap::new();
     for set in shared.value.items() {
-        // The first of a name counts.
+        // The first of equal names counts.
         sets.entry(set.str("name")).or_insert(set);
     }
     for device in devices.items() {
@@ -145,7 +145,7 @@ pub(super) fn counters(map: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// What a device says, one level deeper in an older version.
+/// The fields of a device, which are one level deeper in an older version.
 fn basic<'a>(device: &FieldValue<'a>) -> FieldValue<'a> {
     match device.child("basic").value {
         Value::Null => device.clone(),

@@ -1,4 +1,4 @@
-//! The rules, each shown to refuse.
+//! Each rule refuses something.
 
 use super::super::ErrorList;
 use super::super::testing::{each_change_refused, each_refused, object, said};
@@ -161,7 +161,7 @@ fn each_rule_of_a_slice_refuses() {
     );
 }
 
-/// Whoever asked for all devices was told that a count must not be said, which the defaults had said.
+/// A request for all devices was refused because of a count that only the defaults had set.
 #[test]
 fn requests_ask_for_one_device_unless_they_say_otherwise() {
     let mut claim = object(

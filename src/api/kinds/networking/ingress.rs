@@ -23,7 +23,7 @@ pub const INGRESS: KindRules = KindRules {
 pub const INGRESS_CLASS: KindRules =
     KindRules { validate: validate_ingress_class, validate_update: validate_ingress_class_update, ..COUNTED };
 
-/// Checks an Ingress.
+/// Validates an Ingress.
 pub(super) fn validate_ingress(ingress: &Value, errors: &mut ErrorList) {
     validate_ingress_any(ingress, Allowed::default(), errors);
     let annotation = meta::of(ingress).at(&["annotations", annotations::INGRESS_CLASS]);
@@ -34,7 +34,7 @@ pub(super) fn validate_ingress(ingress: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// What an Ingress may still say because it said it before.
+/// Invalid values that are tolerated because the stored Ingress has them.
 #[derive(Clone, Copy, Default)]
 struct Allowed {
     secret_names: bool,
@@ -150,7 +150,7 @@ pub(super) fn backend(node: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks a reference to an object of any kind in the same place.
+/// Validates a reference to an object of any kind in the same namespace.
 fn local_reference(reference: &FieldValue<'_>, errors: &mut ErrorList) {
     if reference.child("apiGroup").is_set() {
         reference.child("apiGroup").syntax(errors, names::dns_subdomain);
@@ -164,7 +164,7 @@ fn local_reference(reference: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks a changed Ingress.
+/// Validates an update of an Ingress.
 pub(super) fn validate_ingress_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let was = FieldValue::of(old, "spec");
     let bad_name = |tls: FieldValue<'_>| {
@@ -183,7 +183,7 @@ pub(super) fn validate_ingress_update(new: &Value, old: &Value, errors: &mut Err
     validate_ingress_any(new, allowed, errors);
 }
 
-/// Checks a changed status of an Ingress.
+/// Validates an update of the status of an Ingress.
 pub(super) fn validate_ingress_status(new: &Value, old: &Value, errors: &mut ErrorList) {
     let at = |object| FieldValue::of(object, "status").child("loadBalancer").child("ingress");
     let known = address::listed(at(old).value, "ip");
@@ -199,7 +199,7 @@ pub(super) fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Err
     }
 }
 
-/// Warns of the annotation that a field has replaced.
+/// Warns about the annotation that `ingressClassName` has replaced.
 pub(super) fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut WarningList) {
     let named = meta::of(ingress).at(&["annotations", annotations::INGRESS_CLASS]).is_some();
     if old.is_none() && named && !FieldValue::of(ingress, "spec").child("ingressClassName").is_set() {
@@ -210,7 +210,7 @@ pub(super) fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut Wa
     }
 }
 
-/// Checks an IngressClass.
+/// Validates an IngressClass.
 pub(super) fn validate_ingress_class(class: &Value, errors: &mut ErrorList) {
     let spec = FieldValue::of(class, "spec");
     const LONGEST: usize = 250;
@@ -243,7 +243,7 @@ pub(super) fn validate_ingress_class(class: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// Checks a changed IngressClass.
+/// Validates an update of an IngressClass.
 pub(super) fn validate_ingress_class_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let controller = |object| FieldValue::of(object, "spec").child("controller");
     if controller(new).text() != controller(old).text() {

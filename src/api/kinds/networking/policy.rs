@@ -19,7 +19,7 @@ pub const RULES: KindRules = KindRules {
     ..COUNTED
 };
 
-/// A policy that says nothing is about what comes in, and about what goes out if it says something of it.
+/// The default policy types: Ingress, and Egress if there are egress rules.
 pub fn default_policy(policy: &mut Value) {
     let spec = policy.entry("spec");
     if spec.get("policyTypes").is_none_or(|types| types.items().is_empty()) {
@@ -31,7 +31,7 @@ pub fn default_policy(policy: &mut Value) {
     }
 }
 
-/// Checks a NetworkPolicy.
+/// Validates a NetworkPolicy.
 pub(super) fn validate_policy(policy: &Value, errors: &mut ErrorList) {
     let spec = FieldValue::of(policy, "spec");
     selector::validate(&spec.child("podSelector"), errors);
@@ -109,7 +109,7 @@ fn ip_block(block: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Whether an address lies in a network.
+/// Whether an address is in a network.
 pub(super) fn contains(network: std::net::IpAddr, length: u8, address: std::net::IpAddr) -> bool {
     use std::net::IpAddr::{V4, V6};
     let shift = |width: u8| u32::from(width.saturating_sub(length));
@@ -126,7 +126,7 @@ pub(super) fn contains(network: std::net::IpAddr, length: u8, address: std::net:
     }
 }
 
-/// Warns of networks that are written in an unusual way.
+/// Warns about CIDRs in a non-canonical form.
 pub(super) fn warn_policy(policy: &Value, _old: Option<&Value>, warned: &mut WarningList) {
     let spec = FieldValue::of(policy, "spec");
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {

@@ -1,4 +1,4 @@
-//! IPAddresses and the ServiceCIDRs that they come from.
+//! IPAddresses and ServiceCIDRs.
 
 use super::super::field_value::FieldValue;
 use super::super::{BASE, ErrorList, KindRules, MetaRevalidation, PLAIN, Revalidation, StatusMeta, messages};
@@ -21,14 +21,14 @@ pub const SERVICE_CIDR: KindRules = KindRules {
     status_meta: StatusMeta::Fixed,
     validate: validate_service_cidr,
     validate_update: validate_service_cidr_update,
-    // Nothing of it is put back, neither for who makes one nor for who changes it.
+    // No field is reset on create or update.
     status_on_create: true,
     status_on_update: true,
     meta_revalidation: MetaRevalidation::Change,
     ..BASE
 };
 
-/// Checks an IPAddress.
+/// Validates an IPAddress.
 pub fn validate_address(address: &Value, errors: &mut ErrorList) {
     let parent = FieldValue::of(address, "spec").child("parentRef");
     if !parent.is_set() {
@@ -49,13 +49,13 @@ pub fn validate_address(address: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// Checks a changed IPAddress: whose it is stays.
+/// Validates an update: the parent reference is immutable.
 pub(super) fn validate_address_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let parent = |object| FieldValue::of(object, "spec").child("parentRef");
     messages::same_structure(&parent(new), &parent(old), "networking.ParentReference", errors);
 }
 
-/// Checks a ServiceCIDR.
+/// Validates a ServiceCIDR.
 pub(super) fn validate_service_cidr(object: &Value, errors: &mut ErrorList) {
     service_ranges(&FieldValue::of(object, "spec").child("cidrs"), errors);
 }
@@ -85,7 +85,7 @@ fn service_ranges(ranges: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks a changed ServiceCIDR: its networks stay, but a second one may join.
+/// Validates an update: CIDRs are immutable, but a second one may be added.
 pub(super) fn validate_service_cidr_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let at = |object| FieldValue::of(object, "spec").child("cidrs");
     let (ranges, before) = (at(new), at(old));

@@ -1,4 +1,4 @@
-//! The rules, each shown to refuse.
+//! Each rule refuses something.
 
 use super::super::testing::{each_change_refused, each_refused, filled, object};
 use super::super::{ErrorList, WarningList};

@@ -105,7 +105,7 @@ async fn audience(write: &Write<'_>, request: &Value, pod: &Value) -> Result<Opt
     let action = Arc::new(Action { verb: ANY_AUDIENCE.to_owned(), target });
     let identity = Arc::new(write.call.user.clone());
     let asked = AuthorizeExplained { identity, action, selection: Arc::default() };
-    let verdict = authorization::ask(&write.backend.authorizer, asked).await?;
+    let verdict = authorization::ask(&write.backend.access.authorizer, asked).await?;
     Ok(match (verdict.decision, verdict.error) {
         (Decision::Allowed, _) => None,
         (_, Some(error)) => {

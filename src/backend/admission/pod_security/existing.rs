@@ -30,7 +30,7 @@ pub async fn warnings(
     let Ok(snapshot) = PODS.snapshot(write).await else {
         return vec!["failed to list pods while checking new PodSecurity enforce level".to_owned()];
     };
-    let deadline = write.backend.clock.now().plus(PODS_WARNED_ABOUT_WITHIN);
+    let deadline = write.backend.clock.moment().plus(PODS_WARNED_ABOUT_WITHIN);
     let mut waiting: VecDeque<&Arc<Object>> = snapshot.scan(Some(namespace), Bound::Unbounded).collect();
     let mut left = waiting.len();
     let mut tally = Tally { total: left, ..Tally::default() };
@@ -53,7 +53,7 @@ pub async fn warnings(
         } else {
             tally.add(meta::name(&value), &Findings::of(&pod, standard));
         }
-        if tally.checked >= PODS_WARNED_ABOUT || write.backend.clock.now() > deadline {
+        if tally.checked >= PODS_WARNED_ABOUT || write.backend.clock.moment() > deadline {
             break;
         }
     }

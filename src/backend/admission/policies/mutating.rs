@@ -265,12 +265,12 @@ impl<'a> Work<'a, '_> {
             namespace: &Value::Null,
             rights: Some(rights),
         };
-        let began = write.backend.clock.now();
+        let began = write.backend.clock.moment();
         let evaluate =
             || evaluate_conditions(&policy.variables, &policy.conditions, inputs, policy.fails).ok();
         let ConditionsResult { hold, errors } =
             retry_with_decisions(write, rights, &who(policy), evaluate).await?;
-        let seconds = write.backend.clock.now().0.saturating_sub(began.0) as f64 / 1e6;
+        let seconds = write.backend.clock.elapsed(began).as_secs_f64();
         count_conditions(self.metrics, policy, self.asking.asked.operation, errors, seconds);
         Ok(hold.unwrap_or_else(|why| {
             self.refusals.push(invocation.refusal(&why));

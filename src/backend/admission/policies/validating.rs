@@ -1,7 +1,6 @@
 //! ValidatingAdmissionPolicy: asks the policies of the cluster about what would be stored.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use crate::api::admission_policies::decision::{AuditAnnotation, PolicyInputs, PolicyResult, decide};
 use crate::api::admission_policies::evaluate::Inputs;
@@ -148,12 +147,11 @@ impl Evaluation<'_> {
             rights: Some(&self.asking.rights),
         };
         let (write, rights) = (self.asking.write, &self.asking.rights);
-        let began = write.backend.clock.now();
+        let began = write.backend.clock.moment();
         let case = PolicyInputs { inputs, asked: &context.asked, namespace: &context.namespace };
         let who = format!("policy {:?}", policy.name);
         let judgement = retry_with_decisions(write, rights, &who, || decide(policy, case).ok()).await?;
-        let ended = write.backend.clock.now();
-        let seconds = Duration::from_micros(ended.0.saturating_sub(began.0)).as_secs_f64();
+        let seconds = write.backend.clock.elapsed(began).as_secs_f64();
         let operation = self.asking.asked.operation;
         count_conditions(self.metrics, policy, operation, judgement.condition_errors, seconds);
         self.react(policy, binding, judgement, seconds, notes);

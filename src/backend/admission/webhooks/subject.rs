@@ -71,7 +71,7 @@ impl<'a> Subject<'a> {
         if hook.conditions.is_empty() {
             return Ok(true);
         }
-        let began = plugin.settings.clock.now();
+        let began = plugin.settings.clock.moment();
         let options = options(self.write);
         let told = request_value(self.write, asked, &options);
         let kind = self.kind();
@@ -90,7 +90,7 @@ impl<'a> Subject<'a> {
         let evaluate = || evaluate_conditions(&[], &hook.conditions, inputs, !hook.ignores_failures).ok();
         let ConditionsResult { hold, errors } =
             retry_with_decisions(self.write, &rights, &who, evaluate).await?;
-        let seconds = plugin.settings.clock.now().since(began).as_secs_f64();
+        let seconds = plugin.settings.clock.elapsed(began).as_secs_f64();
         let of = ConditionLabels {
             name: &hook.name,
             kind: "webhook",

@@ -95,7 +95,7 @@ impl Trail {
         Trail {
             ledger: audit.ledger.clone(),
             clock: worker.backend.clock.clone(),
-            registry: worker.backend.registry.clone(),
+            registry: worker.backend.objects.registry.clone(),
             head: Arc::new(head),
             decision,
             object: RefCell::new(object(parsed)),

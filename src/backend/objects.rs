@@ -1,17 +1,19 @@
-//! Converts between request bodies, values and stored objects.
+//! What can be done with one object alone. This file: between request bodies, values and stored objects.
 
 use std::sync::Arc;
 
+use pilothouse_actors::clock::Clock;
 use pilothouse_actors::object::{Draft, Key, Object, Pairs};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::{self, Decoded};
 use crate::api::custom;
+use crate::api::features::{EnabledFeatures, Feature};
 use crate::api::kinds;
 use crate::api::limits::OBJECT_PARTS;
 use crate::api::media::Encoding;
 use crate::api::options::{DeleteOptions, FieldValidation};
-use crate::api::schema::{GroupVersionKind, TypeId, default};
+use crate::api::schema::{GroupVersionKind, Registry, TypeId, default, time};
 use crate::api::select;
 use crate::api::status::{Result, Status};
 use crate::api::subresources;
@@ -19,7 +21,21 @@ use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::well_known::META_GROUP;
 
-use super::{Backend, Call};
+use super::Call;
+use super::declarative_validation::DeclarativeValidation;
+
+/// Decodes, defaults, converts, validates and encodes objects, and records who owns their fields. Pure and synchronous: it asks no
+/// store and no other server. One per worker.
+pub struct Objects {
+    /// The schemas of all built-in kinds.
+    pub registry: Arc<Registry>,
+    /// Feature gates and settings that change the rules of kinds.
+    pub features: EnabledFeatures,
+    /// Which validation decides.
+    pub validation: DeclarativeValidation,
+    /// The source of time, which tests replace.
+    pub clock: Clock,
+}
 
 /// Looks for unknown fields in a body of a custom resource with another apiVersion, which precede that error.
 fn other_version(
@@ -48,7 +64,17 @@ fn other_version(
     }
 }
 
-impl Backend {
+impl Objects {
+    /// The schemas for a resource, its own and all built-in ones.
+    pub fn registry_of<'a>(&'a self, resource: &'a Resource) -> &'a Registry {
+        resource.custom.as_ref().map_or(&*self.registry, |custom| &*custom.registry)
+    }
+
+    /// The current time in the format of objects.
+    pub fn now(&self) -> String {
+        time::format_seconds(self.clock.now().unix_seconds())
+    }
+
     /// Decodes the body as the shown kind, applies defaults and converts it to the stored version. Adds warnings about unknown
     /// and duplicate fields.
     pub fn decode_body(&self, call: &Call<'_>, validation: FieldValidation) -> Result<Value> {
@@ -147,14 +173,15 @@ impl Backend {
 
     /// The options of a deletion: from the body if there is one, else from the query.
     pub fn delete_options(&self, call: &Call<'_>) -> Result<DeleteOptions> {
+        let force = self.features.has(Feature::AllowUnsafeMalformedObjectDeletion);
         if call.body.is_empty() {
-            return DeleteOptions::parse(call.query, None, self.allows_unsafe_delete);
+            return DeleteOptions::parse(call.query, None, force);
         }
         // Every group version has its own DeleteOptions: the body may name any of them.
         let kind = GroupVersionKind::new(META_GROUP, "v1", "DeleteOptions");
         let options = self.decode_any_version(call, &kind)?;
         self.note_options(call, &options.value);
-        DeleteOptions::parse(call.query, Some(&options.value), self.allows_unsafe_delete)
+        DeleteOptions::parse(call.query, Some(&options.value), force)
     }
 
     /// The schema type of a built-in kind.
@@ -205,12 +232,6 @@ impl Backend {
     pub fn draft_kind(&self, version: &GroupVersion, kind: &str, key: Key, value: &Value) -> Result<Draft> {
         let encoded = codec::encode_draft(&self.registry, self.type_of(version, kind)?, value);
         Ok(drafted(encoded, key, value, select::fields_of(&version.group, kind, value)))
-    }
-
-    /// Reads the object of the call.
-    pub async fn read(&self, call: &Call<'_>) -> Result<Arc<Object>> {
-        let found = self.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
-        found.map_err(|error| Status::from_store(&error, call.of(), call.name))
     }
 }
 
