@@ -33,8 +33,7 @@ use crate::api::version::GroupVersion;
 use crate::api::well_known::{MASTERS, NAMESPACES, SERVER_NAME, SYSTEM_NAMESPACES};
 use crate::api::{codec, meta};
 
-use crate::backend::OWN_NAME;
-use crate::backend::{Backend, Call, Warnings};
+use crate::backend::{Backend, Call, OWN_NAME, Origin, Warnings};
 use crate::verbs::{Reply, VerbResult, apply, create, delete, get, update};
 
 /// Who the server is where it is a client of itself: nobody may forbid it anything.
@@ -260,6 +259,7 @@ impl<'a> Own<'a> {
             form: ResponseFormat::PLAIN,
             warnings: &Warnings::default(),
             user: &self.user,
+            origin: Origin::Server,
             user_agent: SERVER_NAME,
             permit: Permit::none(),
             elsewhere: ConvertedVersions::default(),

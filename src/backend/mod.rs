@@ -53,8 +53,17 @@ use self::objects::Objects;
 use self::services::Services;
 use self::stores::Stores;
 
-/// The user name of the server for its own requests.
+/// The user name of the server for its own requests. Others may have it, too: see [`Origin`].
 pub const OWN_NAME: &str = "system:apiserver";
+
+/// Where a request comes from. The name of its user does not tell: whoever may impersonate can take the server's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A client, or a controller that acts as its service account.
+    Client,
+    /// The server itself, for the objects without which it would not work. No webhook and no AlwaysDeny can keep it from them.
+    Server,
+}
 
 /// The dependencies of all verbs. One per HTTP worker. A function that works on objects alone takes [`Objects`].
 pub struct Backend {
@@ -120,6 +129,8 @@ pub struct Call<'a> {
     pub warnings: &'a Warnings,
     /// The user who asks.
     pub user: &'a Identity,
+    /// Whether the server itself asks.
+    pub origin: Origin,
     /// The User-Agent header.
     pub user_agent: &'a str,
     /// The seat of the request. Every message carries a copy, so that a client that disconnects does not free it while a store
@@ -150,10 +161,16 @@ impl<'a> Call<'a> {
             form: ResponseFormat::PLAIN,
             warnings,
             user,
+            origin: Origin::Client,
             user_agent,
             permit: Permit::none(),
             elsewhere: ConvertedVersions::default(),
         })
+    }
+
+    /// The same request, made by `origin`.
+    pub fn from_origin(self, origin: Origin) -> Call<'a> {
+        Call { origin, ..self }
     }
 }
 

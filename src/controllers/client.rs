@@ -21,7 +21,7 @@ use crate::api::value::Value;
 use crate::api::well_known::{ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, SERVER_NAME, SYSTEM_NAMESPACE};
 use crate::api::{codec, meta};
 use crate::backend::services::Services;
-use crate::backend::{Backend, Call, Warnings};
+use crate::backend::{Backend, Call, Origin, Warnings};
 use crate::bootstrap::own_identity;
 use crate::verbs::delete::{Outcome, delete_object};
 use crate::verbs::update::{NewState, store_update};
@@ -35,6 +35,7 @@ pub struct Client {
     backend: Rc<Backend>,
     catalogs: Rc<ResourceIndexes>,
     user: Rc<Identity>,
+    origin: Origin,
     agent: Rc<str>,
 }
 
@@ -86,12 +87,13 @@ impl Client {
             ..Identity::default()
         };
         let agent = format!("kube-controller-manager/{RELEASE} ({}) {name}", std::env::consts::OS);
-        Client { backend, catalogs, user: Rc::new(user), agent: agent.into() }
+        Client { backend, catalogs, user: Rc::new(user), origin: Origin::Client, agent: agent.into() }
     }
 
     /// A client that acts as the server itself.
     pub fn of_server(backend: Rc<Backend>, catalogs: Rc<ResourceIndexes>) -> Client {
-        Client { backend, catalogs, user: Rc::new(own_identity()), agent: SERVER_NAME.into() }
+        let user = Rc::new(own_identity());
+        Client { backend, catalogs, user, origin: Origin::Server, agent: SERVER_NAME.into() }
     }
 
     /// The user of its requests.
@@ -252,6 +254,7 @@ impl Client {
         warnings: &'a Warnings,
     ) -> Result<Call<'a>> {
         let path = (at.namespace, at.name, subresource);
-        Call::own(at.resource, path, (query, warnings), (&self.user, &self.agent))
+        let call = Call::own(at.resource, path, (query, warnings), (&self.user, &self.agent))?;
+        Ok(call.from_origin(self.origin))
     }
 }

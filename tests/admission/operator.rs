@@ -152,6 +152,14 @@ fn everything_can_be_denied() {
         "{status}"
     );
     admin.get("/api/v1/namespaces/default").ok();
+    // The server's own name helps nobody but the server.
+    let as_server = [
+        ("Impersonate-User", "system:apiserver"),
+        ("Impersonate-Group", "system:masters"),
+        ("Content-Type", "application/json"),
+    ];
+    let body = pod("a", &json!({})).to_string();
+    admin.request("POST", PODS, &as_server, body.as_bytes()).refused(403, "Forbidden");
 }
 
 #[test]

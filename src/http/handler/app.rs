@@ -26,7 +26,7 @@ use crate::api::routes;
 use crate::api::status::{Result, Status};
 use crate::api::subresources;
 use crate::api::verb::Verb;
-use crate::backend::{Call, Warnings};
+use crate::backend::{Call, Origin, Warnings};
 use crate::flowcontrol::{RequestInfo, RequestLimiter};
 use crate::http::websocket::Upgrade;
 use crate::metrics::requests::{NotedOptions, Sample};
@@ -332,6 +332,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         form: part.form,
         warnings: part.warnings,
         user: part.identity,
+        origin: Origin::Client,
         user_agent: part.user_agent,
         permit: part.permit,
         elsewhere: ConvertedVersions::default(),
