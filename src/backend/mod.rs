@@ -272,7 +272,7 @@ impl Call<'_> {
 /// Warnings for the client, which are sent even with an error, and annotations for the audit log.
 #[derive(Debug, Default)]
 pub struct Warnings {
-    told: RefCell<Vec<String>>,
+    texts: RefCell<Vec<String>>,
     notes: RefCell<BTreeMap<String, String>>,
     /// The body for the audit log.
     pub received: AuditBody,
@@ -281,7 +281,7 @@ pub struct Warnings {
 impl Warnings {
     /// Adds a warning, up to a bound: a body with a thousand unknown fields must not cause a thousand headers.
     pub fn add(&self, text: impl Into<String>) {
-        let mut all = self.told.borrow_mut();
+        let mut all = self.texts.borrow_mut();
         let text = text.into();
         if all.len() < WARNINGS && !all.contains(&text) {
             all.push(text);
@@ -290,7 +290,7 @@ impl Warnings {
 
     /// All warnings in order, shortened to fit into headers.
     pub fn take(&self) -> Vec<String> {
-        fitting(self.told.take())
+        fitting(self.texts.take())
     }
 
     /// Adds an audit annotation, up to a bound. The first value of a key stays.
@@ -332,15 +332,15 @@ mod tests {
 
     #[test]
     fn warnings_fit_into_headers() {
-        let told = |lengths: &[usize]| {
+        let lengths_after = |lengths: &[usize]| {
             let warnings = Warnings::default();
             for (index, length) in lengths.iter().enumerate() {
                 warnings.add(format!("{index:03}{}", "ü".repeat(length - 3)));
             }
             warnings.take().iter().map(|text| text.chars().count()).collect::<Vec<_>>()
         };
-        assert_eq!(told(&[4000, 96]), [4000, 96]);
-        assert_eq!(told(&[4000, 97]), [256, 97], "too long together: the first is cut too");
-        assert_eq!(told(&[300; 40]), [256; 16], "what does not fit even so is left out");
+        assert_eq!(lengths_after(&[4000, 96]), [4000, 96]);
+        assert_eq!(lengths_after(&[4000, 97]), [256, 97], "too long together: the first is cut too");
+        assert_eq!(lengths_after(&[300; 40]), [256; 16], "what does not fit even so is left out");
     }
 }

@@ -73,7 +73,7 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
         }
     };
     response = audit::close(&request, &context, response).await;
-    if filters::shall_end(&worker, &request) {
+    if filters::closes_connection(&worker, &request) {
         response.head_mut().set_connection_type(ConnectionType::Close);
     }
     worker.meter.end(sample, worker.backend.clock.moment(), response.status().as_u16());
@@ -98,10 +98,10 @@ async fn serve(
     {
         return Ok(refusal);
     }
-    let asker = context.trail().map(|_| caller.clone());
+    let original = context.trail().map(|_| caller.clone());
     let identity = filters::impersonate(worker, request, caller).await?;
-    if let (Some(trail), Some(asker)) = (context.trail(), asker)
-        && !Arc::ptr_eq(&identity, &asker)
+    if let (Some(trail), Some(original)) = (context.trail(), original)
+        && !Arc::ptr_eq(&identity, &original)
     {
         trail.acts_as(&identity);
     }
@@ -110,14 +110,14 @@ async fn serve(
     let applies = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
     let options = NotedOptions { dry_run: query.get("dryRun") == Some("All"), applies };
     sample.note(&parsed, known.as_ref(), options);
-    let asked =
+    let info =
         RequestInfo { user: &identity, path, request: &parsed, resource: known.as_deref(), query: &query };
-    let permit = match filters::admit_to_queue(worker, &asked, context, limit).await {
+    let permit = match filters::admit_to_queue(worker, &info, context, limit).await {
         Ok(permit) => permit,
         Err(refused) => return Ok(render::too_many_requests(refused.seconds)),
     };
-    let judged = filters::authorize(worker, request, &identity, &parsed, &query).await;
-    judged.inspect_err(|_| sample.forget())?;
+    let authorized = filters::authorize(worker, request, &identity, &parsed, &query).await;
+    authorized.inspect_err(|_| sample.forget())?;
     if let Some(registration) = aggregated::route(worker, &parsed, path, known.as_ref()).await {
         let (user, audit_id, permit) = (&*identity, context.audit_id(), &permit);
         let is_watch = parsed.verb == Verb::Watch;
@@ -147,8 +147,9 @@ async fn serve(
         // Nothing is mounted there, though authorization knows what it would be about.
         Target::Resource(_) if path.starts_with("//") => Ok(render::page_not_found()),
         Target::Resource(found) => {
-            let asked = ResourceRequest { found, verb: parsed.verb, path, query: &query, user: &identity };
-            serve_resource(worker, (request, payload), context, (asked, known), permit).await
+            let resource_request =
+                ResourceRequest { found, verb: parsed.verb, path, query: &query, user: &identity };
+            serve_resource(worker, (request, payload), context, (resource_request, known), permit).await
         }
     }
 }
