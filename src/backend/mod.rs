@@ -41,7 +41,7 @@ use crate::api::subresources::{self, SubresourceStrategy};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::auth::service_account::issuer::Issuer;
-use crate::limits::{CUT_WARNING_CHARS, REQUEST_NOTES, WARNING_CHARS, WARNINGS};
+use crate::limits::{CUT_WARNING_CHARS, REQUEST_NOTES, WARNING_CHARS, WARNING_HEADERS};
 
 use self::admission::Chain;
 use self::audit_body::AuditBody;
@@ -283,7 +283,7 @@ impl Warnings {
     pub fn add(&self, text: impl Into<String>) {
         let mut all = self.texts.borrow_mut();
         let text = text.into();
-        if all.len() < WARNINGS && !all.contains(&text) {
+        if all.len() < WARNING_HEADERS && !all.contains(&text) {
             all.push(text);
         }
     }
