@@ -14,6 +14,7 @@ pub mod memory_budget;
 pub mod objects;
 pub mod ownership;
 pub mod present;
+pub mod rewrite;
 pub mod services;
 pub mod stores;
 pub mod webhook_address;
