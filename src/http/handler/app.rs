@@ -125,25 +125,7 @@ async fn serve(
         return Ok(aggregated::pass(worker, request, payload, &passed).await);
     }
     match &parsed.target {
-        Target::NonResource("/metrics") => Ok(metrics::page(worker).await),
-        Target::NonResource("/metrics/slis") => Ok(metrics::slis(worker)),
-        Target::NonResource(path) if worker.shared.changes_flags && debug_flags::is_flag(path) => {
-            Ok(debug_flags::answer(request, payload, path).await)
-        }
-        Target::NonResource(path) => {
-            if let RequestLimiter::Fair(gate) = &worker.shared.room
-                && let Some(table) = gate.dump(path, &query)
-            {
-                return Ok(HttpResponse::Ok().content_type(PLAIN_TEXT).body(table));
-            }
-            match health::answer(worker, path, &query).await {
-                Some(response) => Ok(response),
-                None => match openapi::answer(worker, request, path, context).await {
-                    Some(response) => Ok(response),
-                    None => documents::answer(worker, request, path, context).await,
-                },
-            }
-        }
+        Target::NonResource(path) => serve_path(worker, request, payload, context, path, &query).await,
         // Nothing is mounted there, though authorization knows what it would be about.
         Target::Resource(_) if path.starts_with("//") => Ok(render::page_not_found()),
         Target::Resource(found) => {
@@ -152,6 +134,37 @@ async fn serve(
             serve_resource(worker, (request, payload), context, (resource_request, known), permit).await
         }
     }
+}
+
+/// Answers a path that is no resource.
+async fn serve_path(
+    worker: &Rc<Worker>,
+    request: &HttpRequest,
+    payload: Payload,
+    context: &Context,
+    path: &str,
+    query: &Query<'_>,
+) -> Result<HttpResponse> {
+    match path {
+        "/metrics" => return Ok(metrics::page(worker).await),
+        "/metrics/slis" => return Ok(metrics::slis(worker)),
+        _ => {}
+    }
+    if worker.shared.changes_flags && debug_flags::is_flag(path) {
+        return Ok(debug_flags::answer(request, payload, path).await);
+    }
+    if let RequestLimiter::Fair(gate) = &worker.shared.room
+        && let Some(table) = gate.dump(path, query)
+    {
+        return Ok(HttpResponse::Ok().content_type(PLAIN_TEXT).body(table));
+    }
+    if let Some(response) = health::answer(worker, path, query).await {
+        return Ok(response);
+    }
+    if let Some(response) = openapi::answer(worker, request, path, context).await {
+        return Ok(response);
+    }
+    documents::answer(worker, request, path, context).await
 }
 
 /// A request for a resource, and who sends it.
