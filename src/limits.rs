@@ -8,17 +8,17 @@ use std::time::Duration;
 pub const LISTEN_BACKLOG: i32 = 1_024;
 /// Open connections of one worker. Beyond that the worker accepts no more, the kernel's queue fills, and clients wait.
 pub const CONNECTIONS_PER_WORKER: usize = 25_000;
-/// How long a client may take for the TLS handshake and for the HTTP/2 preface.
-pub const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a client may take for the TLS handshake and for the HTTP/2 preface; then the connection is closed.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an HTTP/1.1 client may take to send the head of a request; the reference's value.
-pub const REQUEST_HEAD: Duration = Duration::from_secs(32);
+pub const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(32);
 /// Bytes of a request body; the reference's value.
 pub const REQUEST_BODY_BYTES: usize = 3 << 20;
 /// Bytes of a new value for a flag at run time.
 pub const FLAG_BYTES: usize = 64;
 /// How long a writer waits for its turn at an object after a conflict. Then it tries without one: a request with slow admission
 /// must not block the others.
-pub const TURN: Duration = Duration::from_millis(500);
+pub const TURN_TIMEOUT: Duration = Duration::from_millis(500);
 /// The history when compaction is disabled.
 pub const LONGEST_HISTORY: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// The longest wait for a seat, if a quarter of the request's timeout is not shorter; the reference's value.
@@ -29,37 +29,37 @@ pub const EMPTY_QUEUES_TOLD: u32 = 1_024;
 pub const VISIT_CHARS: usize = 256;
 /// Bytes that all lists in flight may hold together before they are sent.
 pub const LIST_BYTES: usize = 256 << 20;
-/// Warning headers of one response.
-pub const WARNINGS: usize = 64;
+/// Warning headers of one response; further warnings are dropped.
+pub const WARNING_HEADERS: usize = 64;
 /// Characters of all warnings of one response before they are cut; the reference's value.
 pub const WARNING_CHARS: usize = 4_096;
 /// Characters of a cut warning; the reference's value.
 pub const CUT_WARNING_CHARS: usize = 256;
 /// How long a connection may be silent before the kernel probes it. Not HTTP/2 pings, which only tell whether the client reads
 /// right now: a client that is stopped in a debugger, or processes slowly, is alive.
-pub const KEEPALIVE: Duration = Duration::from_secs(60);
+pub const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 /// The interval of further probes.
 pub const KEEPALIVE_AGAIN: Duration = Duration::from_secs(10);
 /// The number of unanswered probes after which the peer is gone.
 pub const KEEPALIVE_QUESTIONS: u32 = 3;
 /// How long a connection without requests stays open; the reference's value.
-pub const IDLE: Duration = Duration::from_secs(90);
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// How often an HTTP/2 connection is checked for streams.
-pub const IDLE_LOOK: Duration = Duration::from_secs(30);
+pub const IDLE_CHECKED_EVERY: Duration = Duration::from_secs(30);
 /// Bytes that an HTTP/1.1 client may send during a watch; more ends the connection.
 pub const OVERHEARD_BYTES: usize = 16 << 10;
-/// How long a response may wait for a client that does not read.
+/// How long a response may wait for a client that does not read; then the connection is closed.
 pub const RESPONSE_STALL: Duration = Duration::from_secs(300);
-/// How long a closing TLS connection may take.
-pub const DISCONNECT: Duration = Duration::from_secs(5);
+/// How long a closing TLS connection may take; then it is dropped.
+pub const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a draining connection without requests may linger before it is closed; up to twice as long over HTTP/2.
 pub const DRAIN_LINGER: Duration = Duration::from_secs(2);
 /// How long a server that has failed still sends answers.
-pub const LAST_ANSWERS: Duration = Duration::from_millis(200);
+pub const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long a stop without grace waits for watches to end.
 pub const HURRIED_STOP: Duration = Duration::from_secs(2);
-/// How long a stop waits for the last batch to be durable.
-pub const FLUSH: Duration = Duration::from_secs(60);
+/// How long a stop waits for the last batch to be durable; then the process ends without it.
+pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Threads that may serve connections; the bound of actix-server.
 pub const WORKERS: usize = 512;
@@ -111,19 +111,19 @@ pub const UPSTREAM_BUFFER_BYTES: usize = 64 << 10;
 /// Headers of one response of another server.
 pub const UPSTREAM_HEADERS: usize = 128;
 /// How long a kubelet may take to begin its response. It has to ask its container runtime first.
-pub const KUBELET_HEAD: Duration = Duration::from_secs(60);
+pub const KUBELET_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a proxied backend may take to begin its response.
-pub const PROXY_HEAD: Duration = Duration::from_secs(600);
+pub const PROXY_HEAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// Bytes of a page whose links are rewritten; a larger one passes unchanged.
 pub const PROXY_PAGE_BYTES: usize = 4 << 20;
 /// How long such a page may take to arrive; a slower one passes unchanged.
-pub const PROXY_PAGE: Duration = Duration::from_secs(30);
+pub const PROXY_PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes that all such pages in flight may hold together.
 pub const PROXY_PAGES_BYTES: usize = 128 << 20;
 /// Bytes of a kubelet's error that are read; the reference's value.
 pub const KUBELET_REFUSAL_BYTES: usize = 50_000;
 /// How long a kubelet's error is waited for.
-pub const KUBELET_REFUSAL: Duration = Duration::from_secs(10);
+pub const KUBELET_REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pods that are examined to find a backend of a service.
 pub const SERVICE_CANDIDATES: usize = 64;
 /// Bytes that are copied at a time between the ends of an upgraded connection.
@@ -139,18 +139,18 @@ pub const SPDY_CONTROL_BYTES: usize = 64 << 10;
 /// Bytes of a command's final Status.
 pub const LAST_WORD_BYTES: usize = 64 << 10;
 /// How long a kubelet may take to open the streams of a command; the reference's value.
-pub const STREAMS_OPEN: Duration = Duration::from_secs(30);
+pub const STREAMS_OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Extension API servers whose TLS contexts are cached; beyond that the cache is cleared.
 pub const EXTENSIONS_REMEMBERED: usize = 256;
 /// How long an extension API server may take to answer discovery, including the connection; the reference's value.
-pub const EXTENSION_DISCOVERY: Duration = Duration::from_secs(5);
+pub const EXTENSION_DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it may take to list its OpenAPI documents; the reference's value.
-pub const EXTENSION_OPENAPI: Duration = Duration::from_secs(60);
+pub const EXTENSION_OPENAPI_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long it may take to delete or list objects in a terminating namespace.
-pub const EXTENSION_DELETION: Duration = Duration::from_secs(30);
+pub const EXTENSION_DELETION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long deleting the objects of one resource in a terminating namespace may take per round.
-pub const EXTENSION_CLEARING: Duration = Duration::from_secs(60);
+pub const EXTENSION_CLEARING_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of a list of its objects in such a namespace; a larger one counts as a failure.
 pub const EXTENSION_LIST_BYTES: usize = 16 << 20;
 /// Bytes of its discovery document; a larger one counts as missing.
@@ -202,7 +202,7 @@ pub const RSA_LEAST_BITS: u32 = 1_024;
 /// The largest RSA key in a JWK: OpenSSL verifies nothing with larger ones.
 pub const RSA_MOST_BITS: u32 = 16_384;
 /// How long a verifier waits for a store before it refuses a token.
-pub const TOKEN_LOOKUP: Duration = Duration::from_secs(10);
+pub const TOKEN_LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Concurrent lookups of verifiers. Their requests have no seat yet.
 pub const TOKEN_LOOKUPS: usize = 256;
 /// The longest lifetime that can be requested for a service account token; the reference's value.
@@ -222,7 +222,7 @@ pub const OIDC_TOKEN_REMEMBERED: Duration = Duration::from_secs(10);
 /// Bytes of a provider's document; a longer one is rejected, and the known keys stay valid.
 pub const OIDC_DOCUMENT_BYTES: usize = 512 << 10;
 /// How long a provider's document may take, including the connection.
-pub const OIDC_DOCUMENT: Duration = Duration::from_secs(10);
+pub const OIDC_DOCUMENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Keys per provider; a token without a key ID is tried with all of them.
 pub const OIDC_KEYS: usize = 128;
 /// The maximum age of a provider's keys before they are fetched again, so that withdrawn keys become invalid.
@@ -236,13 +236,13 @@ pub const OIDC_REFETCHES: u32 = 3;
 /// How often they can in the long run.
 pub const OIDC_REFETCH_EVERY: Duration = Duration::from_secs(10);
 /// How long a token waits for keys to be fetched.
-pub const OIDC_WAIT: Duration = Duration::from_secs(10);
+pub const OIDC_WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Tokens that wait for keys; further ones are refused.
 pub const OIDC_WAITING: usize = 256;
 /// Bytes of a kubeconfig, and of each file that it names.
 pub const KUBECONFIG_BYTES: u64 = 1 << 20;
 /// How long a credential plug-in may take. A connection has to be made afterwards.
-pub const EXEC_PLUGIN: Duration = Duration::from_secs(25);
+pub const EXEC_PLUGIN_TIMEOUT: Duration = Duration::from_secs(25);
 /// Bytes of a credential plug-in's output.
 pub const EXEC_OUTPUT_BYTES: u64 = 1 << 20;
 /// Bytes of a proxy's response to CONNECT.
@@ -250,7 +250,7 @@ pub const PROXY_ANSWER_BYTES: usize = 16 << 10;
 /// Bytes of a webhook's response; more is a mistake or an attack.
 pub const WEBHOOK_ANSWER_BYTES: usize = 1 << 20;
 /// How long one webhook call may take, including the connection; the reference's value.
-pub const WEBHOOK_QUESTION: Duration = Duration::from_secs(30);
+pub const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Concurrent calls to one webhook of the operator; further ones wait.
 pub const WEBHOOK_QUESTIONS: usize = 256;
 /// Bytes of the authorization configuration file.
@@ -264,7 +264,7 @@ pub const AUTHENTICATION_FILE_BYTES: usize = 3 << 20;
 /// Providers in that file; the reference's value.
 pub const JWT_AUTHENTICATORS: usize = 64;
 /// How long a changed file waits for the keys of its providers; the reference's value.
-pub const JWT_RELOAD: Duration = Duration::from_secs(60);
+pub const JWT_RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often these files are checked for changes.
 pub const AUTHORIZATION_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often they are read regardless of their modification time; the reference's value.

@@ -112,8 +112,8 @@ impl Upstream {
             tls: tls::Contexts::new(files)?,
             pool,
             connect_within,
-            kubelet_head_within: limits::KUBELET_HEAD,
-            proxy_head_within: limits::PROXY_HEAD,
+            kubelet_head_within: limits::KUBELET_HEAD_TIMEOUT,
+            proxy_head_within: limits::PROXY_HEAD_TIMEOUT,
             places: ConnectionLimits::new(limits::UPSTREAM_CONNECTIONS),
             extension_places: ConnectionLimits::new(limits::EXTENSION_CONNECTIONS),
         })

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use self::connector::Connector;
 use crate::api::well_known::SERVER_NAME;
 use crate::kubeconfig::{Access, PresentedCredentials};
-use crate::limits::{QUESTION_ATTEMPTS, WEBHOOK_ANSWER_BYTES, WEBHOOK_QUESTION, WEBHOOK_QUESTIONS};
+use crate::limits::{QUESTION_ATTEMPTS, WEBHOOK_ANSWER_BYTES, WEBHOOK_QUESTIONS, WEBHOOK_TIMEOUT};
 use crate::upstream::RequestBody;
 use crate::upstream::pool::{ExchangeError, Pool, Purpose};
 
@@ -123,7 +123,7 @@ impl Service {
 
     /// Sends an object and answers the response.
     pub async fn ask(&self, question: String) -> Result<Vec<u8>, Failure> {
-        self.within(WEBHOOK_QUESTION, WEBHOOK_ANSWER_BYTES, Some(question)).await
+        self.within(WEBHOOK_TIMEOUT, WEBHOOK_ANSWER_BYTES, Some(question)).await
     }
 
     /// Fetches a document, up to a limit.

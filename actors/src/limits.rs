@@ -95,4 +95,4 @@ pub const DIRECTORY_MAILBOX: usize = 1_024;
 pub const REDB_CACHE_BYTES: usize = 8 << 20;
 
 /// By how much a clock must have gone back to count as set back. Less is what clocks do by themselves.
-pub const SET_BACK: Duration = Duration::from_secs(1);
+pub const CLOCK_SET_BACK: Duration = Duration::from_secs(1);

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use crate::archive::ArchiveReader;
 use crate::checkpoints::Checkpoints;
 use crate::clock::Timestamp;
-use crate::limits::{ARCHIVED_EVENTS, FRAMES_KEPT, SET_BACK};
+use crate::limits::{ARCHIVED_EVENTS, CLOCK_SET_BACK, FRAMES_KEPT};
 use crate::lock::{Lock, SharedLock};
 use crate::object::{Object, Revision, Variant};
 
@@ -348,7 +348,7 @@ impl Inner {
 
     /// The next event was accepted at this time.
     fn note_time(&mut self, at: Timestamp) {
-        if at.plus(SET_BACK) < self.newest_at {
+        if at.plus(CLOCK_SET_BACK) < self.newest_at {
             while self.set_back.back().is_some_and(|(_, before)| *before >= at) {
                 self.set_back.pop_back();
             }

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::sync::Semaphore;
 
 use crate::api::schema::time;
-use crate::limits::{TOKEN_LOOKUP, TOKEN_LOOKUPS};
+use crate::limits::{TOKEN_LOOKUP_TIMEOUT, TOKEN_LOOKUPS};
 
 /// The types that tokens depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl TokenObjects {
 
     /// The object with this key; `None` if there is none. Waits for a store, with a timeout.
     pub async fn get(&self, kind: TokenObjectKind, key: Key) -> Result<Option<Facts>, StoreError> {
-        let found = tokio::time::timeout(TOKEN_LOOKUP, async {
+        let found = tokio::time::timeout(TOKEN_LOOKUP_TIMEOUT, async {
             let _place = self.places.acquire().await.map_err(|_| StoreError::Unavailable)?;
             let handle = self.handle(kind).await?;
             // The request has no seat yet, because its user is unknown.

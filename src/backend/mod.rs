@@ -14,6 +14,7 @@ pub mod memory_budget;
 pub mod objects;
 pub mod ownership;
 pub mod present;
+pub mod rewrite;
 pub mod services;
 pub mod stores;
 pub mod webhook_address;
@@ -41,7 +42,7 @@ use crate::api::subresources::{self, SubresourceStrategy};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::auth::service_account::issuer::Issuer;
-use crate::limits::{CUT_WARNING_CHARS, REQUEST_NOTES, WARNING_CHARS, WARNINGS};
+use crate::limits::{CUT_WARNING_CHARS, REQUEST_NOTES, WARNING_CHARS, WARNING_HEADERS};
 
 use self::admission::Chain;
 use self::audit_body::AuditBody;
@@ -289,7 +290,7 @@ impl Call<'_> {
 /// Warnings for the client, which are sent even with an error, and annotations for the audit log.
 #[derive(Debug, Default)]
 pub struct Warnings {
-    told: RefCell<Vec<String>>,
+    texts: RefCell<Vec<String>>,
     notes: RefCell<BTreeMap<String, String>>,
     /// The body for the audit log.
     pub received: AuditBody,
@@ -298,16 +299,16 @@ pub struct Warnings {
 impl Warnings {
     /// Adds a warning, up to a bound: a body with a thousand unknown fields must not cause a thousand headers.
     pub fn add(&self, text: impl Into<String>) {
-        let mut all = self.told.borrow_mut();
+        let mut all = self.texts.borrow_mut();
         let text = text.into();
-        if all.len() < WARNINGS && !all.contains(&text) {
+        if all.len() < WARNING_HEADERS && !all.contains(&text) {
             all.push(text);
         }
     }
 
     /// All warnings in order, shortened to fit into headers.
     pub fn take(&self) -> Vec<String> {
-        fitting(self.told.take())
+        fitting(self.texts.take())
     }
 
     /// Adds an audit annotation, up to a bound. The first value of a key stays.
@@ -349,15 +350,15 @@ mod tests {
 
     #[test]
     fn warnings_fit_into_headers() {
-        let told = |lengths: &[usize]| {
+        let lengths_after = |lengths: &[usize]| {
             let warnings = Warnings::default();
             for (index, length) in lengths.iter().enumerate() {
                 warnings.add(format!("{index:03}{}", "ü".repeat(length - 3)));
             }
             warnings.take().iter().map(|text| text.chars().count()).collect::<Vec<_>>()
         };
-        assert_eq!(told(&[4000, 96]), [4000, 96]);
-        assert_eq!(told(&[4000, 97]), [256, 97], "too long together: the first is cut too");
-        assert_eq!(told(&[300; 40]), [256; 16], "what does not fit even so is left out");
+        assert_eq!(lengths_after(&[4000, 96]), [4000, 96]);
+        assert_eq!(lengths_after(&[4000, 97]), [256, 97], "too long together: the first is cut too");
+        assert_eq!(lengths_after(&[300; 40]), [256; 16], "what does not fit even so is left out");
     }
 }

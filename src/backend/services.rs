@@ -72,7 +72,7 @@ pub struct Services {
 }
 
 /// The addresses and ports of a stored Service.
-enum Told {
+enum StoredAllocations {
     /// The Service does not exist.
     Absent,
     /// The Service has these.
@@ -202,28 +202,30 @@ impl Services {
     }
 
     /// The addresses and ports of the stored service, after all pending writes of it.
-    async fn held(&self, owner: &Key, permit: &Permit) -> std::result::Result<Told, StoreError> {
+    async fn held(&self, owner: &Key, permit: &Permit) -> std::result::Result<StoredAllocations, StoreError> {
         let found = self.stores.settled(&TypeName::new(SERVICES), owner.clone(), permit).await?;
         Ok(match found {
-            None => Told::Absent,
-            Some(object) => self
-                .decode(&object, "", "Service")
-                .map_or(Told::Unknown, |service| Told::Holds(ServiceAllocations::of(&service))),
+            None => StoredAllocations::Absent,
+            Some(object) => {
+                self.decode(&object, "", "Service").map_or(StoredAllocations::Unknown, |service| {
+                    StoredAllocations::Holds(ServiceAllocations::of(&service))
+                })
+            }
         })
     }
 
     /// Releases what is not needed. An item that cannot be released now does not stop the others: it stays in the doubt, and the
     /// error tells whether to retry.
-    async fn let_go(&self, doubt: &mut UnsettledHoldings) -> std::result::Result<(), StoreError> {
+    async fn release_unused(&self, doubt: &mut UnsettledHoldings) -> std::result::Result<(), StoreError> {
         let owner = doubt.owner.clone();
         match self.held(&owner, &doubt.permit).await? {
-            Told::Absent => {}
-            Told::Holds(held) => {
+            StoredAllocations::Absent => {}
+            StoredAllocations::Holds(held) => {
                 doubt.endpoints = false;
                 doubt.held = doubt.held.without(&held);
             }
             // All of it may be in use.
-            Told::Unknown => {
+            StoredAllocations::Unknown => {
                 tracing::warn!(
                     service = owner.as_str(),
                     "the service cannot be read: nothing of it is given back"

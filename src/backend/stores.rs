@@ -18,7 +18,7 @@ use pilothouse_actors::store::{
 use pilothouse_actors::write_turns::{BaseState, TakeTurn, TurnMode, WriteTurn};
 use tokio::time::timeout;
 
-use crate::limits::TURN;
+use crate::limits::TURN_TIMEOUT;
 
 /// What a store answers.
 pub type StoreResult<T> = Result<T, StoreError>;
@@ -102,7 +102,7 @@ impl Stores {
         permit: &Permit,
     ) -> StoreResult<BaseState> {
         let ask = |turn| self.ask(of, TakeTurn { key: key.clone(), turn, permit: permit.clone() });
-        let basis = match timeout(TURN, ask(turn)).await {
+        let basis = match timeout(TURN_TIMEOUT, ask(turn)).await {
             Err(_) | Ok(Err(StoreError::Busy)) => ask(TurnMode::Never).await?,
             Ok(answer) => answer?,
         };

@@ -13,7 +13,7 @@ use crate::api::auth_expressions::match_conditions::Compiler;
 use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::names;
 use crate::api::value::Value;
-use crate::limits::{AUTHORIZATION_FILE_BYTES, MATCH_CONDITIONS, WEBHOOK_QUESTION};
+use crate::limits::{AUTHORIZATION_FILE_BYTES, MATCH_CONDITIONS, WEBHOOK_TIMEOUT};
 
 const KIND: &str = "AuthorizationConfiguration";
 const VERSIONS: [&str; 3] =
@@ -81,7 +81,7 @@ impl AuthorizerConfig {
                 version: flags.authorization_webhook_version.clone(),
                 allowed_for: flags.authorization_webhook_cache_authorized_ttl,
                 refused_for: flags.authorization_webhook_cache_unauthorized_ttl,
-                timeout: WEBHOOK_QUESTION,
+                timeout: WEBHOOK_TIMEOUT,
                 denies_on_failure: false,
                 conditions: Vec::new(),
             };
@@ -214,7 +214,7 @@ impl Found {
             "matchConditions",
         ];
         self.only(webhook, &path.child("webhook"), &KNOWN);
-        let timeout = self.duration(webhook, path, "timeout", None, Some(WEBHOOK_QUESTION));
+        let timeout = self.duration(webhook, path, "timeout", None, Some(WEBHOOK_TIMEOUT));
         let allowed_for = self.duration(webhook, path, "authorizedTTL", Some(ALLOWED_FOR), None);
         let refused_for = self.duration(webhook, path, "unauthorizedTTL", Some(REFUSED_FOR), None);
         let version = self.one_of(webhook, path, "subjectAccessReviewVersion", &["v1", "v1beta1"]);

@@ -14,7 +14,7 @@ use crate::api::aggregation::{ApiService, STORE, Service, asker};
 use crate::api::status::{IgnoreErrors as _, Result};
 use crate::api::value::Value;
 use crate::backend::aggregation::{ExtensionRequest, Extensions};
-use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_PROBED_EVERY, EXTENSION_PROBES};
+use crate::limits::{EXTENSION_DISCOVERY_TIMEOUT, EXTENSION_PROBED_EVERY, EXTENSION_PROBES};
 use crate::metrics::Metrics;
 
 use super::client::{At, Client};
@@ -140,8 +140,10 @@ impl Availability {
     async fn probe(&self, registration: &ApiService, service: &Service) -> std::result::Result<(), String> {
         let path = registration.path();
         let user = asker();
-        let question =
-            ExtensionRequest { verifies: false, ..ExtensionRequest::get(&path, &user, EXTENSION_DISCOVERY) };
+        let question = ExtensionRequest {
+            verifies: false,
+            ..ExtensionRequest::get(&path, &user, EXTENSION_DISCOVERY_TIMEOUT)
+        };
         let mut asked: FuturesUnordered<_> = (0..EXTENSION_PROBES)
             .map(|_| self.extensions.ask(self.client.backend(), service, &question))
             .collect();

@@ -21,7 +21,7 @@ use crate::api::well_known::JSON;
 use crate::backend::aggregation::{
     Description, ExtensionRequest, ExtensionResponse, Extensions, PublishedDocuments,
 };
-use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_OPENAPI, EXTENSION_READ_EVERY};
+use crate::limits::{EXTENSION_DISCOVERY_TIMEOUT, EXTENSION_OPENAPI_TIMEOUT, EXTENSION_READ_EVERY};
 
 use super::client::Client;
 use super::queue::{Outcome, Queue};
@@ -115,7 +115,7 @@ impl ExtensionDocuments {
         let question = ExtensionRequest {
             accept: EVERYTHING,
             known: &before.etag,
-            ..ExtensionRequest::get("/apis", &user, EXTENSION_DISCOVERY)
+            ..ExtensionRequest::get("/apis", &user, EXTENSION_DISCOVERY_TIMEOUT)
         };
         match self.ask(service, &question).await {
             None => return stale(),
@@ -137,8 +137,10 @@ impl ExtensionDocuments {
         // Older servers have one document per version.
         let user = Identity { groups: Vec::new(), ..user };
         let path = registration.path();
-        let question =
-            ExtensionRequest { accept: JSON, ..ExtensionRequest::get(&path, &user, EXTENSION_DISCOVERY) };
+        let question = ExtensionRequest {
+            accept: JSON,
+            ..ExtensionRequest::get(&path, &user, EXTENSION_DISCOVERY_TIMEOUT)
+        };
         let one = self.ask(service, &question).await.filter(|reply| reply.status == 200);
         let found = one.and_then(|reply| Some((read_one(version, &reply.body)?, reply.body.len())));
         found.map_or_else(stale, |(found, bytes)| told(found, "", bytes))
@@ -149,7 +151,7 @@ impl ExtensionDocuments {
         let user = Identity { name: READS_AS.to_owned(), ..Identity::default() };
         let question = ExtensionRequest {
             accept: JSON,
-            ..ExtensionRequest::get("/openapi/v3", &user, EXTENSION_OPENAPI)
+            ..ExtensionRequest::get("/openapi/v3", &user, EXTENSION_OPENAPI_TIMEOUT)
         };
         let reply = self.ask(service, &question).await?;
         match reply.status {
@@ -170,7 +172,7 @@ impl ExtensionDocuments {
         let question = ExtensionRequest {
             accept: JSON,
             known: &before.etag,
-            ..ExtensionRequest::get("/openapi/v2", &user, EXTENSION_OPENAPI)
+            ..ExtensionRequest::get("/openapi/v2", &user, EXTENSION_OPENAPI_TIMEOUT)
         };
         let reply = self.ask(service, &question).await?;
         match reply.status {

@@ -8,7 +8,7 @@ use std::hash::Hash;
 use std::time::Duration;
 
 use pilothouse_actors::clock::Timestamp;
-use pilothouse_actors::limits::SET_BACK;
+use pilothouse_actors::limits::CLOCK_SET_BACK;
 
 /// The first pause of a key whose work failed; doubled after each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(5);
@@ -114,7 +114,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     fn note_time(&mut self, now: Timestamp) {
         let back = Duration::from_micros(self.seen.0.saturating_sub(now.0));
         self.seen = now;
-        if back < SET_BACK {
+        if back < CLOCK_SET_BACK {
             return;
         }
         self.even = self.even.minus(back);

@@ -163,7 +163,7 @@ impl Worker {
         }
         // Each future is boxed: otherwise every connection would reserve memory for the largest of these states, and most stay in
         // the smallest.
-        let stream = match Box::pin(timeout(limits::HANDSHAKE, self.tls.accept(io))).await {
+        let stream = match Box::pin(timeout(limits::HANDSHAKE_TIMEOUT, self.tls.accept(io))).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => return tracing::debug!("a TLS handshake took too long"),
@@ -230,6 +230,6 @@ impl Serving {
     /// Closes the remaining connections and stops the workers.
     pub async fn stop(self) {
         self.handle.stop(false).await;
-        let _ = timeout(limits::DISCONNECT, self.started.until(|count| count == 0)).await;
+        let _ = timeout(limits::DISCONNECT_TIMEOUT, self.started.until(|count| count == 0)).await;
     }
 }

@@ -49,9 +49,9 @@ impl H1 {
         let signal = drain.clone();
         let service = HttpService::build()
             .secure()
-            .keep_alive(KeepAlive::Timeout(limits::IDLE))
-            .client_request_timeout(limits::REQUEST_HEAD)
-            .client_disconnect_timeout(limits::DISCONNECT)
+            .keep_alive(KeepAlive::Timeout(limits::IDLE_TIMEOUT))
+            .client_request_timeout(limits::REQUEST_HEAD_TIMEOUT)
+            .client_disconnect_timeout(limits::DISCONNECT_TIMEOUT)
             // A client that closed its half is gone. Otherwise a quiet watch would never notice.
             .h1_allow_half_closed(false)
             .graceful_shutdown_signal(move || {
@@ -97,7 +97,7 @@ impl H1 {
             let Some(back) = answer.send(taken).await else { return };
             io = back;
             if !self.is_asked_again(&mut io).await {
-                let _ = timeout(limits::DISCONNECT, io.shutdown()).await;
+                let _ = timeout(limits::DISCONNECT_TIMEOUT, io.shutdown()).await;
                 return;
             }
         }
@@ -107,7 +107,7 @@ impl H1 {
     async fn is_asked_again(&self, io: &mut TlsStream) -> bool {
         let asked = poll_fn(|cx| io.poll_heard(cx));
         tokio::select! {
-            asked = timeout(limits::IDLE, asked) => asked.unwrap_or(false),
+            asked = timeout(limits::IDLE_TIMEOUT, asked) => asked.unwrap_or(false),
             () = self.drain.begun() => false,
         }
     }

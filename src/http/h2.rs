@@ -65,18 +65,18 @@ impl H2 {
         let io = CoalescedStream::new(io);
         self.converse(&io, &peer).await?;
         // A slow reader must get the end of the last response, too.
-        let _ = timeout(limits::IDLE, io.close(limits::DISCONNECT)).await;
+        let _ = timeout(limits::IDLE_TIMEOUT, io.close(limits::DISCONNECT_TIMEOUT)).await;
         Ok(())
     }
 
     /// Serves a connection until either side has closed it.
     async fn converse(&self, io: &CoalescedStream<TlsStream>, peer: &Peer) -> Result<(), Cut> {
         let handshake = io.send_between(self.settings().handshake(io.clone()));
-        let Ok(connection) = timeout(limits::HANDSHAKE, handshake).await else {
+        let Ok(connection) = timeout(limits::HANDSHAKE_TIMEOUT, handshake).await else {
             return Ok(());
         };
         let mut connection: Connection<CoalescedStream<TlsStream>, Bytes> = connection??;
-        let mut look = pin!(sleep(limits::IDLE_LOOK));
+        let mut look = pin!(sleep(limits::IDLE_CHECKED_EVERY));
         let mut told_to_go = pin!(self.drain.begun());
         let mut linger = pin!(sleep(limits::DRAIN_LINGER));
         let mut phase = Phase::Open;
@@ -101,7 +101,7 @@ impl H2 {
                     false
                 }
                 () = &mut look => {
-                    look.set(sleep(limits::IDLE_LOOK));
+                    look.set(sleep(limits::IDLE_CHECKED_EVERY));
                     load.idle_too_long()
                 }
             };
@@ -174,7 +174,7 @@ impl ConnectionLoad {
         let busy = !self.is_empty() || self.ever.get() != self.seen.get();
         self.seen.set(self.ever.get());
         self.quiet.set(if busy { 0 } else { self.quiet.get() + 1 });
-        limits::IDLE_LOOK * self.quiet.get() >= limits::IDLE
+        limits::IDLE_CHECKED_EVERY * self.quiet.get() >= limits::IDLE_TIMEOUT
     }
 }
 
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_connection_is_idle_after_enough_looks_without_a_stream() {
         let load = Rc::new(ConnectionLoad::default());
-        let looks = limits::IDLE.as_secs() / limits::IDLE_LOOK.as_secs();
+        let looks = limits::IDLE_TIMEOUT.as_secs() / limits::IDLE_CHECKED_EVERY.as_secs();
         for _ in 1..looks {
             assert!(!load.idle_too_long());
         }

@@ -23,7 +23,7 @@ use super::file::texts;
 use crate::api::codec::{self, yaml};
 use crate::api::schema::time;
 use crate::api::value::Value;
-use crate::limits::{EXEC_OUTPUT_BYTES, EXEC_PLUGIN};
+use crate::limits::{EXEC_OUTPUT_BYTES, EXEC_PLUGIN_TIMEOUT};
 
 const GROUP: &str = "client.authentication.k8s.io";
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
@@ -191,10 +191,10 @@ impl ExecPlugin {
             let why = "exec plugin cannot support interactive mode: standard input is not a terminal";
             return Err(why.to_owned());
         }
-        let ran = tokio::time::timeout(EXEC_PLUGIN, self.output());
+        let ran = tokio::time::timeout(EXEC_PLUGIN_TIMEOUT, self.output());
         let name = self.exec.command.display();
         let output =
-            ran.await.map_err(|_| format!("exec: {name} has not ended within {EXEC_PLUGIN:?}"))??;
+            ran.await.map_err(|_| format!("exec: {name} has not ended within {EXEC_PLUGIN_TIMEOUT:?}"))??;
         read(&output, &self.exec.version)
     }
 

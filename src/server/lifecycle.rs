@@ -107,7 +107,7 @@ async fn close(assembled: Assembled) -> Exit {
     serving.pause().await;
     let _ = timeout(limits::HURRIED_STOP, application.end_watches()).await;
     serving.stop().await;
-    match timeout(limits::FLUSH, application.flush()).await {
+    match timeout(limits::FLUSH_TIMEOUT, application.flush()).await {
         Ok(Ok(())) => Exit::Stopped,
         Ok(Err(why)) => Exit::Failed(why),
         Err(_) => Exit::Failed("the store did not finish in time".to_owned()),
@@ -118,7 +118,7 @@ async fn cut(assembled: Assembled, why: String) -> Exit {
     tracing::error!("{why}");
     assembled.application.refuse_readiness();
     // Writers whose writes failed are told so before their connections close.
-    sleep(limits::LAST_ANSWERS).await;
+    sleep(limits::LAST_ANSWERS_TIMEOUT).await;
     assembled.serving.stop().await;
     assembled.application.give_up().await;
     Exit::Failed(why)

@@ -12,14 +12,14 @@ pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
         let gone = "the export parameter, deprecated since v1.14, is no longer supported";
         return Err(Status::bad_request(gone));
     }
-    let wanted = options::read_revision(&GetOptions::parse(call.query).resource_version)?;
+    let requested = options::read_revision(&GetOptions::parse(call.query).resource_version)?;
     let mut found = backend.read(call).await;
-    // An object at or after the wanted version proves that the version exists. An older one does not.
+    // An object at or after the requested version proves that the version exists. An older one does not.
     let known = found.as_ref().map_or(0, |object| object.revision.0);
-    if let Some(wanted) = wanted.filter(|wanted| *wanted > known) {
+    if let Some(requested) = requested.filter(|requested| *requested > known) {
         let position = open(backend, call).await?;
-        if wanted > position.snapshot.revision.0 {
-            not_older(backend, call, position, wanted).await?;
+        if requested > position.snapshot.revision.0 {
+            not_older(backend, call, position, requested).await?;
             found = backend.read(call).await;
         }
     }

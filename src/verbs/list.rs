@@ -259,24 +259,24 @@ pub(super) async fn open(backend: &Backend, call: &Call<'_>) -> Result<Position>
     Ok(position)
 }
 
-/// Waits for a snapshot that is not older than `asked`. A version in the future may come from another server: it is waited for,
+/// Waits for a snapshot that is not older than `requested`. A version in the future may come from another server: it is awaited,
 /// but not for long.
 pub(super) async fn not_older(
     backend: &Backend,
     call: &Call<'_>,
     position: Position,
-    asked: u64,
+    requested: u64,
 ) -> Result<Position> {
-    if asked <= position.snapshot.revision.0 {
+    if requested <= position.snapshot.revision.0 {
         return Ok(position);
     }
     for _ in 0..FUTURE_TURNS {
         tokio::time::sleep(FUTURE_TURN).await;
-        if asked <= position.window.head().0 {
+        if requested <= position.window.head().0 {
             return open(backend, call).await;
         }
     }
-    Err(Status::future_version(asked, position.window.head().0))
+    Err(Status::future_version(requested, position.window.head().0))
 }
 
 /// The filter of a list or watch.
@@ -313,8 +313,8 @@ pub(super) async fn at_version(
         return Err(Status::bad_request(why));
     }
     let token = token.map(|token| Continue::decode(token)).transpose()?;
-    let asked = options::read_revision(&options.resource_version)?;
-    let asked = asked.filter(|asked| *asked > 0);
+    let requested = options::read_revision(&options.resource_version)?;
+    let requested = requested.filter(|requested| *requested > 0);
     let now = backend.clock.now();
     if let Some(token) = token {
         let Some(revision) = token.revision else {
@@ -331,8 +331,8 @@ pub(super) async fn at_version(
             None => Err(Status::continue_expired(token.inconsistent().encode())),
         };
     }
-    let Some(asked) = asked else { return Ok(Chosen::present(position.snapshot.clone(), now)) };
-    let position = not_older(backend, call, position.clone(), asked).await?;
+    let Some(requested) = requested else { return Ok(Chosen::present(position.snapshot.clone(), now)) };
+    let position = not_older(backend, call, position.clone(), requested).await?;
     let exact = match options.resource_version_match {
         Some(how) => how == VersionMatch::Exact,
         None => options.limit > 0,
@@ -340,7 +340,7 @@ pub(super) async fn at_version(
     if !exact {
         return Ok(Chosen::present(position.snapshot, now));
     }
-    past(backend, &position, asked).await?.ok_or_else(Status::list_expired)
+    past(backend, &position, requested).await?.ok_or_else(Status::list_expired)
 }
 
 /// The present state, at another version than the one that has expired: clients take two lists of one version for one list. Where

@@ -42,7 +42,7 @@ pub async fn watch(backend: &Rc<Backend>, watching: &WatchDeps, call: &Call<'_>)
     // The path may request a watch, too: by the old /watch/ prefix, or by a name. Only the query is validated as a watch.
     options.watch = true;
     let filter = filter(call, &options)?;
-    let asked = options::revision(&options.resource_version)?.unwrap_or(0);
+    let requested = options::revision(&options.resource_version)?.unwrap_or(0);
     let scope = match (call.name, call.namespace) {
         ("", "") => "cluster",
         ("", _) => "namespace",
@@ -56,27 +56,27 @@ pub async fn watch(backend: &Rc<Backend>, watching: &WatchDeps, call: &Call<'_>)
         ready: Rc::default(),
         filter: filter.clone(),
         counted: watching.metrics.watch(call.resource, scope),
-        _heard_of: (!hears_of_one_node(&filter)).then(|| {
+        _watcher: (!is_limited_to_one_node(&filter)).then(|| {
             let name = filter.name.as_deref().unwrap_or_default();
             backend.load.watch(&call.stored.store, call.namespace, name)
         }),
     });
     // A client with a version from the future has talked to another store. If its watch waited for that version, it would miss
     // everything until then. The reference does wait; this server returns an error, so that the client starts over.
-    let position = match not_older(backend, call, open(backend, call).await?, asked).await {
+    let position = match not_older(backend, call, open(backend, call).await?, requested).await {
         Ok(position) => position,
         Err(status) if status.is_timeout() => return Ok(Reply::Watch(Feed::only(encoder.error(&status)))),
         Err(status) => return Err(status),
     };
     let head = position.snapshot.revision;
     let (initial, cursor): (Box<dyn Iterator<Item = Arc<Object>>>, _) =
-        match (options.send_initial_events, asked) {
+        match (options.send_initial_events, requested) {
             (Some(true), _) | (None, 0) => {
                 let initial = initial(position.snapshot, &filter);
                 (converted(backend, call, &filter, initial).await?, head)
             }
             (Some(false), 0) => (Box::new(std::iter::empty()), head),
-            (_, asked) => (Box::new(std::iter::empty()), Revision(asked)),
+            (_, requested) => (Box::new(std::iter::empty()), Revision(requested)),
         };
     let feed = Session::open(Watch {
         type_name: call.stored.store.clone(),
@@ -99,7 +99,7 @@ pub async fn watch(backend: &Rc<Backend>, watching: &WatchDeps, call: &Call<'_>)
 }
 
 /// Whether a watch is limited to one node. There are as many such watches as nodes, and a write concerns only one of them.
-fn hears_of_one_node(filter: &Filter) -> bool {
+fn is_limited_to_one_node(filter: &Filter) -> bool {
     let is_node = |rule: &FieldRule| matches!(rule, FieldRule::Equals(field, node) if **field == *"spec.nodeName" && !node.is_empty());
     filter.fields.iter().any(is_node)
 }
@@ -148,7 +148,7 @@ fn lifetime(options: &ListOptions, minimum: Duration) -> Duration {
     }
 }
 
-/// Encodes events in the form that the client asked for.
+/// Encodes events in the form that the client requested.
 struct EventFrames {
     backend: Rc<Backend>,
     resource: Arc<Resource>,
@@ -162,7 +162,7 @@ struct EventFrames {
     /// Counts this watch and its events in metrics.
     counted: OpenWatch,
     /// Counts this watch for the estimated cost of writes.
-    _heard_of: Option<Watcher>,
+    _watcher: Option<Watcher>,
 }
 
 impl EventFrames {

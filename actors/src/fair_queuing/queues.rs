@@ -18,7 +18,7 @@ use super::demand::{Demand, Observed};
 use super::hand::Hand;
 use super::requests::QueueSnapshot;
 use crate::clock::Timestamp;
-use crate::limits::{REQUESTS_WAITING_PER_LEVEL, SET_BACK};
+use crate::limits::{CLOCK_SET_BACK, REQUESTS_WAITING_PER_LEVEL};
 
 /// The estimated duration of a request; the reference's value.
 const GUESS: Duration = Duration::from_millis(3);
@@ -365,7 +365,7 @@ impl<T> Queues<T> {
     fn pass(&mut self, now: Timestamp) {
         let elapsed = now.0.saturating_sub(self.at.0) as f64;
         let back = Duration::from_micros(self.at.0.saturating_sub(now.0));
-        if back < SET_BACK {
+        if back < CLOCK_SET_BACK {
             self.at = self.at.max(now);
         } else {
             // The clock was set back: whoever lingers shall not do so until it has caught up.

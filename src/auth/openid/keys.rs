@@ -15,7 +15,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::auth::jwt::KeySet;
-use crate::limits::{OIDC_REFETCH_EVERY, OIDC_REFETCHES, OIDC_WAIT, OIDC_WAITING};
+use crate::limits::{OIDC_REFETCH_EVERY, OIDC_REFETCHES, OIDC_WAIT_TIMEOUT, OIDC_WAITING};
 
 /// The keys. Shared by the verifiers of all workers and the fetching task.
 pub struct Keys {
@@ -73,7 +73,7 @@ impl Keys {
         let _place = self.places.try_acquire().map_err(|_| "too many tokens wait for that")?;
         let attempt = self.want()?;
         let mut ended = self.ended.subscribe();
-        match timeout(OIDC_WAIT, ended.wait_for(|ended| *ended >= attempt)).await {
+        match timeout(OIDC_WAIT_TIMEOUT, ended.wait_for(|ended| *ended >= attempt)).await {
             Ok(_) => Ok(()),
             Err(_) => Err("the provider does not answer"),
         }

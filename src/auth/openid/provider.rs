@@ -16,7 +16,7 @@ use crate::auth::jwt::{Algorithm, KeySet, VerifyingKey};
 use crate::auth::service_account::metadata::CONFIGURATION_PATH;
 use crate::kubeconfig::Access;
 use crate::limits::{
-    OIDC_DOCUMENT, OIDC_DOCUMENT_BYTES, OIDC_FIRST_PAUSE, OIDC_KEYS, OIDC_KEYS_AGE, OIDC_LAST_PAUSE,
+    OIDC_DOCUMENT_BYTES, OIDC_DOCUMENT_TIMEOUT, OIDC_FIRST_PAUSE, OIDC_KEYS, OIDC_KEYS_AGE, OIDC_LAST_PAUSE,
 };
 use crate::webhook::Service;
 
@@ -74,7 +74,7 @@ impl Provider {
             authority_pem,
             keys,
             published: None,
-            document_within: OIDC_DOCUMENT,
+            document_within: OIDC_DOCUMENT_TIMEOUT,
         })
     }
 

@@ -16,7 +16,7 @@ use super::rules::Claims;
 use super::{ClaimMapping, Keys, OpenIdTokens, Provider};
 use crate::auth::jwt::Token;
 use crate::config::authentication_file::Jwt;
-use crate::limits::{JWT_RELOAD, OIDC_TOKEN_BYTES};
+use crate::limits::{JWT_RELOAD_TIMEOUT, OIDC_TOKEN_BYTES};
 use crate::metrics::Metrics;
 
 /// All accepted providers.
@@ -64,10 +64,10 @@ impl Providers {
     pub async fn replace(&self, jwts: &[Jwt]) -> Result<(), String> {
         let next = self.next(jwts)?;
         let known = join_all(next.iter().map(|one| one.keys.known()));
-        if timeout(JWT_RELOAD, known).await.is_err() {
+        if timeout(JWT_RELOAD_TIMEOUT, known).await.is_err() {
             let silent = next.iter().filter(|one| one.keys.ring().is_none());
             let silent: Vec<&str> = silent.map(|one| one.tokens.issuer()).collect();
-            return Err(format!("no keys within {JWT_RELOAD:?} of {}", silent.join(", ")));
+            return Err(format!("no keys within {JWT_RELOAD_TIMEOUT:?} of {}", silent.join(", ")));
         }
         self.all.store(Arc::new(next));
         Ok(())

@@ -124,13 +124,13 @@ impl Drop for Claim {
 async fn settle(services: Rc<Services>, mut doubt: UnsettledHoldings) {
     let mut pause = PAUSE;
     for _ in 1..ROUNDS {
-        match services.let_go(&mut doubt).await {
+        match services.release_unused(&mut doubt).await {
             Err(StoreError::Busy) => sleep(pause).await,
             done => return tell(&doubt, done),
         }
         pause *= 2;
     }
-    let done = services.let_go(&mut doubt).await;
+    let done = services.release_unused(&mut doubt).await;
     tell(&doubt, done);
 }
 

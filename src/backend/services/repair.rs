@@ -9,7 +9,7 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{AllocatePorts, ListOwners, PortRequest, ReleasePorts};
 use pilothouse_actors::snapshot::Snapshot;
 
-use super::{ADDRESSES, MANAGED_BY, MANAGER, SERVICES, Services, Told, parent};
+use super::{ADDRESSES, MANAGED_BY, MANAGER, SERVICES, Services, StoredAllocations, parent};
 use crate::api::codec;
 use crate::api::names;
 use crate::api::schema::Registry;
@@ -127,7 +127,7 @@ impl Services {
         let of = GroupResource { group: "", resource: SERVICES };
         let held = self.held(owner, &Permit::none()).await;
         let held = held.map_err(|error| Status::from_store(&error, of, owner.name()))?;
-        if matches!(held, Told::Holds(held) if held.addresses.contains(name)) {
+        if matches!(held, StoredAllocations::Holds(held) if held.addresses.contains(name)) {
             tracing::warn!(
                 address = name,
                 service = owner.as_str(),

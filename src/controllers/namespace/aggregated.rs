@@ -11,7 +11,9 @@ use tokio::time::timeout;
 use crate::api::aggregation::contents::{Deletable, LISTED, RemainingObjects, deletable};
 use crate::api::well_known::JSON;
 use crate::backend::aggregation::{ExtensionRequest, ExtensionResponse, Extensions};
-use crate::limits::{DELETIONS_IN_FLIGHT, EXTENSION_CLEARING, EXTENSION_DELETION, EXTENSION_LIST_BYTES};
+use crate::limits::{
+    DELETIONS_IN_FLIGHT, EXTENSION_CLEARING_TIMEOUT, EXTENSION_DELETION_TIMEOUT, EXTENSION_LIST_BYTES,
+};
 
 use super::super::client::Client;
 
@@ -41,7 +43,7 @@ impl AggregatedResources {
 
     /// Deletes the objects of a resource, and answers what is left.
     pub async fn clear(&self, resource: &Deletable, namespace: &str) -> Result<RemainingObjects, String> {
-        timeout(EXTENSION_CLEARING, self.clear_slowly(resource, namespace))
+        timeout(EXTENSION_CLEARING_TIMEOUT, self.clear_slowly(resource, namespace))
             .await
             .unwrap_or_else(|_| Err(format!("the server of {} takes too long", resource.name())))
     }
@@ -92,7 +94,7 @@ impl AggregatedResources {
     fn question<'q>(&'q self, path: &'q str) -> ExtensionRequest<'q> {
         ExtensionRequest {
             most: EXTENSION_LIST_BYTES,
-            ..ExtensionRequest::get(path, self.client.user(), EXTENSION_DELETION)
+            ..ExtensionRequest::get(path, self.client.user(), EXTENSION_DELETION_TIMEOUT)
         }
     }
 

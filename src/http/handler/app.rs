@@ -73,7 +73,7 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
         }
     };
     response = audit::close(&request, &context, response).await;
-    if filters::shall_end(&worker, &request) {
+    if filters::closes_connection(&worker, &request) {
         response.head_mut().set_connection_type(ConnectionType::Close);
     }
     worker.meter.end(sample, worker.backend.clock.moment(), response.status().as_u16());
@@ -98,10 +98,10 @@ async fn serve(
     {
         return Ok(refusal);
     }
-    let asker = context.trail().map(|_| caller.clone());
+    let original = context.trail().map(|_| caller.clone());
     let identity = filters::impersonate(worker, request, caller).await?;
-    if let (Some(trail), Some(asker)) = (context.trail(), asker)
-        && !Arc::ptr_eq(&identity, &asker)
+    if let (Some(trail), Some(original)) = (context.trail(), original)
+        && !Arc::ptr_eq(&identity, &original)
     {
         trail.acts_as(&identity);
     }
@@ -110,14 +110,14 @@ async fn serve(
     let applies = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
     let options = NotedOptions { dry_run: query.get("dryRun") == Some("All"), applies };
     sample.note(&parsed, known.as_ref(), options);
-    let asked =
+    let info =
         RequestInfo { user: &identity, path, request: &parsed, resource: known.as_deref(), query: &query };
-    let permit = match filters::admit_to_queue(worker, &asked, context, limit).await {
+    let permit = match filters::admit_to_queue(worker, &info, context, limit).await {
         Ok(permit) => permit,
         Err(refused) => return Ok(render::too_many_requests(refused.seconds)),
     };
-    let judged = filters::authorize(worker, request, &identity, &parsed, &query).await;
-    judged.inspect_err(|_| sample.forget())?;
+    let authorized = filters::authorize(worker, request, &identity, &parsed, &query).await;
+    authorized.inspect_err(|_| sample.forget())?;
     if let Some(registration) = aggregated::route(worker, &parsed, path, known.as_ref()).await {
         let (user, audit_id, permit) = (&*identity, context.audit_id(), &permit);
         let is_watch = parsed.verb == Verb::Watch;
@@ -125,32 +125,46 @@ async fn serve(
         return Ok(aggregated::pass(worker, request, payload, &passed).await);
     }
     match &parsed.target {
-        Target::NonResource("/metrics") => Ok(metrics::page(worker).await),
-        Target::NonResource("/metrics/slis") => Ok(metrics::slis(worker)),
-        Target::NonResource(path) if worker.shared.changes_flags && debug_flags::is_flag(path) => {
-            Ok(debug_flags::answer(request, payload, path).await)
-        }
-        Target::NonResource(path) => {
-            if let RequestLimiter::Fair(gate) = &worker.shared.room
-                && let Some(table) = gate.dump(path, &query)
-            {
-                return Ok(HttpResponse::Ok().content_type(PLAIN_TEXT).body(table));
-            }
-            match health::answer(worker, path, &query).await {
-                Some(response) => Ok(response),
-                None => match openapi::answer(worker, request, path, context).await {
-                    Some(response) => Ok(response),
-                    None => documents::answer(worker, request, path, context).await,
-                },
-            }
-        }
+        Target::NonResource(path) => serve_path(worker, request, payload, context, path, &query).await,
         // Nothing is mounted there, though authorization knows what it would be about.
         Target::Resource(_) if path.starts_with("//") => Ok(render::page_not_found()),
         Target::Resource(found) => {
-            let asked = ResourceRequest { found, verb: parsed.verb, path, query: &query, user: &identity };
-            serve_resource(worker, (request, payload), context, (asked, known), permit).await
+            let resource_request =
+                ResourceRequest { found, verb: parsed.verb, path, query: &query, user: &identity };
+            serve_resource(worker, (request, payload), context, (resource_request, known), permit).await
         }
     }
+}
+
+/// Answers a path that is no resource.
+async fn serve_path(
+    worker: &Rc<Worker>,
+    request: &HttpRequest,
+    payload: Payload,
+    context: &Context,
+    path: &str,
+    query: &Query<'_>,
+) -> Result<HttpResponse> {
+    match path {
+        "/metrics" => return Ok(metrics::page(worker).await),
+        "/metrics/slis" => return Ok(metrics::slis(worker)),
+        _ => {}
+    }
+    if worker.shared.changes_flags && debug_flags::is_flag(path) {
+        return Ok(debug_flags::answer(request, payload, path).await);
+    }
+    if let RequestLimiter::Fair(gate) = &worker.shared.room
+        && let Some(table) = gate.dump(path, query)
+    {
+        return Ok(HttpResponse::Ok().content_type(PLAIN_TEXT).body(table));
+    }
+    if let Some(response) = health::answer(worker, path, query).await {
+        return Ok(response);
+    }
+    if let Some(response) = openapi::answer(worker, request, path, context).await {
+        return Ok(response);
+    }
+    documents::answer(worker, request, path, context).await
 }
 
 /// A request for a resource, and who sends it.

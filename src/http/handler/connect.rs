@@ -34,7 +34,7 @@ use crate::backend::{Call, Warnings};
 use crate::http::body::DeadlineLift;
 use crate::http::drain::Drain;
 use crate::http::peer::Peer;
-use crate::limits::{KUBELET_REFUSAL, KUBELET_REFUSAL_BYTES};
+use crate::limits::{KUBELET_REFUSAL_BYTES, KUBELET_REFUSAL_TIMEOUT};
 use crate::upstream::{Failure, RequestBody, Upstream, UpstreamRequest, UpstreamResponse};
 use crate::verbs::connect::{ConnectRequest, ConnectTarget, admit, resolve};
 
@@ -155,7 +155,7 @@ async fn log(
 
 /// The error for a kubelet's refusal to give a log.
 async fn refusal(code: u16, answer: UpstreamResponse, name: &str) -> Box<Status> {
-    let said = beginning(answer.body, KUBELET_REFUSAL).await;
+    let said = beginning(answer.body, KUBELET_REFUSAL_TIMEOUT).await;
     let of = GroupResource { group: "", resource: "pods/log" };
     Status::passed_on(code, of, name, &String::from_utf8_lossy(&said))
 }
@@ -220,12 +220,12 @@ mod tests {
     async fn a_refusal_is_read_as_far_as_it_comes_in_time_and_no_further() {
         let piece = |text: &'static [u8]| Ok::<_, ()>(Bytes::from_static(text));
         let whole = stream::iter([piece(b"not "), piece(b"you")]);
-        assert_eq!(beginning(whole, KUBELET_REFUSAL).await, b"not you");
+        assert_eq!(beginning(whole, KUBELET_REFUSAL_TIMEOUT).await, b"not you");
         let broken = stream::iter([piece(b"not "), Err(()), piece(b"you")]);
-        assert_eq!(beginning(broken, KUBELET_REFUSAL).await, b"not ");
+        assert_eq!(beginning(broken, KUBELET_REFUSAL_TIMEOUT).await, b"not ");
         let stuck = stream::iter([piece(b"not ")]).chain(stream::pending());
         assert_eq!(beginning(stuck, Duration::ZERO).await, b"not ");
         let endless = stream::repeat_with(|| piece(&[b'x'; 1_000]));
-        assert_eq!(beginning(endless, KUBELET_REFUSAL).await.len(), KUBELET_REFUSAL_BYTES);
+        assert_eq!(beginning(endless, KUBELET_REFUSAL_TIMEOUT).await.len(), KUBELET_REFUSAL_BYTES);
     }
 }

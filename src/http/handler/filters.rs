@@ -44,7 +44,7 @@ struct Unknown;
 
 /// Whether the connection ends after this request. HTTP/2 is expensive to serve and easy to abuse, so unauthenticated clients get
 /// one request per connection, as in the reference.
-pub fn shall_end(worker: &Worker, request: &HttpRequest) -> bool {
+pub fn closes_connection(worker: &Worker, request: &HttpRequest) -> bool {
     worker.shared.closes_unknown
         && request.version() == Version::HTTP_2
         && request.extensions().get::<Unknown>().is_some()
@@ -66,8 +66,8 @@ pub async fn authenticate(
     let bearer = shown.token.map(str::to_owned).or_else(|| websocket::bearer(request.headers()));
     let headers = worker.shared.front_headers.as_ref().filter(|_| certificates.is_some());
     let claimed = headers.and_then(|known| known.claimed(pairs(request))).map(Arc::new);
-    let doors = worker.shared.anonymous_paths.as_ref();
-    let never_anonymous = doors.is_some_and(|doors| !doors.iter().any(|door| door == request.path()));
+    let paths = worker.shared.anonymous_paths.as_ref();
+    let never_anonymous = paths.is_some_and(|paths| !paths.iter().any(|path| path == request.path()));
     let credentials =
         Credentials { certificates, bearer, claimed, never_anonymous, ..Credentials::default() };
     let (clock, metrics) = (&worker.backend.clock, &worker.shared.metrics.authentication);
@@ -91,24 +91,24 @@ pub async fn authenticate(
         Ok(Err(refusal)) => {
             let nothing = matches!(refusal, Refusal::Anonymous);
             count(if nothing { Attempt::Failure } else { Attempt::Error }, None);
-            tell_of(worker, &refusal);
+            log_refusal(worker, &refusal);
             request.extensions_mut().insert(Unknown);
             Err(Status::unauthorized())
         }
-        Err(_) => Err(silent(worker, "authenticator")),
+        Err(_) => Err(gone(worker, "authenticator")),
     }
 }
 
 /// Logs why credentials were rejected, at most once a second, so that an attacker cannot fill the disk. The reason may quote the
 /// token's claims, so it is cut.
-fn tell_of(worker: &Worker, refusal: &Refusal) {
-    let (now, told) = (worker.backend.clock.moment(), refusal.to_string());
-    let told = told.char_indices().nth(REFUSAL_CHARS).map_or(told.as_str(), |(at, _)| &told[..at]);
+fn log_refusal(worker: &Worker, refusal: &Refusal) {
+    let (now, reason) = (worker.backend.clock.moment(), refusal.to_string());
+    let reason = reason.char_indices().nth(REFUSAL_CHARS).map_or(reason.as_str(), |(at, _)| &reason[..at]);
     if now < worker.quiet_until.get() || *refusal == Refusal::Anonymous {
-        return tracing::debug!(why = told, "nobody is known by what was shown");
+        return tracing::debug!(why = reason, "nobody is known by what was shown");
     }
     worker.quiet_until.set(now.plus(REFUSAL_TOLD_EVERY));
-    tracing::warn!(why = told, "nobody is known by what was shown");
+    tracing::warn!(why = reason, "nobody is known by what was shown");
 }
 
 /// The headers of a request, with lower-case names.
@@ -124,27 +124,27 @@ pub async fn impersonate(
 ) -> Result<Arc<Identity>> {
     let headers =
         pairs(request).filter_map(|(name, value)| Some((name.strip_prefix(impersonation::PREFIX)?, value)));
-    let mut asked = Vec::new();
+    let mut fields = Vec::new();
     for (name, value) in headers {
         let text = std::str::from_utf8(value);
-        asked.push((name, text.map_err(|_| Status::bad_request(format!("Impersonate-{name} is no text")))?));
+        fields.push((name, text.map_err(|_| Status::bad_request(format!("Impersonate-{name} is no text")))?));
     }
-    let Some(mask) = ImpersonatedUser::of(asked.into_iter())? else { return Ok(caller) };
-    for action in mask.actions() {
+    let Some(impersonated) = ImpersonatedUser::of(fields.into_iter())? else { return Ok(caller) };
+    for action in impersonated.actions() {
         judge(worker, &caller, Arc::new(action), Arc::default()).await?.0?;
     }
-    let identity = mask.into_identity();
+    let identity = impersonated.into_identity();
     tracing::debug!(caller = caller.name, as_ = identity.name, "impersonation");
     Ok(Arc::new(identity))
 }
 
 /// A worker without its authenticator or authorizer would reject everybody. The server ends instead, to be restarted.
-fn silent(worker: &Worker, guard: &str) -> Box<Status> {
+fn gone(worker: &Worker, actor: &str) -> Box<Status> {
     let health = &worker.shared.health;
     if !health.stopping.load(Ordering::Acquire) {
-        health.fatal.raise(format!("an {guard} has died"));
+        health.fatal.raise(format!("an {actor} has died"));
     }
-    Status::unavailable(format!("the {guard} does not answer"))
+    Status::unavailable(format!("the {actor} does not answer"))
 }
 
 /// Admits a request to execution, possibly after it waited in a queue, or answers when to retry. The permit travels inside the
@@ -245,7 +245,7 @@ async fn judge(
     let asked = AuthorizeExplained { identity: identity.clone(), action: action.clone(), selection };
     let began = worker.backend.clock.moment();
     let Ok(verdict) = worker.backend.access.authorizer.send(asked).await else {
-        return Err(silent(worker, "authorizer"));
+        return Err(gone(worker, "authorizer"));
     };
     let judgement = AuthorizationRecord::of(&verdict);
     let (judged, result) = match (verdict.decision, verdict.error) {

@@ -1,6 +1,6 @@
 //! Binds a pod to a node.
 
-use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::Object;
 
 use crate::api::kinds::ErrorList;
 use crate::api::meta;
@@ -8,6 +8,7 @@ use crate::api::options::WriteMode;
 use crate::api::status::{GroupResource, Status};
 use crate::api::subresources::binding;
 use crate::api::value::Value;
+use crate::backend::rewrite::RewriteTarget;
 use crate::backend::{Backend, Call};
 use crate::limits::CONFLICT_ATTEMPTS;
 use crate::verbs::{Reply, VerbResult};
@@ -37,13 +38,11 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: Writ
         return Err(Status::bad_request("Name parameter required."));
     }
     let (store, key) = (&call.stored.store, call.key(name));
-    for attempt in 0..CONFLICT_ATTEMPTS {
-        let found = match attempt {
-            0 => backend.stores.get(store, key.clone(), &call.permit).await.map(|found| (found, None)),
-            _ => backend.stores.alone(store, key.clone(), &call.permit).await,
-        };
-        let (current, _turn) = found.map_err(|error| Status::from_store(&error, call.of(), name))?;
-        let mut pod = backend.objects.load(call, &current)?;
+    let found = backend.stores.get(store, key.clone(), &call.permit).await;
+    let current = found.map_err(|error| Status::from_store(&error, call.of(), name))?;
+    let target = RewriteTarget { store, of: call.of(), permit: &call.permit, attempts: CONFLICT_ATTEMPTS };
+    let bind = |current: &Object| {
+        let mut pod = backend.objects.load(call, current)?;
         binding::check_preconditions(&pod, &body, call.of(), &call.registered(name))?;
         let bound = binding::bind(&mut pod, &body, &backend.objects.now());
         bound.map_err(|why| Status::conflict(OF, name, &why))?;
@@ -53,14 +52,10 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: Writ
             }
         }
         if mode.is_dry_run() {
-            return Ok(Reply::Status(Status::created()));
+            return Ok(None);
         }
-        let draft = backend.objects.draft(call, key.clone(), &pod)?;
-        match backend.stores.replace(store, draft, current.revision, &call.permit).await {
-            Ok(_) => return Ok(Reply::Status(Status::created())),
-            Err(StoreError::Conflict(_)) => {}
-            Err(error) => return Err(Status::from_store(&error, call.of(), name)),
-        }
-    }
-    Err(Status::stale(call.of(), name))
+        backend.objects.draft(call, key.clone(), &pod).map(Some)
+    };
+    backend.rewrite(&target, current, bind).await?;
+    Ok(Reply::Status(Status::created()))
 }

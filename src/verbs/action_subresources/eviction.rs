@@ -1,8 +1,8 @@
 //! Eviction: a deletion that respects PodDisruptionBudgets.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
-use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Object, TypeName};
 
 use crate::api::deletion;
@@ -13,6 +13,7 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::api::subresources::eviction::{self, PodState};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
+use crate::backend::rewrite::RewriteTarget;
 use crate::backend::{Backend, Call};
 use crate::limits::EVICTION_ATTEMPTS;
 use crate::verbs::{Reply, VerbResult, delete};
@@ -91,11 +92,11 @@ async fn spend(
             removed => removed,
         };
     }
-    take_from(backend, call, object, budget, options.dry_run).await?;
+    take_from(backend, call, object, options).await?;
     remove(backend, call, options).await
 }
 
-type Budget = (std::sync::Arc<Object>, Value);
+type Budget = (Arc<Object>, Value);
 
 fn budget_store() -> TypeName {
     TypeName::new(&BUDGETS.to_string())
@@ -119,37 +120,27 @@ async fn budgets_of(backend: &Backend, call: &Call<'_>, pod: &Value) -> Result<V
     Ok(found)
 }
 
-/// Takes one disruption from the budget, retrying after concurrent writes.
+/// Takes one disruption from the budget.
 async fn take_from(
     backend: &Backend,
     call: &Call<'_>,
-    mut object: std::sync::Arc<Object>,
-    mut budget: Value,
-    dry_run: bool,
+    object: Arc<Object>,
+    options: &DeleteOptions,
 ) -> Result<()> {
     let (store, version) = (budget_store(), GroupVersion::new(BUDGETS.group, "v1"));
-    let mut turn = None;
-    for _ in 0..EVICTION_ATTEMPTS {
-        let before = budget.clone();
+    let target =
+        RewriteTarget { store: &store, of: BUDGETS, permit: &call.permit, attempts: EVICTION_ATTEMPTS };
+    let take = |object: &Object| {
+        let before = read_budget(backend, object)?;
+        let mut budget = before.clone();
         eviction::take(&mut budget, call.name, &backend.objects.now())?;
-        if dry_run {
-            return Ok(());
+        if options.dry_run {
+            return Ok(None);
         }
         backend.objects.record_own(&version, BUDGET, "status", &before, &mut budget);
-        let draft = backend.objects.draft_kind(&version, BUDGET, object.key.clone(), &budget)?;
-        match backend.stores.replace(&store, draft, object.revision, &call.permit).await {
-            Ok(_) => return Ok(()),
-            Err(StoreError::Conflict(_)) => {
-                drop(turn.take());
-                let alone = backend.stores.alone(&store, object.key.clone(), &call.permit).await;
-                (object, turn) =
-                    alone.map_err(|error| Status::from_store(&error, BUDGETS, object.key.name()))?;
-                budget = read_budget(backend, &object)?;
-            }
-            Err(error) => return Err(Status::from_store(&error, BUDGETS, object.key.name())),
-        }
-    }
-    Err(Status::stale(BUDGETS, object.key.name()))
+        backend.objects.draft_kind(&version, BUDGET, object.key.clone(), &budget).map(Some)
+    };
+    backend.rewrite(&target, object, take).await.map(drop)
 }
 
 /// Adds the DisruptionTarget condition to the pod, and deletes it.
@@ -157,33 +148,21 @@ async fn remove(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> 
     let mut options = options.clone();
     let mut current = backend.read(call).await?;
     if !options.dry_run {
-        let (mut attempts, mut turn) = (0, None);
-        current = loop {
-            attempts += 1;
-            let draft = {
-                let old = backend.objects.load(call, &current)?;
-                deletion::check_preconditions(&options, &old, &call.resource.gv.group)?;
-                let mut new = old.clone();
-                let now = backend.objects.now();
-                eviction::announce(&mut new, &now);
-                let context =
-                    WriteContext { now: &now, user: &call.writer(), features: backend.objects.features };
-                let checked = kinds::before_status_update(call.kind(), &mut new, &old, &context);
-                checked.map_err(|errors| call.invalid(call.name, &errors))?;
-                backend.objects.draft(call, current.key.clone(), &new)?
-            };
-            match backend.stores.replace(&call.stored.store, draft, current.revision, &call.permit).await {
-                Ok(told) => break told,
-                Err(StoreError::Conflict(_)) if attempts < EVICTION_ATTEMPTS => {
-                    drop(turn.take());
-                    let alone =
-                        backend.stores.alone(&call.stored.store, current.key.clone(), &call.permit).await;
-                    (current, turn) =
-                        alone.map_err(|error| Status::from_store(&error, call.of(), call.name))?;
-                }
-                Err(error) => return Err(Status::from_store(&error, call.of(), call.name)),
-            }
+        let (store, permit) = (&call.stored.store, &call.permit);
+        let target = RewriteTarget { store, of: call.of(), permit, attempts: EVICTION_ATTEMPTS };
+        let announce = |current: &Object| {
+            let old = backend.objects.load(call, current)?;
+            deletion::check_preconditions(&options, &old, &call.resource.gv.group)?;
+            let mut new = old.clone();
+            let now = backend.objects.now();
+            eviction::announce(&mut new, &now);
+            let features = backend.objects.features;
+            let context = WriteContext { now: &now, user: &call.writer(), features };
+            let checked = kinds::before_status_update(call.kind(), &mut new, &old, &context);
+            checked.map_err(|errors| call.invalid(call.name, &errors))?;
+            backend.objects.draft(call, current.key.clone(), &new).map(Some)
         };
+        current = backend.rewrite(&target, current, announce).await?;
         // The precondition moves on to the version that was just written.
         if let Some(version) = &mut options.resource_version {
             *version = current.revision.to_string();

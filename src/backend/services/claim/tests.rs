@@ -67,12 +67,12 @@ async fn a_second_try_frees_only_what_the_first_did_not() {
     let held = taken(&services, &owner).await;
     let mut doubt = UnsettledHoldings { owner: owner.clone(), held, endpoints: true, permit: Permit::none() };
     let places: Vec<_> = std::iter::from_fn(|| storage.write_limiter.take(0)).collect();
-    assert!(matches!(services.let_go(&mut doubt).await, Err(StoreError::Busy)));
+    assert!(matches!(services.release_unused(&mut doubt).await, Err(StoreError::Busy)));
     // A service of the same name is made meanwhile, and takes the port that is free again.
     let take = AllocatePorts { owner, wants: vec![PortRequest::Exactly(30_001)], permit: Permit::none() };
     services.ports.send(take).await.unwrap().unwrap();
     drop(places);
-    services.let_go(&mut doubt).await.unwrap();
+    services.release_unused(&mut doubt).await.unwrap();
     assert!(is_address_free(&services).await && doubt.is_none());
     assert!(!is_port_free(&services).await, "the new service keeps it");
 }
@@ -94,6 +94,6 @@ async fn a_service_that_cannot_be_read_keeps_what_is_taken_for_it() {
     let of = TypeName::new(super::super::SERVICES);
     services.stores.create(&of, draft, &Permit::none()).await.unwrap();
     let mut doubt = UnsettledHoldings { owner, held, endpoints: true, permit: Permit::none() };
-    services.let_go(&mut doubt).await.unwrap();
+    services.release_unused(&mut doubt).await.unwrap();
     assert!(!is_address_free(&services).await && !is_port_free(&services).await && doubt.is_none());
 }

@@ -22,7 +22,7 @@ use crate::api::path::{Request, Target};
 use crate::api::status::Status;
 use crate::backend::aggregation::identity_headers;
 use crate::http::body::DeadlineLift;
-use crate::limits::EXTENSION_DISCOVERY;
+use crate::limits::EXTENSION_DISCOVERY_TIMEOUT;
 use crate::upstream::{Failure, RequestBody, Switched, UpstreamRequest, UpstreamResponse};
 
 use super::super::worker::Worker;
@@ -188,7 +188,7 @@ async fn forward(
     let asking = worker.shared.extensions.upstream().ask(to, ask);
     let answer = match version_at(passed.path) {
         // Every client asks for discovery, so a slow extension server must not delay it for long.
-        Some(_) => match timeout(EXTENSION_DISCOVERY, asking).await {
+        Some(_) => match timeout(EXTENSION_DISCOVERY_TIMEOUT, asking).await {
             Ok(answer) => answer,
             Err(_) => return unavailable("error trying to reach service: context deadline exceeded"),
         },

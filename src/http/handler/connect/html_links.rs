@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use crate::api::connect::links::Links;
 use crate::api::status::{Result, Status};
 use crate::backend::memory_budget::Reservation;
-use crate::limits::{PROXY_PAGE, PROXY_PAGE_BYTES};
+use crate::limits::{PROXY_PAGE_BYTES, PROXY_PAGE_TIMEOUT};
 use crate::upstream::UpstreamResponse;
 
 use super::super::budgeted_body::BudgetedBody;
@@ -64,7 +64,7 @@ pub(super) async fn led_back(
     let UpstreamResponse { status, headers, mut body } = answer;
     let packing = packing(&headers).unwrap_or(Packing::Plain);
     let mut builder = proxy::head(status.as_u16(), &headers);
-    let page = match gather(&mut body, held, PROXY_PAGE).await? {
+    let page = match gather(&mut body, held, PROXY_PAGE_TIMEOUT).await? {
         Gathered::All(page) => page,
         Gathered::Begun(page, full) => {
             if let Some(full) = full.filter(|_| may_refuse) {
@@ -184,7 +184,7 @@ mod tests {
             let (budget, page) = (&budget, &page);
             async move {
                 let mut body = stream::iter(std::iter::repeat_n(page.clone(), pieces).map(Ok));
-                gather(&mut body, budget.take(0).unwrap(), PROXY_PAGE).await.unwrap()
+                gather(&mut body, budget.take(0).unwrap(), PROXY_PAGE_TIMEOUT).await.unwrap()
             }
         };
         let Gathered::All(first) = gathering(1).await else { panic!("there is room for all of it") };
@@ -212,7 +212,7 @@ mod tests {
         let budget = MemoryBudget::new(64 << 20);
         let piece = Bytes::from(vec![b'x'; PROXY_PAGE_BYTES]);
         let mut large = stream::iter(vec![Ok(piece.clone()), Ok(piece)]).chain(stream::pending());
-        let begun = gather(&mut large, budget.take(0).unwrap(), PROXY_PAGE);
+        let begun = gather(&mut large, budget.take(0).unwrap(), PROXY_PAGE_TIMEOUT);
         let Some(Ok(Gathered::Begun(begun, None))) = begun.now_or_never() else { panic!("it does not wait") };
         assert_eq!(begun.bytes.len(), 2 * PROXY_PAGE_BYTES);
         let first = stream::iter([Ok(Bytes::from_static(b"<html>"))]);

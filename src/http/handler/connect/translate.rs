@@ -22,7 +22,7 @@ use crate::api::connect::Destination;
 use crate::api::connect::options::StreamOptions;
 use crate::api::status::{Result, Status};
 use crate::frames::websocket;
-use crate::limits::{CONVERSATION_BYTES, DISCONNECT};
+use crate::limits::{CONVERSATION_BYTES, DISCONNECT_TIMEOUT};
 use crate::upstream::{Channel, RequestBody, Switched, UpstreamRequest};
 
 use super::super::render::text;
@@ -193,7 +193,7 @@ async fn unpack<C: AsyncRead + AsyncWrite + Unpin>(client: C, mut channel: Chann
         }
     };
     pongs::beside(conversation, pongs::to_client(&mut pinged, &client)).await;
-    let _ = timeout(DISCONNECT, async { client.lock().await.close().await }).await;
+    let _ = timeout(DISCONNECT_TIMEOUT, async { client.lock().await.close().await }).await;
 }
 
 #[cfg(test)]

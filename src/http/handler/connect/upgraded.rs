@@ -14,7 +14,7 @@ use crate::api::connect::options::StreamOptions;
 use crate::api::status::{Result, Status};
 use crate::http::h1_stream;
 use crate::http::switch::Switch;
-use crate::limits::{CONVERSATION_BYTES, DISCONNECT};
+use crate::limits::{CONVERSATION_BYTES, DISCONNECT_TIMEOUT};
 use crate::upstream::{Channel, Failure, RequestBody, Switched, UpstreamRequest, UpstreamResponse};
 
 use super::{ConnectDeps, common, headers, proxy, translate};
@@ -119,7 +119,7 @@ where
     }
     // Both ends are told that nothing follows, but neither is waited for.
     let ending = async { tokio::join!(client.shutdown(), channel.io().shutdown()) };
-    let _ = timeout(DISCONNECT, ending).await;
+    let _ = timeout(DISCONNECT_TIMEOUT, ending).await;
 }
 
 /// Carries bytes both ways until one end has no more to say. What the other end says within a moment after that still
@@ -136,7 +136,7 @@ where
     tokio::select! {
         () = &mut back => {}
         () = copy(&mut from_client, &mut to_other) => {
-            let _ = timeout(DISCONNECT, async { let _ = to_other.shutdown().await; back.await }).await;
+            let _ = timeout(DISCONNECT_TIMEOUT, async { let _ = to_other.shutdown().await; back.await }).await;
         }
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::api::connect::exit_status;
 use crate::api::connect::options::StreamOptions;
 use crate::frames::{spdy, websocket};
-use crate::limits::{DISCONNECT, LAST_WORD_BYTES, STREAMS_OPEN};
+use crate::limits::{DISCONNECT_TIMEOUT, LAST_WORD_BYTES, STREAMS_OPEN_TIMEOUT};
 use crate::upstream::Channel;
 
 use super::agreed_on;
@@ -78,7 +78,7 @@ where
         kubelet: Mutex::new(spdy::Writer::new(to_kubelet)),
     };
     let status = ends.carry(&options, &protocol).await;
-    let _ = timeout(DISCONNECT, ends.close(status)).await;
+    let _ = timeout(DISCONNECT_TIMEOUT, ends.close(status)).await;
 }
 
 /// Both ends of a translated connection.
@@ -105,7 +105,7 @@ where
         let (kubelet_pings, mut kubelet_pinged) = pongs::waiting();
         let mut output = Output::new(opened, client, kubelet_pings);
         let conversation = async move {
-            match timeout(STREAMS_OPEN, open(from_kubelet, kubelet, &planned, &mut output)).await {
+            match timeout(STREAMS_OPEN_TIMEOUT, open(from_kubelet, kubelet, &planned, &mut output)).await {
                 Err(_) => Some(exit_status::failure("the kubelet did not open the streams in time")),
                 Ok(Err(error)) => {
                     Some(exit_status::failure(&format!("the kubelet did not open the streams: {error}")))

@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::frames::websocket;
-use crate::limits::{DISCONNECT, LOG_MESSAGE_BYTES};
+use crate::limits::{DISCONNECT_TIMEOUT, LOG_MESSAGE_BYTES};
 
 use super::pongs;
 
@@ -94,7 +94,7 @@ pub(super) async fn tell<C: AsyncRead + AsyncWrite + Unpin>(
         }
     };
     pongs::beside(conversation, pongs::to_client(&mut pinged, &client)).await;
-    let _ = timeout(DISCONNECT, async { client.lock().await.close().await }).await;
+    let _ = timeout(DISCONNECT_TIMEOUT, async { client.lock().await.close().await }).await;
 }
 
 #[cfg(test)]

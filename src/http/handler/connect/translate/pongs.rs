@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::time::timeout;
 
 use crate::frames::{spdy, websocket};
-use crate::limits::{DISCONNECT, PINGS_WAITING};
+use crate::limits::{DISCONNECT_TIMEOUT, PINGS_WAITING};
 
 /// Where the reading task notes pings.
 pub(super) struct Pings<T>(mpsc::Sender<T>);
@@ -44,7 +44,7 @@ pub(super) async fn beside<T>(
         }
     };
     if !answering.is_terminated() {
-        let _ = timeout(DISCONNECT, answering).await;
+        let _ = timeout(DISCONNECT_TIMEOUT, answering).await;
     }
     ended
 }
