@@ -297,7 +297,8 @@ impl Backend {
         let asked = async {
             let _place = self.conversions.places.acquire().await.map_err(|error| error.to_string())?;
             let at = webhook_address::connect_address(
-                (self, permit),
+                self,
+                permit,
                 self.conversions.to_endpoints,
                 &conversion.way,
             )

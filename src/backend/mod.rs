@@ -141,14 +141,33 @@ pub struct Call<'a> {
     pub elsewhere: ConvertedVersions,
 }
 
-impl<'a> Call<'a> {
-    /// A request of the server itself about one object or subresource, without a body. It takes no seat.
-    pub fn own(
-        resource: &'a Arc<Resource>,
-        (namespace, name, subresource): (&'a str, &'a str, &'a str),
-        (query, warnings): (&'a Query<'a>, &'a Warnings),
-        (user, user_agent): (&'a Identity, &'a str),
-    ) -> Result<Call<'a>> {
+/// A request about one object or subresource without a body.
+pub struct BodylessCall<'a> {
+    /// The requested resource.
+    pub resource: &'a Arc<Resource>,
+    /// The namespace, empty for none.
+    pub namespace: &'a str,
+    /// The name, empty for a collection.
+    pub name: &'a str,
+    /// The subresource, empty for the resource itself.
+    pub subresource: &'a str,
+    /// The query parameters.
+    pub query: &'a Query<'a>,
+    /// Collects warnings.
+    pub warnings: &'a Warnings,
+    /// The user who asks.
+    pub user: &'a Identity,
+    /// Whether the server itself asks.
+    pub origin: Origin,
+    /// The User-Agent.
+    pub user_agent: &'a str,
+}
+
+impl<'a> BodylessCall<'a> {
+    /// The call, which takes no seat.
+    pub fn call(self) -> Result<Call<'a>> {
+        let BodylessCall { resource, namespace, name, subresource, query, warnings, user, origin, user_agent } =
+            self;
         Ok(Call {
             resource,
             stored: resource.stored.as_ref().ok_or_else(Status::no_such_resource)?,
@@ -162,16 +181,11 @@ impl<'a> Call<'a> {
             form: ResponseFormat::PLAIN,
             warnings,
             user,
-            origin: Origin::Client,
+            origin,
             user_agent,
             permit: Permit::none(),
             elsewhere: ConvertedVersions::default(),
         })
-    }
-
-    /// The same request, made by `origin`.
-    pub fn from_origin(self, origin: Origin) -> Call<'a> {
-        Call { origin, ..self }
     }
 }
 

@@ -8,6 +8,7 @@ use pilothouse_actors::permit::Permit;
 use crate::api::admission_webhooks::ClientConfig;
 use crate::webhook::cluster_webhooks::WebhookServer;
 
+use self::service_address::ServicePort;
 use super::Backend;
 
 /// The address of a webhook.
@@ -79,14 +80,15 @@ impl WebhookTarget {
 
 /// The address to connect to, if it differs from the target: that of a service.
 pub async fn connect_address(
-    asker: (&Backend, &Permit),
+    backend: &Backend,
+    permit: &Permit,
     to_endpoints: bool,
     way: &ClientConfig,
 ) -> Result<Option<(String, u16)>, String> {
     match way {
         ClientConfig::Service { namespace, name, port, .. } => {
-            let service = (namespace.as_str(), name.as_str(), *port);
-            service_address::service(asker, to_endpoints, service).await.map(Some)
+            let service = ServicePort { namespace, name, port: *port };
+            service_address::service(backend, permit, to_endpoints, service).await.map(Some)
         }
         ClientConfig::Url(_) | ClientConfig::None => Ok(None),
     }

@@ -21,7 +21,7 @@ use crate::api::value::Value;
 use crate::api::well_known::{ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, SERVER_NAME, SYSTEM_NAMESPACE};
 use crate::api::{codec, meta};
 use crate::backend::services::Services;
-use crate::backend::{Backend, Call, Origin, Warnings};
+use crate::backend::{Backend, BodylessCall, Call, Origin, Warnings};
 use crate::bootstrap::own_identity;
 use crate::verbs::delete::{Outcome, delete_object};
 use crate::verbs::update::{NewState, store_update};
@@ -253,8 +253,8 @@ impl Client {
         query: &'a Query<'a>,
         warnings: &'a Warnings,
     ) -> Result<Call<'a>> {
-        let path = (at.namespace, at.name, subresource);
-        let call = Call::own(at.resource, path, (query, warnings), (&self.user, &self.agent))?;
-        Ok(call.from_origin(self.origin))
+        let At { resource, namespace, name } = at;
+        let (user, origin, user_agent) = (&*self.user, self.origin, &*self.agent);
+        BodylessCall { resource, namespace, name, subresource, query, warnings, user, origin, user_agent }.call()
     }
 }

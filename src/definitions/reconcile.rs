@@ -24,7 +24,7 @@ use crate::api::schema::time;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::well_known::SERVER_NAME;
-use crate::backend::{Backend, Call, Origin, Warnings};
+use crate::backend::{Backend, BodylessCall, Call, Origin, Warnings};
 use crate::bootstrap::defined_api_services;
 use crate::limits::{DEFINITIONS_PER_READ, DEFINITIONS_WRITTEN_AT_ONCE};
 use crate::verbs::update::{NewState, store_update};
@@ -174,9 +174,8 @@ impl Reconciler {
         subresource: &'a str,
         (query, warnings): (&'a Query<'a>, &'a Warnings),
     ) -> Result<Call<'a>> {
-        let asking = (&self.user, SERVER_NAME);
-        let call = Call::own(resource, (namespace, name, subresource), (query, warnings), asking)?;
-        Ok(call.from_origin(Origin::Server))
+        let (user, origin, user_agent) = (&self.user, Origin::Server, SERVER_NAME);
+        BodylessCall { resource, namespace, name, subresource, query, warnings, user, origin, user_agent }.call()
     }
 }
 

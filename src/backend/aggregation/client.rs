@@ -93,7 +93,7 @@ impl Extensions {
             path: String::new(),
             port: *port,
         };
-        let found = webhook_address::connect_address((backend, permit), self.to_endpoints, &way).await?;
+        let found = webhook_address::connect_address(backend, permit, self.to_endpoints, &way).await?;
         let (host, port) = found.ok_or_else(|| "no such service".to_owned())?;
         let (path, query) = (path.to_owned(), query.to_owned());
         Ok(Destination {

@@ -13,32 +13,45 @@ use super::super::Backend;
 
 type Found = Result<(String, u16), String>;
 
+/// A port of a service.
+#[derive(Clone, Copy)]
+pub struct ServicePort<'a> {
+    /// The namespace of the service.
+    pub namespace: &'a str,
+    /// The name of the service.
+    pub name: &'a str,
+    /// The number of the port.
+    pub port: u16,
+}
+
 /// The address of this port of a service. Errors are in the reference's words.
 pub async fn service(
-    (backend, permit): (&Backend, &Permit),
+    backend: &Backend,
+    permit: &Permit,
     to_endpoints: bool,
-    (namespace, name, port): (&str, &str, u16),
+    ServicePort { namespace, name, port }: ServicePort<'_>,
 ) -> Found {
-    let service = get((backend, permit), ("services", "Service"), namespace, name).await?;
+    let key = Key::namespaced(namespace, name);
+    let service = get(backend, permit, ("services", "Service"), key.clone()).await?;
     if !to_endpoints {
         return of_cluster(&service, name, port);
     }
     let port_name = routed(&service, name, port)?;
-    let endpoints = get((backend, permit), ("endpoints", "Endpoints"), namespace, name).await?;
+    let endpoints = get(backend, permit, ("endpoints", "Endpoints"), key).await?;
     of_endpoints(&endpoints, name, &port_name, &mut random::below)
 }
 
 async fn get(
-    (backend, permit): (&Backend, &Permit),
+    backend: &Backend,
+    permit: &Permit,
     (resource, kind): (&str, &str),
-    namespace: &str,
-    name: &str,
+    key: Key,
 ) -> Result<Value, String> {
-    let key = Key::namespaced(namespace, name);
+    let name = key.name().to_owned();
     let found = backend.stores.get(&TypeName::new(resource), key, permit).await;
     let object = found.map_err(|error| match error {
         // The reference's listers use the singular.
-        StoreError::NotFound => format!("{} {} not found", resource.trim_end_matches('s'), quoted(name)),
+        StoreError::NotFound => format!("{} {} not found", resource.trim_end_matches('s'), quoted(&name)),
         error => error.to_string(),
     })?;
     let read = backend.objects.load_kind(&GroupVersion::new("", "v1"), kind, &object);

@@ -30,7 +30,7 @@ use crate::api::path::ResourcePath;
 use crate::api::query::Query;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::backend::memory_budget::MemoryBudget;
-use crate::backend::{Call, Warnings};
+use crate::backend::{BodylessCall, Origin, Warnings};
 use crate::http::body::DeadlineLift;
 use crate::http::drain::Drain;
 use crate::http::peer::Peer;
@@ -103,8 +103,18 @@ pub async fn serve(
         query: out.query,
         path: url::sub_path(out.found.rest, out.path),
     };
-    let place = (asked.namespace, asked.name, out.found.subresource);
-    let call = Call::own(out.resource, place, (out.query, out.warnings), (out.user, ""))?;
+    let call = BodylessCall {
+        resource: out.resource,
+        namespace: asked.namespace,
+        name: asked.name,
+        subresource: out.found.subresource,
+        query: out.query,
+        warnings: out.warnings,
+        user: out.user,
+        origin: Origin::Client,
+        user_agent: "",
+    };
+    let call = call.call()?;
     admit(&worker.backend, &call, &asked).await?;
     let connecting = &worker.shared.connecting;
     let led = resolve(&worker.backend, &connecting.rules, &asked).await?.by(&out.user.name);

@@ -116,8 +116,13 @@ impl Webhooks {
         let asked = async {
             let _place = self.places.acquire().await.map_err(|error| error.to_string())?;
             let write = subject.write;
-            let asker = (write.backend, &write.call.permit);
-            let at = webhook_address::connect_address(asker, self.settings.to_endpoints, &hook.way).await?;
+            let at = webhook_address::connect_address(
+                write.backend,
+                &write.call.permit,
+                self.settings.to_endpoints,
+                &hook.way,
+            )
+            .await?;
             let question = WebhookRequest {
                 target: format!("{}?{parameter}", target.path),
                 body: Bytes::from(body),
