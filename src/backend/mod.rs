@@ -27,7 +27,7 @@ use actix::Addr;
 use bytes::Bytes;
 use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::Authorizer;
-use pilothouse_actors::clock::Clock;
+use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Key, Object};
 use pilothouse_actors::permit::Permit;
@@ -45,6 +45,7 @@ use crate::api::status::{self, GroupResource, Result, Status};
 use crate::api::subresources::{self, SubresourceStrategy};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
+use crate::api::well_known::MASTERS;
 use crate::auth::rbac::Roles;
 use crate::auth::service_account::issuer::Issuer;
 use crate::limits::{CUT_WARNING_CHARS, REQUEST_NOTES, WARNING_CHARS, WARNINGS};
@@ -127,6 +128,8 @@ pub struct Call<'a> {
     pub name: &'a str,
     /// The subresource, empty for the resource itself.
     pub subresource: &'a str,
+    /// The resource of the path, if another one serves it: bindings are a subresource of pods.
+    pub alias: Option<&'a Arc<Resource>>,
     /// The query parameters.
     pub query: &'a Query<'a>,
     /// The body of the request.
@@ -146,6 +149,8 @@ pub struct Call<'a> {
     /// The seat of the request. Every message carries a copy, so that a client that disconnects does not free it while a store
     /// still works on the request.
     pub permit: Permit,
+    /// When the client stops waiting; the server itself never does.
+    pub ends: Option<Timestamp>,
     /// Converted versions of its objects, where a webhook makes them.
     pub elsewhere: ConvertedVersions,
 }
@@ -164,6 +169,7 @@ impl<'a> Call<'a> {
             namespace,
             name,
             subresource,
+            alias: None,
             query,
             body: Bytes::new(),
             encoding: Encoding::Json,
@@ -173,12 +179,23 @@ impl<'a> Call<'a> {
             user,
             user_agent,
             permit: Permit::none(),
+            ends: None,
             elsewhere: ConvertedVersions::default(),
         })
     }
 }
 
 impl Call<'_> {
+    /// The resource and subresource as the rules of webhooks and policies name them.
+    pub fn addressed(&self) -> (&Arc<Resource>, &str) {
+        self.alias.map_or((self.resource, self.subresource), |alias| (alias, ""))
+    }
+
+    /// Whether the server itself asks. Everybody else, whatever their name, is in a group of the authenticated or unauthenticated.
+    pub fn is_own(&self) -> bool {
+        self.user.name == OWN_NAME && self.user.groups == [MASTERS]
+    }
+
     /// The resource as errors name it.
     pub fn of(&self) -> GroupResource<'_> {
         self.resource.name()
