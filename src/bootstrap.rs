@@ -252,6 +252,7 @@ impl<'a> Own<'a> {
             namespace: place.namespace,
             name: if verb == Verb::Create { "" } else { place.name },
             subresource: if matches!(verb, Verb::UpdateStatus | Verb::ApplyStatus) { "status" } else { "" },
+            alias: None,
             query: &Query::parse(query),
             body,
             encoding: Encoding::Json,
@@ -262,6 +263,7 @@ impl<'a> Own<'a> {
             origin: Origin::Server,
             user_agent: SERVER_NAME,
             permit: Permit::none(),
+            ends: None,
             elsewhere: ConvertedVersions::default(),
         };
         match verb {

@@ -294,6 +294,41 @@ fn a_definition_that_changes_changes_what_is_read_and_asks_nothing_of_what_was_w
 }
 
 #[test]
+fn what_was_wrong_before_may_stay_where_a_schema_can_tell_that_it_did() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    let mut free = kite("free");
+    free["spec"]["free"] = json!({"x": 1});
+    admin.post(KITES, &free).ok();
+    admin.post(KITES, &kite("plain")).ok();
+    let path = format!("{DEFINITIONS}/kites.{GROUP}");
+    let mut changed = admin.get(&path).ok();
+    let root = &mut changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    root["properties"]["spec"]["minProperties"] = json!(5);
+    admin.put(&path, &changed).ok();
+    poll(CAP, || (admin.post(&format!("{KITES}?dryRun=All"), &kite("c")).status == 422).then_some(()))
+        .unwrap();
+    let label = |admin: &mut Client, name: &str| {
+        admin.patch(&format!("{KITES}/{name}"), MERGE, &json!({"metadata": {"labels": {"a": "b"}}}))
+    };
+    label(&mut admin, "plain").ok();
+    let told = label(&mut admin, "free").refused(422, "Invalid");
+    let wanted = "spec: Invalid value: 3: spec in body should have at least 5 properties";
+    assert!(text(&told, "/message").ends_with(wanted), "{told}");
+
+    // Metadata is not described: an object counts as changed even if nothing is.
+    let mut changed = admin.get(&path).ok();
+    let root = &mut changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    root["required"] = json!(["top"]);
+    admin.put(&path, &changed).ok();
+    let same = admin.get(&format!("{KITES}/plain")).ok();
+    let refused = || Some(admin.put(&format!("{KITES}/plain"), &same)).filter(|answer| answer.status == 422);
+    let told = poll(CAP, refused).unwrap().refused(422, "Invalid");
+    assert!(text(&told, "/message").ends_with("top: Required value"), "{told}");
+}
+
+#[test]
 fn versions_share_their_objects() {
     let server = Server::with(&["--engine=memory"]);
     let mut admin = server.admin();

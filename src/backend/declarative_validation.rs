@@ -91,7 +91,6 @@ fn by_schema(
     };
     match old {
         None => custom.check_new(new, &mut errors, &mut warned),
-        Some(old) if new == old => {}
         Some(old) if subresource == "status" => custom.check_status(new, old, &mut errors, &mut warned),
         Some(old) => custom.check_change(new, old, &mut errors, &mut warned),
     }

@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pilothouse_actors::clock::Clock;
+use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Key, Object};
 use pilothouse_actors::permit::Permit;
@@ -116,6 +116,8 @@ pub struct Call<'a> {
     pub name: &'a str,
     /// The subresource, empty for the resource itself.
     pub subresource: &'a str,
+    /// The resource of the path, if another one serves it: bindings are a subresource of pods.
+    pub alias: Option<&'a Arc<Resource>>,
     /// The query parameters.
     pub query: &'a Query<'a>,
     /// The body of the request.
@@ -137,6 +139,8 @@ pub struct Call<'a> {
     /// The seat of the request. Every message carries a copy, so that a client that disconnects does not free it while a store
     /// still works on the request.
     pub permit: Permit,
+    /// When the client stops waiting; the server itself never does.
+    pub ends: Option<Timestamp>,
     /// Converted versions of its objects, where a webhook makes them.
     pub elsewhere: ConvertedVersions,
 }
@@ -174,6 +178,7 @@ impl<'a> BodylessCall<'a> {
             namespace,
             name,
             subresource,
+            alias: None,
             query,
             body: Bytes::new(),
             encoding: Encoding::Json,
@@ -184,12 +189,18 @@ impl<'a> BodylessCall<'a> {
             origin,
             user_agent,
             permit: Permit::none(),
+            ends: None,
             elsewhere: ConvertedVersions::default(),
         })
     }
 }
 
 impl Call<'_> {
+    /// The resource and subresource as the rules of webhooks and policies name them.
+    pub fn addressed(&self) -> (&Arc<Resource>, &str) {
+        self.alias.map_or((self.resource, self.subresource), |alias| (alias, ""))
+    }
+
     /// The resource as errors name it.
     pub fn of(&self) -> GroupResource<'_> {
         self.resource.name()

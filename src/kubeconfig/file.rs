@@ -68,9 +68,10 @@ pub(super) fn parse(bytes: &[u8], home: &Path) -> Result<Access, String> {
     };
     let cluster = named(&config, "clusters", context.str("cluster"), "cluster")?;
     let nobody = Value::object();
+    // A user who is not listed has no credentials.
     let user = match context.str("user") {
         "" => &nobody,
-        name => named(&config, "users", name, "user")?,
+        name => named(&config, "users", name, "user").unwrap_or(&nobody),
     };
     let mut access = of_cluster(cluster, home)?;
     access.identity_pem = identity(user, home)?;

@@ -84,6 +84,12 @@ fn proxies_are_read() {
 }
 
 #[test]
+fn a_user_who_is_not_listed_has_no_credentials() {
+    let access = parse(&FILE.replace("cluster: k, user: u", "cluster: k, user: z")).unwrap();
+    assert!(matches!(access.credentials, Credentials::None) && access.identity_pem.is_none());
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     let wrong = |from: &str, to: &str| parse(&FILE.replace(from, to)).err().unwrap();
     assert_eq!(wrong("current-context: c", ""), "there is no current-context");

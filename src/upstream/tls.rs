@@ -211,12 +211,8 @@ impl TlsSettings {
             Ok(()) => Ok(stream),
             Err(error) => {
                 let verified = stream.ssl().verify_result();
-                if self.extends && self.verifies {
+                if verified != X509VerifyResult::OK || (self.extends && self.verifies) {
                     return Err(Failure::Tls(unproven(verified, name, &error)));
-                }
-                if verified != X509VerifyResult::OK {
-                    let why = verified.error_string();
-                    return Err(Failure::Tls(format!("tls: failed to verify certificate: x509: {why}")));
                 }
                 let why = match (error.ssl_error(), error.io_error()) {
                     (Some(stack), _) => reason(stack),

@@ -179,9 +179,9 @@ fn cut(error: &hyper::Error) -> String {
     format!("unexpected error when reading response body. Please retry. Original error: {}", broken(error))
 }
 
-/// A timeout as the query parameter states it.
+/// A timeout as the query parameter states it: whole seconds, rounded up.
 pub fn seconds(timeout: Duration) -> String {
-    let seconds = timeout.as_secs();
+    let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
     match (seconds / 60, seconds % 60) {
         (0, rest) => format!("{rest}s"),
         (minutes, rest) => format!("{minutes}m{rest}s"),

@@ -116,6 +116,56 @@ fn kept(admin: &mut Client) -> String {
 }
 
 #[test]
+fn nobody_waits_longer_for_a_webhook_than_the_client_does() {
+    let hooks = HookServer::start("h", |_, _| yes());
+    let server = Server::start();
+    let mut admin = server.admin();
+    configure(&mut admin, "Mutating", "m", &[hook(&hooks, "m.x.io", &json!({}))]);
+    admin.post(&format!("{MAPS}?timeout=3s"), &map("a")).ok();
+    admin.post(&format!("{MAPS}?timeout=30s"), &map("b")).ok();
+    assert_eq!(hooks.targets(), ["/m.x.io?timeout=3s", "/m.x.io?timeout=5s"]);
+}
+
+#[test]
+fn whoever_has_the_name_of_the_server_is_not_the_server() {
+    let hooks = HookServer::start("h", |_, _| Deed::Says(json!({"allowed": false})));
+    let server = Server::start();
+    let mut admin = server.admin();
+    configure(&mut admin, "Validating", "v", &[hook(&hooks, "v.x.io", &json!({}))]);
+    let group = ("Impersonate-Group", "system:masters");
+    let headers = [("Content-Type", "application/json"), ("Impersonate-User", "system:apiserver"), group];
+    let answer = admin.request("POST", MAPS, &headers, map("a").to_string().as_bytes());
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert_eq!(hooks.asked()[0]["userInfo"]["username"], "system:apiserver");
+}
+
+#[test]
+fn bindings_are_asked_about_as_they_were_addressed() {
+    let hooks = HookServer::start("h", |_, _| yes());
+    let server = Server::start();
+    let mut admin = server.admin();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    admin.post("/api/v1/nodes", &node).ok();
+    let resources = json!(["bindings", "pods/binding"]);
+    let rules = json!({"rules": [
+        {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": resources}]});
+    configure(&mut admin, "Validating", "v", &[hook(&hooks, "v.x.io", &rules)]);
+    for (name, path) in [("a", "bindings"), ("b", "pods/b/binding")] {
+        admin.post("/api/v1/namespaces/default/pods", &pod(name, &json!({}))).ok();
+        let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+            "target": {"kind": "Node", "name": "n"}});
+        admin.post(&format!("/api/v1/namespaces/default/{path}"), &binding).ok();
+    }
+    let asked = hooks.asked();
+    let seen = asked.iter().map(|request| {
+        assert_eq!(request["kind"]["kind"], "Binding");
+        assert_eq!(request["resource"], request["requestResource"]);
+        (text(request, "/name"), text(request, "/resource/resource"), request["subResource"].as_str())
+    });
+    assert_eq!(seen.collect::<Vec<_>>(), [("a", "bindings", None), ("b", "pods", Some("binding"))]);
+}
+
+#[test]
 fn what_webhooks_do_stands_in_the_record_of_a_request() {
     let hooks = HookServer::start("h", |path, _| match path {
         "/m.x.io" => patch(&json!([{"op": "add", "path": "/data/by", "value": "<hook>"}])),

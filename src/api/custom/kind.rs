@@ -202,7 +202,7 @@ impl CustomResource {
         warned: &mut WarningList,
     ) {
         if let Some(rules) = &self.rules {
-            rules.check(new, old, errors, warned);
+            rules.check(&self.schema, (new, old), errors, warned);
         }
     }
 

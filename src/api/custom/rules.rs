@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::decl_types;
 use super::pattern::Patterns;
 use super::rule::{CompiledRule, RuleOutcome};
+use super::schema::Schema;
+use super::validate::{is_type_field, is_unchanged};
 use crate::api::cel::types::DeclType;
 use crate::api::codec::json;
 use crate::api::error_list::{ErrorList, WarningList};
@@ -67,7 +69,13 @@ impl Rules {
     }
 
     /// Evaluates the rules for an object. An error that existed before becomes a warning.
-    pub fn check(&self, new: &Value, old: Option<&Value>, errors: &mut ErrorList, warned: &mut WarningList) {
+    pub fn check(
+        &self,
+        schema: &Schema,
+        (new, old): (&Value, Option<&Value>),
+        errors: &mut ErrorList,
+        warned: &mut WarningList,
+    ) {
         if errors.iter().any(|error| blocks(error.problem)) {
             let why = "some validation rules were not checked because the object was invalid; correct the existing \
                        errors to complete validation";
@@ -75,7 +83,7 @@ impl Rules {
             return;
         }
         let mut walk = Walk { budget: RULES_COST, errors, warned };
-        let before = Before { current: old.map(|old| (new, old)), above: None };
+        let before = Before { current: old.map(|old| (new, old, schema)), above: None };
         // An exceeded budget is reported already.
         let _done = walk.value(self, new, old, before, &FieldPath::root());
     }
@@ -154,34 +162,36 @@ fn blocks(problem: ErrorType) -> bool {
     )
 }
 
+/// A value, its old value, and their schema.
+type Correlated<'v> = (&'v Value, &'v Value, &'v Schema);
+
 /// The old value, if it can be correlated: errors of unchanged values are forgiven (ratcheting).
 #[derive(Clone, Copy)]
 struct Before<'v> {
-    current: Option<(&'v Value, &'v Value)>,
+    current: Option<Correlated<'v>>,
     /// The nearest enclosing value with a correlated old value.
-    above: Option<(&'v Value, &'v Value)>,
+    above: Option<Correlated<'v>>,
 }
 
 impl<'v> Before<'v> {
     fn is_unchanged(self) -> bool {
-        self.current.or(self.above).is_some_and(|(new, old)| new == old)
+        self.current.or(self.above).is_some_and(|(new, old, schema)| is_unchanged(schema, new, old))
     }
 
     fn field(self, name: &str) -> Before<'v> {
-        let Some((new, old)) = self.current else { return self };
-        // Both are shown in one version, whatever they were.
-        if self.above.is_none() && matches!(name, "apiVersion" | "kind") {
+        let Some((new, old, schema)) = self.current else { return self };
+        if self.above.is_none() && is_type_field(name) {
             return Before { current: None, above: None };
         }
         let of = |value: &'v Value| value.fields().and_then(|fields| fields.get(name));
-        Before { current: of(new).zip(of(old)), above: self.current }
+        let both = of(new).zip(of(old)).zip(schema.field(name));
+        Before { current: both.map(|((new, old), inner)| (new, old, inner)), above: self.current }
     }
 
     fn item(self, new: &'v Value, old: Option<&'v Value>) -> Before<'v> {
-        match self.current {
-            None => self,
-            current => Before { current: old.map(|old| (new, old)), above: current },
-        }
+        let Some((_, _, schema)) = self.current else { return self };
+        let both = old.zip(schema.items.as_deref());
+        Before { current: both.map(|(old, inner)| (new, old, inner)), above: self.current }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::api::value::{Object, Value};
 
 /// Validates a value. `base` is its path in the object, and `old` the previous value, if any.
 pub fn check(schema: &Schema, value: &Value, old: Option<&Value>, base: &FieldPath, errors: &mut ErrorList) {
-    let mut walk = Walk { steps: CUSTOM_STEPS };
+    let mut walk = Walk { steps: CUSTOM_STEPS, has_type: base.is_empty() };
     let found = walk.value(schema, value, old, &ValuePath::ROOT);
     if walk.steps == 0 {
         errors.push(FieldError::forbidden(&nowhere(base), "the object takes too long to check"));
@@ -24,6 +24,12 @@ pub fn check(schema: &Schema, value: &Value, old: Option<&Value>, base: &FieldPa
     for problem in found.problems {
         errors.push(problem.at(base));
     }
+}
+
+/// Whether a field of the root is the type of the object. It is shown in the version of the request, now and before: that it is
+/// unchanged forgives nothing.
+pub(super) fn is_type_field(name: &str) -> bool {
+    matches!(name, "apiVersion" | "kind")
 }
 
 /// The fields that have a schema, sorted by name. The cost depends on the smaller of both sides: a schema with many properties
@@ -42,6 +48,8 @@ fn named<'a>(schema: &'a Schema, fields: &'a Object) -> Vec<(&'a String, &'a Sch
 struct Walk {
     /// The remaining number of values to check.
     steps: usize,
+    /// Whether the root is a whole object, with its type.
+    has_type: bool,
 }
 
 impl Walk {
@@ -54,7 +62,7 @@ impl Walk {
         path: &ValuePath<'_>,
     ) -> ValueErrors {
         let mut found = self.looked_at(schema, value, old, path);
-        if !found.is_good() && old == Some(value) {
+        if !found.is_good() && old.is_some_and(|old| is_unchanged(schema, value, old)) {
             found.forgive();
         }
         found
@@ -132,7 +140,9 @@ impl Walk {
                 text,
             });
         }
-        let was = |name: &str| old.and_then(Value::fields).and_then(|fields| fields.get(name));
+        let old = old.and_then(Value::fields);
+        let has_type = self.has_type && path.is_root();
+        let was = |name: &str| old.filter(|_| !(has_type && is_type_field(name)))?.get(name);
         if let Some(AdditionalProperties::Of(inner)) = &schema.others {
             for (name, value) in fields.iter().filter(|(name, _)| !schema.properties.contains_key(*name)) {
                 found.merge(self.value(inner, value, was(name), &path.other(name)));
@@ -259,6 +269,29 @@ impl Walk {
     }
 }
 
+/// Whether a value is the old one as far as its schema can tell: keyed lists may change their order, and an object with a field
+/// that no schema describes counts as changed, as it does in the reference.
+pub(super) fn is_unchanged(schema: &Schema, value: &Value, old: &Value) -> bool {
+    match (value, old) {
+        (Value::Array(items), Value::Array(before)) if items.len() != before.len() => false,
+        (Value::Array(items), Value::Array(_)) if matches!(schema.list, ListFact::Map(_)) => {
+            let before = Before::of(&schema.list, Some(old));
+            items.iter().all(|item| {
+                let known = schema.items.as_deref().zip(before.of_item(item));
+                known.is_some_and(|(inner, old)| is_unchanged(inner, item, old))
+            })
+        }
+        (Value::Object(fields), Value::Object(before)) => {
+            fields.len() == before.len()
+                && fields.iter().all(|(name, value)| {
+                    let known = schema.field(name).zip(before.get(name));
+                    known.is_some_and(|(inner, old)| is_unchanged(inner, value, old))
+                })
+        }
+        _ => value == old,
+    }
+}
+
 /// The old items of a list: correlated by keys if it has some, else unknown.
 struct Before<'v> {
     keys: &'v [String],
@@ -321,6 +354,30 @@ mod tests {
         ] {
             assert_eq!(told(schema, wrong, None), [why]);
         }
+    }
+
+    #[test]
+    fn an_unchanged_type_is_not_forgiven() {
+        let schema = r#"{"type":"object","properties":{"apiVersion":{"type":"string","pattern":"^g/v1$"},
+            "spec":{"type":"object","properties":{"kind":{"type":"string","maxLength":1}}}}}"#;
+        let (old, new) = (
+            r#"{"apiVersion":"g/v2","spec":{"kind":"ab"}}"#,
+            r#"{"apiVersion":"g/v2","i":1,"spec":{"kind":"ab"}}"#,
+        );
+        let why = "apiVersion: Invalid value: \"g/v2\": apiVersion in body should match '^g/v1$'";
+        assert_eq!(told(schema, new, Some(old)), [why]);
+        assert_eq!(told(schema, old, Some(old)), [""; 0], "the whole object is unchanged");
+    }
+
+    #[test]
+    fn a_list_with_keys_may_change_its_order() {
+        let schema = r#"{"type":"object","properties":{"l":{"type":"array","maxItems":1,"x-kubernetes-list-type":"map",
+            "x-kubernetes-list-map-keys":["k"],"items":{"type":"object","properties":{"k":{"type":"string"},"v":{"type":"integer"}}}}}}"#;
+        let old = r#"{"l":[{"k":"a","v":1},{"k":"b","v":2}]}"#;
+        assert_eq!(told(schema, r#"{"l":[{"k":"b","v":2},{"k":"a","v":1}],"x":1}"#, Some(old)), [""; 0]);
+        let why = "l: Too many: 2: must have at most 1 items";
+        assert_eq!(told(schema, r#"{"l":[{"k":"b","v":2},{"k":"a","v":2}]}"#, Some(old)), [why]);
+        assert_eq!(told(schema, r#"{"l":[{"k":"b","v":2},{"k":"c","v":1}]}"#, Some(old)), [why]);
     }
 
     #[test]

@@ -35,6 +35,10 @@ const CUT: &str = "...";
 impl<'p> ValuePath<'p> {
     pub(super) const ROOT: ValuePath<'static> = ValuePath { above: None, step: Step::Root };
 
+    pub(super) fn is_root(&self) -> bool {
+        self.above.is_none()
+    }
+
     pub(super) fn named(&'p self, name: &'p str) -> ValuePath<'p> {
         ValuePath { above: Some(self), step: Step::Named(name) }
     }

@@ -44,13 +44,13 @@ pub fn attributes_of<'a>(write: &'a Write<'a>, object: &'a Value) -> AdmissionAt
         ("", Operation::Create) if !is_made => name,
         (name, _) => name,
     };
-    let resource = call.resource;
+    let (resource, subresource) = call.addressed();
     let is_namespace = resource.gv.group.is_empty() && *resource.plural == *NAMESPACES;
     AdmissionAttributes {
         group: &resource.gv.group,
         version: &resource.gv.version,
         resource: &resource.plural,
-        subresource: call.subresource,
+        subresource,
         namespace: if is_namespace { name } else { call.namespace },
         name,
         operation: operation(write),

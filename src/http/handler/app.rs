@@ -11,6 +11,7 @@ use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::http::{ConnectionType, header};
 use actix_web::web::{self, Payload};
 use actix_web::{App, Error, HttpRequest, HttpResponse};
+use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
 
@@ -234,7 +235,9 @@ async fn serve_resource(
     let agent = request.headers().get(header::USER_AGENT);
     let user_agent = agent.map(|agent| String::from_utf8_lossy(agent.as_bytes())).unwrap_or_default();
     let user_agent = &*user_agent;
-    let part = Part { found, query, body, form, warnings, identity: user, user_agent, permit };
+    let limit = deadline::limit(worker.shared.request_timeout, request)?;
+    let ends = context.began.plus(limit);
+    let part = Part { found, query, body, form, warnings, identity: user, user_agent, permit, ends };
     let answer = dispatch(worker, verb, &resource, part).await?;
     let answer = match (misfit, answer) {
         (Some(misfit), Reply::Object(..) | Reply::List(_)) => return Err(misfit),
@@ -312,6 +315,7 @@ struct Part<'a> {
     identity: &'a Identity,
     user_agent: &'a str,
     permit: Permit,
+    ends: Timestamp,
 }
 
 async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, part: Part<'_>) -> VerbResult {
@@ -329,6 +333,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         Some(place) => Some((resource, place, "")),
         None => verbs::action_subresources::target(&served.catalog, resource, part.found.subresource),
     };
+    let asked = resource;
     let Some((resource, stored, subresource)) = target else {
         // docs/compat.md lists resources that are not served yet.
         return Err(Status::no_such_resource());
@@ -339,6 +344,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         namespace: if resource.namespaced { part.found.namespace } else { "" },
         name: part.found.name,
         subresource,
+        alias: Some(asked).filter(|asked| !Arc::ptr_eq(asked, resource)),
         query: part.query,
         body: part.body.bytes,
         encoding: part.body.encoding,
@@ -349,6 +355,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         origin: Origin::Client,
         user_agent: part.user_agent,
         permit: part.permit,
+        ends: Some(part.ends),
         elsewhere: ConvertedVersions::default(),
     };
     let backend = &worker.backend;

@@ -12,7 +12,8 @@ fn told(schema: &str, new: &str, old: Option<&str>) -> Vec<String> {
     let rules = Rules::of(&value(schema), &mut Patterns::default()).unwrap();
     let (mut errors, mut warned) = (ErrorList::new(), WarningList::new());
     let old = old.map(value);
-    rules.check(&value(new), old.as_ref(), &mut errors, &mut warned);
+    let read = Schema::read(&value(schema));
+    rules.check(&read, (&value(new), old.as_ref()), &mut errors, &mut warned);
     let warned = warned.iter().map(|warning| format!("warning: {warning}"));
     errors.iter().map(ToString::to_string).chain(warned).collect()
 }
@@ -31,6 +32,24 @@ fn with(rules: &str) -> String {
         "port":{{"x-kubernetes-int-or-string":true}},"a-b":{{"type":"string"}},
         "m":{{"type":"object","maxProperties":5,"additionalProperties":{{"type":"string"}}}}}}}}}}}}"#
     )
+}
+
+#[test]
+fn what_no_schema_describes_counts_as_changed() {
+    let schema = with(r#"{"rule":"self.min > 1","message":"more"}"#);
+    let wrong = r#"spec: Invalid value: "object": more"#;
+    let object = r#"{"spec":{"min":1}}"#;
+    assert_eq!(told(&schema, object, Some(object)), [format!("warning: {wrong}")]);
+    let object = r#"{"spec":{"min":1,"unknown":1}}"#;
+    assert_eq!(told(&schema, object, Some(object)), [wrong]);
+}
+
+#[test]
+fn a_rule_about_an_optional_old_value_is_not_forgiven_though_nothing_changed() {
+    let schema = with(r#"{"rule":"!oldSelf.hasValue()","optionalOldSelf":true,"message":"new only"}"#);
+    let object = r#"{"spec":{"min":1}}"#;
+    assert_eq!(told(&schema, object, None), [""; 0]);
+    assert_eq!(told(&schema, object, Some(object)), [r#"spec: Invalid value: "object": new only"#]);
 }
 
 #[test]
@@ -154,7 +173,7 @@ fn an_invalid_object_is_not_asked_rules() {
     let rules = Rules::of(&value(&with(r#"{"rule":"false"}"#)), &mut Patterns::default()).unwrap();
     let mut errors = ErrorList::new();
     errors.push(FieldError::required(&FieldPath::new("spec"), ""));
-    rules.check(&value("{}"), None, &mut errors, &mut WarningList::new());
+    rules.check(&Schema::default(), (&value("{}"), None), &mut errors, &mut WarningList::new());
     let last = errors.iter().next_back().unwrap().to_string();
     assert!(
         last.starts_with("<nil>: Invalid value: \"null\": some validation rules were not checked"),

@@ -118,7 +118,7 @@ impl<'a> PolicyMatcher<'a> {
         if matching.selects_namespaces() && !self.selects_namespace(matching).await? {
             return Ok(None);
         }
-        let own = Matched { resource: self.write.call.resource, asked: self.asked };
+        let own = Matched { resource: self.write.call.addressed().0, asked: self.asked };
         Ok(Some(match found {
             Match::AsAsked => own,
             Match::As(place) => match (self.others.get(place), self.equivalents.get(place)) {

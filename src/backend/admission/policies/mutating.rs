@@ -87,7 +87,8 @@ impl MutatingAdmissionPolicy {
         if hooks.is_empty() {
             return Ok(());
         }
-        let others = (self.0.equivalents)(write.call.resource, write.call.subresource);
+        let (resource, subresource) = write.call.addressed();
+        let others = (self.0.equivalents)(resource, subresource);
         let before = object.clone();
         let mut asking = PolicyMatcher::new(write, &before, &others, &self.0.kinds);
         let mut refusals = Vec::new();

@@ -55,7 +55,8 @@ impl ValidatingAdmissionPolicy {
         if hooks.is_empty() {
             return Ok(());
         }
-        let others = (self.0.equivalents)(write.call.resource, write.call.subresource);
+        let (resource, subresource) = write.call.addressed();
+        let others = (self.0.equivalents)(resource, subresource);
         let asking = PolicyMatcher::new(write, object, &others, &self.0.kinds);
         let mut round = Evaluation { asking, object, denial: None, metrics: &self.0.metrics };
         for hook in hooks.iter() {

@@ -112,7 +112,11 @@ impl Webhooks {
         body: Vec<u8>,
     ) -> Result<WebhookResponse, CallError> {
         let hook = subject.hook;
-        let parameter = format!("timeout={}", seconds(hook.timeout));
+        // Nobody waits longer than the client does.
+        let call = subject.write.call;
+        let left = call.ends.map(|ends| ends.since(subject.write.backend.clock.now()));
+        let within = left.map_or(hook.timeout, |left| left.min(hook.timeout));
+        let parameter = format!("timeout={}", seconds(within));
         let asked = async {
             let _place = self.places.acquire().await.map_err(|error| error.to_string())?;
             let write = subject.write;
@@ -131,7 +135,7 @@ impl Webhooks {
             };
             self.peers.ask(&target.place, || self.users.of(&target.known_as), at, &question).await
         };
-        let reply = timeout(hook.timeout, asked).await;
+        let reply = timeout(within, asked).await;
         let reply = reply.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()));
         reply.map_err(|why| {
             let url = quoted(&format!("{}?{parameter}", target.url));

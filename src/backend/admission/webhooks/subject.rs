@@ -51,7 +51,7 @@ impl<'a> Subject<'a> {
     ) -> Result<Option<Subject<'a>>> {
         let call = write.call;
         let asked = attributes_of(write, object);
-        let Some(resource) = plugin.wanted(hook, &asked, call.resource) else {
+        let Some(resource) = plugin.wanted(hook, &asked, call.addressed().0) else {
             return Ok(None);
         };
         let states = [Some(object), write.old].into_iter().flatten();
