@@ -260,6 +260,7 @@ impl<'a> Own<'a> {
             form: ResponseFormat::PLAIN,
             warnings: &Warnings::default(),
             user: &self.user,
+            from_server: true,
             user_agent: SERVER_NAME,
             permit: Permit::none(),
             elsewhere: ConvertedVersions::default(),

@@ -5,7 +5,8 @@
 mod support;
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -480,6 +481,8 @@ fn stopping_is_graceful() {
 
     let end = watch.attempt(Deadline::after(CAP)).expect("the watch ends with its last chunk");
     assert_eq!(end, None);
+    let refused = TcpStream::connect(server.address()).expect_err("a new client does not wait in vain");
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     slow.send(rest).expect("the rest of the body");
     let deadline = Deadline::after(CAP);
     let answer = slow.head(deadline).expect("the request in flight is answered");

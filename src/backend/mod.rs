@@ -141,6 +141,8 @@ pub struct Call<'a> {
     pub warnings: &'a Warnings,
     /// The user who asks.
     pub user: &'a Identity,
+    /// Whether the server asks itself. A client may have the same name.
+    pub from_server: bool,
     /// The User-Agent header.
     pub user_agent: &'a str,
     /// The seat of the request. Every message carries a copy, so that a client that disconnects does not free it while a store
@@ -171,6 +173,7 @@ impl<'a> Call<'a> {
             form: ResponseFormat::PLAIN,
             warnings,
             user,
+            from_server: true,
             user_agent,
             permit: Permit::none(),
             elsewhere: ConvertedVersions::default(),
@@ -179,6 +182,11 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
+    /// Whether it keeps the server itself going, such as its bootstrap objects: nobody may forbid it.
+    pub fn keeps_server_going(&self) -> bool {
+        self.from_server && self.user.name == OWN_NAME
+    }
+
     /// The resource as errors name it.
     pub fn of(&self) -> GroupResource<'_> {
         self.resource.name()

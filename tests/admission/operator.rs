@@ -146,6 +146,14 @@ fn everything_can_be_denied() {
         &pod("a", &json!({})),
         "pods \"a\" is forbidden: admission control is denying all modifications",
     );
+    // The name of the server does not make a client the server.
+    let server_name = [
+        ("Content-Type", "application/json"),
+        ("Impersonate-User", "system:apiserver"),
+        ("Impersonate-Group", "system:masters"),
+    ];
+    let body = pod("a", &json!({})).to_string();
+    admin.request("POST", PODS, &server_name, body.as_bytes()).refused(403, "Forbidden");
     let status = admin.delete("/api/v1/namespaces/kube-node-lease").refused(403, "Forbidden");
     assert!(
         text(&status, "/message").ends_with("admission control is denying all modifications"),

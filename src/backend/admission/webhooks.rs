@@ -29,7 +29,6 @@ use self::call::CallError;
 use self::subject::Subject;
 pub use self::table::{Hooks, open};
 
-use super::super::OWN_NAME;
 use super::plugin_document::Document;
 use super::reinvocation::Reinvocation;
 use super::{Equivalents, Outcome, Plugin, Write};
@@ -295,7 +294,7 @@ impl Plugin for Webhooks {
         // If the table is being updated, the call waits for it.
         let somebody = || self.settings.hooks.fresh().is_none_or(|table| !table.is_empty(self.phase));
         // The server's own bootstrap objects are exempt: without them it would not start.
-        write.call.user.name != OWN_NAME && !admission_webhooks::is_exempt(&gv.group, kind) && somebody()
+        !write.call.keeps_server_going() && !admission_webhooks::is_exempt(&gv.group, kind) && somebody()
     }
 
     fn connects(&self) -> bool {

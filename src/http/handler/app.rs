@@ -331,6 +331,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         form: part.form,
         warnings: part.warnings,
         user: part.identity,
+        from_server: false,
         user_agent: part.user_agent,
         permit: part.permit,
         elsewhere: ConvertedVersions::default(),

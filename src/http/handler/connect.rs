@@ -105,6 +105,7 @@ pub async fn serve(
     };
     let place = (asked.namespace, asked.name, out.found.subresource);
     let call = Call::own(out.resource, place, (out.query, out.warnings), (out.user, ""))?;
+    let call = Call { from_server: false, ..call };
     admit(&worker.backend, &call, &asked).await?;
     let connecting = &worker.shared.connecting;
     let led = resolve(&worker.backend, &connecting.rules, &asked).await?.by(&out.user.name);
