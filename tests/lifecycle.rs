@@ -5,7 +5,8 @@
 mod support;
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -113,6 +114,28 @@ fn a_restart_keeps_everything() {
 }
 
 /// Operators can forbid what a start wants to write. They must be able to take that back.
+#[test]
+fn a_lost_binding_comes_back_as_restricted_as_the_one_it_was_split_from() {
+    const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    let directory = directory();
+    let data = directory.path().join("data");
+    let (public, discovery) =
+        (format!("{BINDINGS}/system:public-info-viewer"), format!("{BINDINGS}/system:discovery"));
+    let server = Server::on(&data, &[]);
+    let mut admin = server.admin();
+    let mut restricted = admin.get(&discovery).ok();
+    restricted["metadata"]["annotations"]["rbac.authorization.kubernetes.io/autoupdate"] = json!("false");
+    let subjects = json!([{"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "staff"}]);
+    restricted["subjects"] = subjects.clone();
+    admin.put(&discovery, &restricted).ok();
+    admin.delete(&public).ok();
+    server.terminate();
+    server.ended();
+    let again = Server::on(&data, &[]).admin().get(&public).ok();
+    assert_eq!(again["subjects"], subjects, "{again}");
+    assert_eq!(again["roleRef"]["name"], "system:public-info-viewer");
+}
+
 #[test]
 fn what_operators_forbid_does_not_keep_the_server_from_starting() {
     const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
@@ -480,6 +503,8 @@ fn stopping_is_graceful() {
 
     let end = watch.attempt(Deadline::after(CAP)).expect("the watch ends with its last chunk");
     assert_eq!(end, None);
+    let refused = TcpStream::connect(server.address()).expect_err("a new client does not wait in vain");
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     slow.send(rest).expect("the rest of the body");
     let deadline = Deadline::after(CAP);
     let answer = slow.head(deadline).expect("the request in flight is answered");

@@ -294,6 +294,26 @@ fn a_range_that_a_client_adds_is_used() {
 }
 
 #[test]
+fn a_default_range_that_is_being_deleted_gives_no_addresses() {
+    const RANGES: &str = "/apis/networking.k8s.io/v1/servicecidrs";
+    let server = Server::with(&[SMALL]);
+    let mut client = server.admin();
+    let default = format!("{RANGES}/kubernetes");
+    let mut range = client.get(&default).ok();
+    range["metadata"]["finalizers"] = json!(["example.com/addresses-in-use"]);
+    client.put(&default, &range).ok();
+    let more = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "more"},
+        "spec": {"cidrs": ["10.79.0.0/28"]}});
+    client.post(RANGES, &more).ok();
+    client.delete(&default);
+    for name in ["a", "b", "c"] {
+        let moved = made(&mut client, name, json!({}));
+        assert!(text(&moved, "/spec/clusterIP").starts_with("10.79.0."), "{moved}");
+    }
+    refusal(&mut client, "chosen", json!({"clusterIP": "10.77.0.5"}));
+}
+
+#[test]
 fn the_cluster_finds_its_server() {
     let server = Server::with(&[SMALL]);
     let mut client = server.admin();

@@ -99,20 +99,25 @@ impl Services {
         Families { first, both: self.ranges.iter().any(|range| range.family() != first) }
     }
 
-    /// The ranges of a family: that of the flags, and those of ServiceCIDR objects.
+    /// The ranges of a family from which addresses are taken: that of the flags, unless its object is being deleted or is not ready,
+    /// and those of other ServiceCIDR objects.
     async fn ranges(&self, family: Family, permit: &Permit) -> Result<Vec<AddressRange>> {
         let of = GroupResource { group: NETWORKING_GROUP, resource: "servicecidrs" };
-        let mut ranges = self.ranges.to_vec();
-        let added = self.stores.snapshot(&TypeName::new(RANGES), permit).await;
-        for object in added.map_err(|error| Status::from_store(&error, of, ""))?.iter() {
-            if object.key.name() == DEFAULT_RANGE {
-                continue;
-            }
+        let (mut added, mut closed) = (Vec::new(), Vec::new());
+        let objects = self.stores.snapshot(&TypeName::new(RANGES), permit).await;
+        for object in objects.map_err(|error| Status::from_store(&error, of, ""))?.iter() {
             let Some(range) = self.decode(object, NETWORKING_GROUP, "ServiceCIDR") else { continue };
-            if is_ready(&range) && !meta::is_terminating(&range) {
-                ranges.extend(list(spec(&range), "cidrs").into_iter().filter_map(AddressRange::parse));
+            let cidrs = list(spec(&range), "cidrs").into_iter().filter_map(AddressRange::parse);
+            let is_open = is_ready(&range) && !meta::is_terminating(&range);
+            match (object.key.name() == DEFAULT_RANGE, is_open) {
+                (true, false) => closed.extend(cidrs),
+                (false, true) => added.extend(cidrs),
+                (true, true) | (false, false) => {}
             }
         }
+        // Deleting the default range is how a cluster moves to another one; it stays as long as it has addresses.
+        let mut ranges: Vec<AddressRange> =
+            self.ranges.iter().filter(|range| !closed.contains(range)).chain(&added).copied().collect();
         ranges.retain(|range| range.family() == family);
         Ok(ranges)
     }

@@ -42,12 +42,17 @@ impl Own<'_> {
         let (name, namespace) = (meta::name(&wanted.object), meta::of(&wanted.object).str("namespace"));
         let place = ObjectAddress { namespace, ..ObjectAddress::of(wanted) };
         let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
-        let body = codec::to_json(&wanted.object);
+        let version = GroupVersion::new(wanted.group, "v1");
+        let load = |stored| self.backend.objects.load_kind(&version, wanted.object.str("kind"), stored);
         let Some(stored) = snapshot.get(key.as_str()) else {
+            let origin = roles::origin(name).filter(|_| place.resource == "clusterrolebindings");
+            let body = match origin.and_then(|origin| snapshot.get(Key::cluster(origin).as_str())) {
+                Some(origin) => codec::to_json(&roles::split_off(&wanted.object, &load(origin)?)),
+                None => codec::to_json(&wanted.object),
+            };
             return self.make_from(place, "", body.into()).await.map(drop);
         };
-        let version = GroupVersion::new(wanted.group, "v1");
-        let found = self.backend.objects.load_kind(&version, wanted.object.str("kind"), stored)?;
+        let found = load(stored)?;
         // Whoever writes the object in the same moment means it: the next start looks again.
         match roles::repair(&found, &wanted.object) {
             Reconciliation::Nothing => Ok(()),
@@ -62,7 +67,7 @@ impl Own<'_> {
                 self.ask(place, Verb::Delete, "", bytes::Bytes::new())
                     .await
                     .ignore_not_found_or_conflict()?;
-                self.make_from(place, "", body.into()).await.map(drop)
+                self.make_from(place, "", codec::to_json(&wanted.object).into()).await.map(drop)
             }
         }
     }

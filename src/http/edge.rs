@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use actix_rt::net::TcpStream;
 use actix_service::{IntoServiceFactory, Service, ServiceFactory, fn_factory, fn_service};
 use actix_web::dev::AppConfig;
 use pilothouse_actors::clock::Clock;
+use socket2::SockRef;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -99,7 +100,7 @@ impl Edge {
         B: MessageBody + 'static,
     {
         let Edge { listener, workers, plan } = self;
-        let address = listener.local_addr()?;
+        let (address, listening) = (listener.local_addr()?, listener.try_clone()?);
         let of_workers = plan.clone();
         let server = actix_server::Server::build()
             .workers(workers)
@@ -124,7 +125,7 @@ impl Edge {
         let handle = server.handle();
         let ended = run(server)?;
         let Plan { drain, connections, started, .. } = plan;
-        Ok(Serving { address, workers, handle, ended: Some(ended), drain, connections, started })
+        Ok(Serving { address, listening, workers, handle, ended: Some(ended), drain, connections, started })
     }
 }
 
@@ -179,6 +180,8 @@ impl Worker {
 /// A running edge.
 pub struct Serving {
     address: SocketAddr,
+    /// The socket, to end it before its workers end.
+    listening: TcpListener,
     workers: usize,
     handle: actix_server::ServerHandle,
     ended: Option<oneshot::Receiver<io::Result<()>>>,
@@ -215,9 +218,13 @@ impl Serving {
         result
     }
 
-    /// Stops accepting connections; open ones go on.
+    /// Stops accepting connections; open ones go on. New clients are refused, so that they try another server or say so, instead
+    /// of waiting in the kernel's queue until this one has ended.
     pub async fn pause(&self) {
         self.handle.pause().await;
+        if let Err(error) = SockRef::from(&self.listening).shutdown(Shutdown::Both) {
+            tracing::debug!(%error, "the listening socket stays open");
+        }
     }
 
     /// Asks every connection to finish, and waits for that up to `patience`. Answers how many are left.

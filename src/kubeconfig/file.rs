@@ -1,5 +1,6 @@
 //! Parses a kubeconfig.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
@@ -26,11 +27,12 @@ pub(super) fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// The entry of this name in a list.
-fn named<'a>(config: &'a Value, list: &str, name: &str, field: &str) -> Result<&'a Value, String> {
+/// What the entry of this name in a list says. An entry may have a name and nothing else: a user without credentials.
+fn named<'a>(config: &'a Value, list: &str, name: &str, field: &str) -> Result<Cow<'a, Value>, String> {
     let all = config.get(list).map(Value::items).unwrap_or_default();
-    let found = all.iter().find(|entry| entry.str("name") == name).and_then(|entry| entry.get(field));
-    found.ok_or_else(|| format!("there is no {field} {name:?}"))
+    let found = all.iter().find(|entry| entry.str("name") == name);
+    let entry = found.ok_or_else(|| format!("there is no {field} {name:?}"))?;
+    Ok(entry.get(field).map_or_else(|| Cow::Owned(Value::object()), Cow::Borrowed))
 }
 
 /// Bytes from the file itself, or from another file that it names.
@@ -67,16 +69,16 @@ pub(super) fn parse(bytes: &[u8], home: &Path) -> Result<Access, String> {
         name => named(&config, "contexts", name, "context")?,
     };
     let cluster = named(&config, "clusters", context.str("cluster"), "cluster")?;
-    let nobody = Value::object();
     // A user who is not listed has no credentials.
     let user = match context.str("user") {
-        "" => &nobody,
-        name => named(&config, "users", name, "user").unwrap_or(&nobody),
+        "" => None,
+        name => named(&config, "users", name, "user").ok(),
     };
-    let mut access = of_cluster(cluster, home)?;
-    access.identity_pem = identity(user, home)?;
-    access.acting_as = acting_as(user)?;
-    access.credentials = credentials(user, cluster, &access, home)?;
+    let user = user.unwrap_or_else(|| Cow::Owned(Value::object()));
+    let mut access = of_cluster(&cluster, home)?;
+    access.identity_pem = identity(&user, home)?;
+    access.acting_as = acting_as(&user)?;
+    access.credentials = credentials(&user, &cluster, &access, home)?;
     Ok(access)
 }
 

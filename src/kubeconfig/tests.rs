@@ -37,6 +37,8 @@ async fn the_current_context_counts() {
     assert_eq!(header(&with_user("token: t").unwrap()).await.as_deref(), Some("Bearer t"));
     let nobody = parse(&FILE.replace(", user: u}", "}")).unwrap();
     assert_eq!(header(&nobody).await, None);
+    let without_credentials = parse(&FILE.replace("  user: {username: a, password: b}\n", "")).unwrap();
+    assert_eq!(header(&without_credentials).await, None);
 }
 
 #[actix::test]

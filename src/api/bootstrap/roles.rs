@@ -195,6 +195,28 @@ pub fn repair(found: &Value, wanted: &Value) -> Reconciliation {
     if repaired == *found { Reconciliation::Nothing } else { Reconciliation::Replace(repaired) }
 }
 
+/// The binding from which a missing one of this name is made: its role was once a part of that one's.
+pub fn origin(name: &str) -> Option<&'static str> {
+    (name == "system:public-info-viewer").then_some("system:discovery")
+}
+
+/// A missing binding as its origin has it, so that whoever restricted the origin does not find the restriction undone.
+pub fn split_off(wanted: &Value, origin: &Value) -> Value {
+    let mut made = wanted.clone();
+    let inherit = |into: &mut Value, from: &Value, field: &str| match from.get(field) {
+        Some(value) => into.set(field, value.clone()),
+        None => drop(into.remove(field)),
+    };
+    inherit(&mut made, origin, "subjects");
+    for field in ["annotations", "labels"] {
+        inherit(made.entry("metadata"), meta::of(origin), field);
+    }
+    match repair(&made, wanted) {
+        Reconciliation::Replace(repaired) => repaired,
+        Reconciliation::Nothing | Reconciliation::Remake => made,
+    }
+}
+
 fn repair_role(role: &mut Value, wanted: &Value) {
     let held = Role::new(rules_of(role));
     if let Some(Missing::Rules(lacking)) = missing(&[&held], &rules_of(wanted)) {
@@ -339,6 +361,22 @@ mod tests {
         assert!(
             matches!(repair(&view, &wanted_plain(&view)), Reconciliation::Replace(role) if role.get("aggregationRule").is_none())
         );
+    }
+
+    #[test]
+    fn a_missing_binding_is_made_as_restricted_as_its_origin() {
+        let wanted = find(&usual(), "clusterrolebindings", "system:public-info-viewer");
+        let mut discovery =
+            find(&usual(), "clusterrolebindings", origin("system:public-info-viewer").unwrap());
+        assert_eq!(split_off(&wanted, &discovery).get("roleRef"), wanted.get("roleRef"));
+        let groups = |binding: &Value| binding.get("subjects").map_or(0, |subjects| subjects.items().len());
+        assert_eq!(groups(&split_off(&wanted, &discovery)), 2, "repaired like any other");
+        discovery.entry("metadata").entry("annotations").set(AUTO_UPDATE, "false");
+        let made = split_off(&wanted, &discovery);
+        assert_eq!((groups(&made), made.get("subjects")), (1, discovery.get("subjects")));
+        assert_eq!(meta::of(&made).get("annotations"), meta::of(&discovery).get("annotations"));
+        assert_eq!(meta::name(&made), "system:public-info-viewer");
+        assert_eq!(origin("system:discovery"), None);
     }
 
     fn wanted_plain(role: &Value) -> Value {
