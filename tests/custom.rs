@@ -470,6 +470,29 @@ fn a_definition_waits_for_its_objects() {
 }
 
 #[test]
+fn watches_tell_of_every_object_that_goes_with_its_definition() {
+    const MANY: usize = 300;
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    for number in 0..MANY {
+        admin.post(KITES, &kite(&format!("k{number}"))).ok();
+    }
+    let version = text(&admin.get(KITES).ok(), "/metadata/resourceVersion").to_owned();
+    let mut watch = server.admin().watch(KITES, &format!("resourceVersion={version}"));
+    let path = format!("{DEFINITIONS}/kites.{GROUP}");
+    admin.delete(&path).ok();
+    gone(&mut admin, &path);
+    // Nobody can watch the kind again to hear of the rest.
+    let end = Deadline::after(CAP);
+    let mut told = 0;
+    while let Some(event) = watch.attempt(end).expect("a clean end") {
+        told += usize::from(event["type"] == "DELETED");
+    }
+    assert_eq!(told, MANY);
+}
+
+#[test]
 fn a_definition_that_goes_holds_up_no_other() {
     const MANY: usize = 400;
     let server = Server::with(&["--engine=memory"]);

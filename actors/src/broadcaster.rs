@@ -33,6 +33,7 @@ use crate::limits::{
 };
 use crate::notifier::{ChangeNotifier, ChangeNotifiers, Published};
 use crate::object::TypeName;
+use crate::session_waker::Close;
 
 /// The actor. See the module documentation.
 pub struct Broadcaster {
@@ -152,10 +153,10 @@ impl Handler<CloseAll> for Broadcaster {
 impl Handler<CloseType> for Broadcaster {
     type Result = ();
 
-    fn handle(&mut self, CloseType(type_name): CloseType, context: &mut Self::Context) {
+    fn handle(&mut self, CloseType { type_name, how }: CloseType, context: &mut Self::Context) {
         self.dispatch(context);
         if let Some(watchers) = self.watchers_by_type.get(&type_name) {
-            watchers.each(|watcher| watcher.waker.close());
+            watchers.each(|watcher| watcher.waker.close(how));
         }
     }
 }
@@ -242,7 +243,7 @@ impl Broadcaster {
 
     fn subscribe(&mut self, subscribe: Subscribe) {
         if self.phase == Phase::Closing {
-            subscribe.waker.close();
+            subscribe.waker.close(Close::AtOnce);
             return;
         }
         let Subscribe { id, type_name, window, cursor, interest, waker, bookmarks } = subscribe;
@@ -250,7 +251,7 @@ impl Broadcaster {
             self.watchers_by_type.entry(type_name).or_insert_with(|| TypeWatchers::new(Arc::clone(&window)));
         if !Arc::ptr_eq(&watchers.window, &window) {
             // The type was removed and created again: the old window gets no more events.
-            watchers.each(|watcher| watcher.waker.close());
+            watchers.each(|watcher| watcher.waker.close(Close::WhenCaughtUp));
             *watchers = TypeWatchers::new(window);
         }
         if cursor < watchers.cursor {
@@ -274,7 +275,7 @@ impl Broadcaster {
     fn close_all(&mut self) {
         self.phase = Phase::Closing;
         for watchers in self.watchers_by_type.values() {
-            watchers.each(|watcher| watcher.waker.close());
+            watchers.each(|watcher| watcher.waker.close(Close::AtOnce));
         }
     }
 

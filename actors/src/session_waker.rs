@@ -29,7 +29,16 @@ pub struct WakeReasons {
     /// The session may have stopped in the middle, and can continue now.
     pub resume: bool,
     /// The watch ends.
-    pub close: bool,
+    pub close: Option<Close>,
+}
+
+/// How a watch ends. The later variant wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Close {
+    /// Once its client has been sent everything that happened: the type is gone, so there is nothing to come back to.
+    WhenCaughtUp,
+    /// Where it stands: the client resumes at another time or server.
+    AtOnce,
 }
 
 /// The wake state and the ways to call the session. Shared by the session, its broadcaster and its feed.
@@ -116,8 +125,10 @@ impl SessionWaker {
     }
 
     /// Asks the session to end the watch. Never left to the body, whose client may not read.
-    pub fn close(&self) {
-        self.state.lock().reasons.close = true;
+    pub fn close(&self, how: Close) {
+        let mut state = self.state.lock();
+        state.reasons.close = state.reasons.close.max(Some(how));
+        drop(state);
         self.wake_session();
     }
 
@@ -223,10 +234,11 @@ pub(crate) mod tests {
         let reasons = waker.take_reasons();
         assert_eq!((reasons.news_after, reasons.bookmark), (Some(Revision(7)), Some(Revision(3))));
         assert_eq!(waker.take_reasons(), WakeReasons::default());
-        waker.close();
+        waker.close(Close::AtOnce);
+        waker.close(Close::WhenCaughtUp);
         settle().await;
         assert_eq!(woken.get(), 2);
-        assert!(waker.take_reasons().close);
+        assert_eq!(waker.take_reasons().close, Some(Close::AtOnce));
     }
 
     #[actix::test]

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use actix::Actor as _;
 use pilothouse_actors::authorizer::{Authorizer, Policy};
 use pilothouse_actors::broadcaster::CloseType;
+use pilothouse_actors::session_waker::Close;
 
 use super::{ServerParts, backend};
 use crate::api::catalog::Catalog;
@@ -73,7 +74,8 @@ pub(super) fn served_now(shared: &Shared, resource: &Arc<Resource>) -> Option<Ar
     shared.served.load().catalog.find(&resource.gv.group, &resource.gv.version, &resource.plural).cloned()
 }
 
-/// Publishes the defined resources, then ends watches of resources that changed.
+/// Publishes the defined resources, then ends watches of resources that changed or are gone. Of the deletions that came with the
+/// end of a resource its watches are the only ones to tell: nobody can watch it again.
 fn publish(parts: &Weak<ServerParts>, defined: &Defined) {
     let Some(parts) = parts.upgrade() else { return };
     let before = parts.shared.served.load_full();
@@ -83,8 +85,14 @@ fn publish(parts: &Weak<ServerParts>, defined: &Defined) {
     *parts.converters.lock() = converters;
     let all = parts.watches.broadcasters();
     for changed in &defined.changed {
+        let is_of =
+            |resource: &&Arc<Resource>| resource.stored.as_ref().is_some_and(|it| it.store == *changed);
+        let how = match defined.resources.iter().find(is_of) {
+            Some(_) => Close::AtOnce,
+            None => Close::WhenCaughtUp,
+        };
         for broadcaster in &all {
-            let told = broadcaster.send(CloseType(changed.clone()));
+            let told = broadcaster.send(CloseType { type_name: changed.clone(), how });
             // A broadcaster that is gone has no watches left.
             actix::spawn(async move {
                 let _gone = told.await;

@@ -170,8 +170,17 @@ pub struct BodylessCall<'a> {
 impl<'a> BodylessCall<'a> {
     /// The call, which takes no seat.
     pub fn call(self) -> Result<Call<'a>> {
-        let BodylessCall { resource, namespace, name, subresource, query, warnings, user, origin, user_agent } =
-            self;
+        let BodylessCall {
+            resource,
+            namespace,
+            name,
+            subresource,
+            query,
+            warnings,
+            user,
+            origin,
+            user_agent,
+        } = self;
         Ok(Call {
             resource,
             stored: resource.stored.as_ref().ok_or_else(Status::no_such_resource)?,

@@ -255,6 +255,7 @@ impl Client {
     ) -> Result<Call<'a>> {
         let At { resource, namespace, name } = at;
         let (user, origin, user_agent) = (&*self.user, self.origin, &*self.agent);
-        BodylessCall { resource, namespace, name, subresource, query, warnings, user, origin, user_agent }.call()
+        BodylessCall { resource, namespace, name, subresource, query, warnings, user, origin, user_agent }
+            .call()
     }
 }

@@ -175,7 +175,8 @@ impl Reconciler {
         (query, warnings): (&'a Query<'a>, &'a Warnings),
     ) -> Result<Call<'a>> {
         let (user, origin, user_agent) = (&self.user, Origin::Server, SERVER_NAME);
-        BodylessCall { resource, namespace, name, subresource, query, warnings, user, origin, user_agent }.call()
+        BodylessCall { resource, namespace, name, subresource, query, warnings, user, origin, user_agent }
+            .call()
     }
 }
 

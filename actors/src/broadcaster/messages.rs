@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use actix::prelude::*;
 
 use crate::object::{Revision, TypeName};
-use crate::session_waker::SessionWaker;
+use crate::session_waker::{Close, SessionWaker};
 use crate::watch_index::IndexKey;
 use crate::window::Window;
 
@@ -59,8 +59,13 @@ pub struct Unsubscribe {
 #[rtype(result = "()")]
 pub struct CloseAll;
 
-/// Ends all watches of a type cleanly, because its resource has changed: clients begin anew. Answers nothing. On Full the sender
-/// waits; on Closed there is no watch.
+/// Ends all watches of a type cleanly, because its resource has changed and clients begin anew, or because it is gone. Answers
+/// nothing. On Full the sender waits; on Closed there is no watch.
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
-pub struct CloseType(pub TypeName);
+pub struct CloseType {
+    /// The type.
+    pub type_name: TypeName,
+    /// How they end.
+    pub how: Close,
+}

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use super::*;
 use crate::clock::Timestamp;
 use crate::object::{Draft, Key, Object, Pairs, Revision};
-use crate::session_waker::SessionWaker;
 use crate::session_waker::tests::Counter;
+use crate::session_waker::{Close, SessionWaker};
 use crate::watch_index::IndexKey;
 use crate::window::{Change, Event, Window};
 
@@ -245,7 +245,8 @@ async fn closing_ends_those_who_are_here_and_those_who_come() {
     let (_, here) = join(&mut broadcaster, &window, IndexKey::All);
     broadcaster.close_all();
     let (_, late) = join(&mut broadcaster, &window, IndexKey::All);
-    assert!(here.take_reasons().close && late.take_reasons().close);
+    let at_once = Some(Close::AtOnce);
+    assert_eq!((here.take_reasons().close, late.take_reasons().close), (at_once, at_once));
     assert_eq!(
         broadcaster.watchers_by_type.values().map(|watchers| watchers.members.len()).sum::<usize>(),
         1
@@ -258,6 +259,5 @@ async fn a_type_that_comes_again_closes_the_watches_of_its_former_life() {
     let mut broadcaster = broadcaster();
     let (_, old) = join(&mut broadcaster, &former, IndexKey::All);
     let (_, new) = join(&mut broadcaster, &Arc::new(Window::new(Revision(1), 1 << 20)), IndexKey::All);
-    assert!(old.take_reasons().close);
-    assert!(!new.take_reasons().close);
+    assert_eq!((old.take_reasons().close, new.take_reasons().close), (Some(Close::WhenCaughtUp), None));
 }

@@ -14,7 +14,7 @@ use crate::feed::{Feed, FeedWriter, feed};
 use crate::filter::Filter;
 use crate::limits::SESSION_EVENTS_PER_TURN;
 use crate::object::{Object, Revision, TypeName};
-use crate::session_waker::{SessionWaker, WakeReasons};
+use crate::session_waker::{Close, SessionWaker, WakeReasons};
 use crate::watch_event::{self, WatchEventType};
 use crate::watch_index::IndexKey;
 use crate::window::{Change, Event, Read, Window};
@@ -70,6 +70,8 @@ pub(crate) struct WatchProgress {
     pub(super) preparation: Option<Preparation>,
     /// Whether it is counted as one whose client does not read.
     stalled: bool,
+    /// Whether it ends with the last event of its type.
+    ends_when_caught_up: bool,
     live: LiveSessions,
 }
 
@@ -107,6 +109,7 @@ impl WatchProgress {
             owed: None,
             preparation: None,
             stalled: false,
+            ends_when_caught_up: false,
             live: watch.live,
         };
         (progress, feed)
@@ -154,12 +157,24 @@ impl WatchProgress {
         if self.writer.is_abandoned() {
             return AfterTurn::Stop;
         }
-        if reasons.close {
+        match reasons.close {
+            Some(Close::AtOnce) => {
+                self.finish();
+                return AfterTurn::Stop;
+            }
+            Some(Close::WhenCaughtUp) => self.ends_when_caught_up = true,
+            None => {}
+        }
+        self.skip_to_news(reasons);
+        if self.ends_when_caught_up && matches!(self.state, State::CaughtUp) {
+            // The last events may not have been announced yet.
+            self.state = State::CatchingUp;
+        }
+        let next = self.pull();
+        if self.ends_when_caught_up && matches!(self.state, State::CaughtUp) {
             self.finish();
             return AfterTurn::Stop;
         }
-        self.skip_to_news(reasons);
-        let next = self.pull();
         let waits = matches!(self.state, State::Initial(_) | State::CatchingUp);
         self.count_stalled(waits && !self.writer.has_room());
         if reasons.bookmark.is_some() && self.bookmarks && self.writer.has_room() {

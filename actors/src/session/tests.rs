@@ -15,6 +15,7 @@ use crate::limits::SESSION_BYTES;
 use crate::notifier::ChangeNotifiers;
 use crate::object::{Draft, Key, Pairs, Variant};
 use crate::session::Session;
+use crate::session_waker::Close;
 use crate::session_waker::tests::Counter;
 use crate::window::Change;
 
@@ -284,9 +285,30 @@ async fn a_closed_watch_says_how_far_it_came() {
     append(&window, "n", 2);
     let (mut session, mut feed) = session(watch(&window, &words(0)));
     session.turn();
-    session.waker.close();
+    session.waker.close(Close::AtOnce);
     assert_eq!(session.turn(), AfterTurn::Stop);
     assert_eq!(read(&mut feed), "Added:a@2 Bookmark@2 END");
+}
+
+#[actix::test]
+async fn a_watch_of_a_type_that_is_gone_ends_after_its_last_event() {
+    let window = window();
+    let (mut session, mut feed) = session(watch(&window, &words(SESSION_BYTES / 2)));
+    session.turn();
+    // Nothing is announced: the broadcaster may be behind when it hears that the type is gone.
+    for revision in 2..6 {
+        append(&window, "n", revision);
+    }
+    session.waker.close(Close::WhenCaughtUp);
+    assert_eq!(session.turn(), AfterTurn::Wait, "its client has not read yet");
+    let first = read(&mut feed);
+    session.turn();
+    let rest = read(&mut feed);
+    assert_eq!(session.turn(), AfterTurn::Stop);
+    assert_eq!(
+        [first, rest, read(&mut feed)],
+        ["Added:a@2 Added:a@3", "Added:a@4 Added:a@5", "Bookmark@5 END"]
+    );
 }
 
 #[actix::test]
@@ -338,7 +360,7 @@ async fn a_body_that_waits_takes_the_turn_and_the_session_sleeps() {
     waker.announce(Revision(4));
     assert_eq!(read(&mut feed), "Added:a@5 Added:a@6 Added:a@7 Added:a@8");
 
-    waker.close();
+    waker.close(Close::AtOnce);
     settle().await;
     assert_eq!(woken.get(), 1, "the end is the session's");
     drop(progress);
