@@ -235,9 +235,9 @@ pub(crate) mod tests {
         assert_eq!((reasons.news_after, reasons.bookmark), (Some(Revision(7)), Some(Revision(3))));
         assert_eq!(waker.take_reasons(), WakeReasons::default());
         waker.close(Close::AtOnce);
-        waker.close(Close::WhenCaughtUp);
         settle().await;
         assert_eq!(woken.get(), 2);
+        waker.close(Close::WhenCaughtUp);
         assert_eq!(waker.take_reasons().close, Some(Close::AtOnce));
     }
 

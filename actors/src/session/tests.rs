@@ -301,14 +301,9 @@ async fn a_watch_of_a_type_that_is_gone_ends_after_its_last_event() {
     }
     session.waker.close(Close::WhenCaughtUp);
     assert_eq!(session.turn(), AfterTurn::Wait, "its client has not read yet");
-    let first = read(&mut feed);
-    session.turn();
-    let rest = read(&mut feed);
+    assert_eq!(read(&mut feed), "Added:a@2 Added:a@3");
     assert_eq!(session.turn(), AfterTurn::Stop);
-    assert_eq!(
-        [first, rest, read(&mut feed)],
-        ["Added:a@2 Added:a@3", "Added:a@4 Added:a@5", "Bookmark@5 END"]
-    );
+    assert_eq!(read(&mut feed), "Added:a@4 Added:a@5 Bookmark@5 END");
 }
 
 #[actix::test]
