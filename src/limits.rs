@@ -308,6 +308,8 @@ pub const POLICY_QUESTIONS: usize = 256;
 pub const CONVERSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Objects in one call of a conversion webhook.
 pub const CONVERSION_OBJECTS: usize = 256;
+/// Objects of a list that are converted, or found converted, before other requests of the worker get their turn.
+pub const CONVERSIONS_PER_TURN: usize = 64;
 /// Bytes of stored objects after which the next call begins: the response must fit into [`HOOK_ANSWER_BYTES`].
 pub const CONVERSION_BYTES: usize = 2 << 20;
 /// How often field ownership is computed again because another version had to be converted.

@@ -136,6 +136,38 @@ fn a_level_that_is_full_refuses_and_disturbs_nobody_else() {
 }
 
 #[test]
+fn a_list_that_is_read_slowly_keeps_its_seat_until_its_time_is_over() {
+    let server = narrow(&[]);
+    let mut admin = server.admin();
+    let alice = admin.with_token(Some(USER));
+    confine(&mut admin, &json!({"type": "Reject"}));
+    fill(&mut admin);
+    let mut slow = alice.raw();
+    slow.send(format!("{}\r\n", alice.head("GET", &format!("{MAPS}?timeout=6s"), &[])).as_bytes()).unwrap();
+    until(&mut admin, "current_executing_requests", 1.0);
+    assert_eq!(alice.again().get(MAPS).status, 429, "nobody else gets the seat meanwhile");
+    until(&mut admin, "current_executing_requests", 0.0);
+    let page = admin.get("/metrics").text();
+    assert!(
+        page.contains("\npilothouse_list_bytes_inflight 0\n"),
+        "nor is anything of the list left: {page}"
+    );
+    let read = slow.rest_to_end(Deadline::after(CAP)).unwrap_or_default();
+    assert!(!read.ends_with(b"0\r\n\r\n"), "the client sees that it has not read everything");
+    alice.again().get(MAPS).ok();
+}
+
+/// Makes more objects than fit into the buffers of a connection.
+fn fill(admin: &mut Client) {
+    let large = "x".repeat(1_000_000);
+    for turn in 0..20 {
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("large{turn}")},
+            "data": {"text": large}});
+        admin.post(MAPS, &object).ok();
+    }
+}
+
+#[test]
 fn those_who_find_no_seat_wait_for_one_and_leave_when_they_hang_up() {
     let server = narrow(&[]);
     let mut admin = server.admin();

@@ -458,6 +458,39 @@ fn what_takes_too_long_is_told_so_and_watches_may_take_longer() {
     assert_eq!(text(&watch.next_of("a"), "/type"), "ADDED");
 }
 
+#[tokio::test]
+async fn a_list_over_http2_that_nobody_reads_is_reset_when_its_time_is_over() {
+    let starting = tokio::task::spawn_blocking(|| {
+        let (server, mut admin) = start(|_| ());
+        for turn in 0..20 {
+            let mut large = map(&format!("large{turn}"));
+            large["data"] = json!({"text": "x".repeat(500_000)});
+            admin.post(MAPS, &large).ok();
+        }
+        (server, admin)
+    });
+    let (server, mut admin) = starting.await.unwrap();
+    let identity = server.admin().clone();
+    let mut client = edge::Client::connect(&server, Some(&identity)).await;
+    let answer = client.send(edge::get(&format!("{MAPS}?timeout=2s"))).await;
+    assert_eq!(answer.status(), 200);
+    let mut body = answer.into_body();
+    tokio::task::spawn_blocking(move || {
+        poll(CAP, || (metric(&mut admin, "pilothouse_list_bytes_inflight") == 0.0).then_some(()))
+            .expect("the list is given up");
+    })
+    .await
+    .unwrap();
+    let end = loop {
+        match body.data().await.expect("what came does not look complete") {
+            Ok(chunk) => drop(chunk),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(end.reason(), Some(h2::Reason::INTERNAL_ERROR));
+    assert_eq!(client.send(edge::get("/api/v1/namespaces/default")).await.status(), 200, "others go on");
+}
+
 /// Reads a watch over HTTP/2 up to a version. Answers how many events and how many frames that were.
 async fn read_until(mut body: h2::RecvStream, head: u64) -> (h2::RecvStream, u64, u64) {
     let (mut rest, mut last, mut events, mut frames) = (Vec::new(), 0, 0, 0);

@@ -14,6 +14,7 @@ use pilothouse_actors::clock::Clock;
 use pilothouse_actors::object::{Draft, Key, Object, Pairs};
 use pilothouse_actors::permit::Permit;
 use tokio::sync::{Mutex, Semaphore};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use crate::api::admission_webhooks::response;
@@ -29,7 +30,7 @@ use crate::api::version::GroupVersion;
 use crate::kubeconfig::users::Users;
 use crate::limits::{
     CONVERSION_BYTES, CONVERSION_OBJECTS, CONVERSION_QUESTIONS, CONVERSION_ROUNDS, CONVERSION_TIMEOUT,
-    HOOK_ANSWER_BYTES,
+    CONVERSIONS_PER_TURN, HOOK_ANSWER_BYTES,
 };
 use crate::metrics::Metrics;
 use crate::random;
@@ -96,6 +97,10 @@ impl Backend {
         let mut waiting: Vec<usize> = Vec::new();
         let mut weight = 0;
         for place in 0..objects.len() {
+            if (place + 1) % CONVERSIONS_PER_TURN == 0 {
+                // Also cached conversions are decoded: other requests of this worker go on in between.
+                yield_now().await;
+            }
             let Some(object) = objects.get_mut(place).filter(|object| asked(custom, object).is_some()) else {
                 continue;
             };

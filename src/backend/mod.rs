@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::clock::{Clock, Moment};
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Key, Object};
 use pilothouse_actors::permit::Permit;
@@ -140,7 +140,7 @@ pub struct Call<'a> {
     /// still works on the request.
     pub permit: Permit,
     /// When the client stops waiting; the server itself never does.
-    pub ends: Option<Timestamp>,
+    pub ends: Option<Moment>,
     /// Converted versions of its objects, where a webhook makes them.
     pub elsewhere: ConvertedVersions,
 }

@@ -15,6 +15,7 @@ use super::drain::Drain;
 use super::h1_stream::{Streaming, is_endless, is_plain};
 use super::h2_stream::Dates;
 use super::peer::Peer;
+use super::stall::SendWithin;
 use super::switch::{Connection, Departure, Switch};
 use super::tls::TlsStream;
 use crate::limits;
@@ -36,10 +37,11 @@ impl H1 {
                 let peer = request.conn_data::<Peer>().cloned().unwrap_or_default();
                 let switch = request.conn_data::<Switch>().cloned();
                 let is_plain = is_plain(&mut request);
-                let switch = switch.filter(|switch| switch.note_request() && is_plain);
+                let can_leave = switch.as_ref().is_some_and(|switch| switch.note_request() && is_plain);
                 let response = app.call(request, peer).await;
                 let Some(switch) = switch else { return Ok::<_, Response<BoxBody>>(response) };
-                if !is_endless(&response) || !switch.has_answered().await {
+                switch.begin_response(SendWithin::of(&response));
+                if !can_leave || !is_endless(&response) || !switch.has_answered().await {
                     return Ok(response);
                 }
                 switch.stream(Streaming::of(response, &dates));

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use super::app::App;
 use super::h2::InFlight;
 use super::peer::Peer;
+use super::stall::SendWithin;
 use crate::limits;
 
 /// Serves one stream. It counts as open until `in_flight` is dropped.
@@ -50,7 +51,7 @@ pub(super) async fn serve(
         in_flight.ends_connection();
     }
     match respond.send_response(head(&response, size, &dates), last) {
-        Ok(stream) if !last => send(stream, body, size).await,
+        Ok(stream) if !last => send(stream, body, size, SendWithin::of(&response)).await,
         Ok(_) => {}
         Err(error) => tracing::debug!(%error, "an answer could not be sent"),
     }
@@ -116,12 +117,17 @@ fn head(response: &Response<()>, size: BodySize, dates: &Dates) -> http::Respons
 enum Gone {
     /// The client reset the stream, lost its connection, or stopped reading.
     Client,
-    /// The body failed. The stream is reset, so that the client does not take the part for the whole.
+    /// The body failed, or its time is over. The stream is reset, so that the client does not take the part for the whole.
     Body,
 }
 
-async fn send(mut stream: SendStream<Bytes>, body: BoxBody, size: BodySize) {
-    match send_all(&mut stream, body, size).await {
+async fn send(mut stream: SendStream<Bytes>, body: BoxBody, size: BodySize, within: Option<SendWithin>) {
+    let sending = send_all(&mut stream, body, size);
+    let sent = match within {
+        Some(SendWithin(within)) => timeout(within, sending).await.unwrap_or(Err(Gone::Body)),
+        None => sending.await,
+    };
+    match sent {
         Ok(()) => {}
         Err(Gone::Client) => stream.send_reset(Reason::CANCEL),
         Err(Gone::Body) => stream.send_reset(Reason::INTERNAL_ERROR),

@@ -16,7 +16,7 @@ use tokio::task::yield_now;
 
 use super::h1_stream::Streaming;
 use super::peer::Peer;
-use super::stall::Stall;
+use super::stall::{SendWithin, Stall};
 use super::tls::TlsStream;
 
 /// The blank line that ends the head of a request.
@@ -132,6 +132,11 @@ impl Switch {
     /// Leaves the driver for the time of this response. The response that the handler returns instead is not sent.
     pub(super) fn stream(&self, answer: Streaming) {
         self.depart(Departure::Stream(answer));
+    }
+
+    /// Limits the time for sending the response to the current request, or does not.
+    pub(super) fn begin_response(&self, within: Option<SendWithin>) {
+        self.0.stall.borrow_mut().begin_response(within);
     }
 
     /// Notes a new request. Answers whether its connection could leave the driver: not if the driver has read beyond this

@@ -79,6 +79,11 @@ impl Sample {
         Sample { began: now, noted: RefCell::new(None), lasts: Cell::new(false) }
     }
 
+    /// When the request arrived.
+    pub fn began(&self) -> Moment {
+        self.began
+    }
+
     /// Lets go of what is known of it, so that it does not count: whoever may not ask has asked for nothing.
     pub fn forget(&self) {
         self.noted.take();

@@ -81,11 +81,15 @@ impl Listing {
             list_meta.insert_str(1, r#""continue":"","#);
         }
         let mut page = page;
+        if resource.custom.as_ref().is_some_and(|custom| custom.conversion.is_some()) {
+            // Converted objects belong to this list alone, as far as they are not cached.
+            held.push(backend.lists.take_more(weight(&page.items), &held)?);
+        }
         page.items = backend.in_version(resource, page.items, &call.permit).await?;
         if matches!(form.shape, Representation::Table(..)) {
             backend.objects.sort_rows(resource, &mut page.items)?;
         }
-        let weight: usize = page.items.iter().map(|object| object.bytes.len()).sum();
+        let weight = weight(&page.items);
         // Taken before anything is encoded: a Protobuf list is encoded as a whole, the others as the client reads.
         let at_once =
             if form.encoding == Encoding::Protobuf { weight } else { weight.min(2 * LIST_CHUNK_BYTES) };
@@ -189,6 +193,11 @@ impl Listing {
         }
         Ok((whole.freeze(), held))
     }
+}
+
+/// The total size of objects.
+fn weight(objects: &[Arc<Object>]) -> usize {
+    objects.iter().map(|object| object.bytes.len()).sum()
 }
 
 /// Writes one item in JSON. Items of lists of whole objects omit kind and apiVersion.

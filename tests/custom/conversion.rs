@@ -50,6 +50,32 @@ fn painted(name: &str, paint: &str) -> Value {
 }
 
 #[test]
+fn a_converted_list_counts_in_the_budget_until_it_is_read() {
+    const KITES_MADE: usize = 16;
+    let paint = "x".repeat(900 << 10);
+    let hooks = HookServer::start("h", |_, request| success(&renamed(request)));
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &converted(&hooks, &["v1"]));
+    for turn in 0..KITES_MADE {
+        let mut kite = kite(&format!("k{turn}"));
+        kite["spec"]["color"] = json!(paint);
+        admin.post(KITES, &kite).ok();
+    }
+    let held = |admin: &mut Client| {
+        let page = admin.get("/metrics").text();
+        let line = page.lines().find(|line| line.starts_with("pilothouse_list_bytes_inflight ")).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let mut reading = admin.raw();
+    reading.send(format!("{}\r\n", admin.head("GET", PAINTED, &[])).as_bytes()).unwrap();
+    let whole = (KITES_MADE * paint.len()) as f64;
+    poll(CAP, || (held(&mut admin) >= whole).then_some(())).expect("its objects are counted");
+    drop(reading);
+    poll(CAP, || (held(&mut admin) == 0.0).then_some(())).expect("they are given back");
+}
+
+#[test]
 fn a_webhook_turns_objects_into_the_version_that_is_asked_for() {
     let hooks = HookServer::start("h", |_, request| success(&renamed(request)));
     let server = Server::with(&["--engine=memory"]);

@@ -15,4 +15,6 @@ pub mod merged_discovery;
 mod metrics;
 pub mod openapi;
 mod render;
+mod resource;
+mod seated_body;
 pub mod worker;

@@ -114,7 +114,7 @@ impl Webhooks {
         let hook = subject.hook;
         // Nobody waits longer than the client does.
         let call = subject.write.call;
-        let left = call.ends.map(|ends| ends.since(subject.write.backend.clock.now()));
+        let left = call.ends.map(|ends| ends.since(subject.write.backend.clock.moment()));
         let within = left.map_or(hook.timeout, |left| left.min(hook.timeout));
         let parameter = format!("timeout={}", seconds(within));
         let asked = async {

@@ -1,0 +1,284 @@
+//! Requests for resources, once they are authorized: find the resource, agree on the form of the response, read the body, call the
+//! verb, render its result.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use actix_web::http::header;
+use actix_web::web::Payload;
+use actix_web::{HttpRequest, HttpResponse};
+use pilothouse_actors::clock::Moment;
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::permit::Permit;
+
+use crate::api::catalog::resource::Resource;
+use crate::api::connect::ConnectSubresource;
+use crate::api::managed_fields::ConvertedVersions;
+use crate::api::media::{self, Negotiated, OfferedEncodings};
+use crate::api::options::ListOptions;
+use crate::api::path::ResourcePath;
+use crate::api::query::Query;
+use crate::api::response_format::{self, ResponseFormat, ResponseScope};
+use crate::api::routes;
+use crate::api::status::{Result, Status};
+use crate::api::subresources;
+use crate::api::verb::Verb;
+use crate::backend::{Call, Origin};
+use crate::http::websocket::Upgrade;
+use crate::verbs::component_status::StatusRequest;
+use crate::verbs::{self, Reply, VerbResult};
+
+use super::body::{self, Body};
+use super::connect::{self, ConnectInput};
+use super::render::{self, Context};
+use super::seated_body;
+use super::worker::Worker;
+
+/// A request for a resource, and who sends it.
+pub struct ResourceRequest<'a> {
+    /// The worker that serves it.
+    pub worker: &'a Rc<Worker>,
+    /// The request as it came.
+    pub http: &'a HttpRequest,
+    /// What the response depends on.
+    pub context: &'a Context,
+    /// The parsed path.
+    pub found: &'a ResourcePath<'a>,
+    /// The verb that authorization decided about. The resource may turn it into another.
+    pub verb: Verb,
+    /// The whole path, unescaped.
+    pub path: &'a str,
+    /// The query parameters.
+    pub query: &'a Query<'a>,
+    /// The user who asks.
+    pub user: &'a Arc<Identity>,
+    /// The slot of the request.
+    pub permit: Permit,
+    /// When the client stops waiting for the whole response, if it is not a watch.
+    pub ends: Moment,
+}
+
+/// Serves a request for the resource that the catalog has at its path, if any.
+pub async fn serve(
+    asked: ResourceRequest<'_>,
+    known: Option<Arc<Resource>>,
+    payload: Payload,
+) -> Result<HttpResponse> {
+    let ResourceRequest { worker, http, context, found, query, .. } = asked;
+    let Some(resource) = routes::find(&worker.served().catalog, known, found, asked.verb)? else {
+        return Ok(render::page_not_found());
+    };
+    if let Some(way) = ConnectSubresource::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
+        context.arrive();
+        let (path, user, warnings, offer) = (asked.path, asked.user, &context.warnings, context.offer());
+        let out = ConnectInput { way, resource: &resource, found, path, query, user, warnings, offer };
+        return connect::serve(worker, http, payload, &out).await;
+    }
+    let verb = asked.allowed_verb(&resource)?;
+    context.arrive();
+    let offer = asked.offer(&resource);
+    let response = asked.agree_on_response(&resource, verb, offer)?;
+    let socket = if verb == Verb::Watch { Upgrade::asked(http)? } else { None };
+    let (body, payload) = match &socket {
+        Some(_) => (Body::default(), Some(payload)),
+        None => (body::read(http, payload, verb, offer).await?, None),
+    };
+    let (permit, ends) = (asked.permit.clone(), asked.ends);
+    let reply = asked.dispatch(verb, &resource, body, response.form).await?;
+    let reply = match (response.misfit, reply) {
+        (Some(misfit), Reply::Object(..) | Reply::List(_)) => return Err(misfit),
+        (Some(_), Reply::Watch(feed)) => Reply::Watch(feed.mute()),
+        (_, reply) => reply,
+    };
+    match (reply, socket, payload) {
+        (Reply::Watch(feed), Some(socket), Some(payload)) => {
+            Ok(socket.answer(feed, payload, response.negotiated.encoding))
+        }
+        (reply @ Reply::Watch(_), ..) => render::answer(context, response.negotiated, reply).await,
+        (reply, ..) => {
+            let response = render::answer(context, response.negotiated, reply).await?;
+            let left = ends.since(worker.backend.clock.moment());
+            Ok(seated_body::keep_seat(response, permit, left))
+        }
+    }
+}
+
+/// The form of the response, agreed before the body of the request is read.
+struct ResponseAgreement<'a> {
+    negotiated: Negotiated<'a>,
+    form: ResponseFormat,
+    /// The error in place of objects, if the client named a form that fits none. The verb is carried out all the same.
+    misfit: Option<Box<Status>>,
+}
+
+impl<'a> ResourceRequest<'a> {
+    fn offer(&self, resource: &Resource) -> OfferedEncodings {
+        let offer = self.context.offer();
+        if resource.custom.is_some() { offer.custom() } else { offer }
+    }
+
+    /// The verb, if the resource allows it at this path.
+    fn allowed_verb(&self, resource: &Resource) -> Result<Verb> {
+        let allowed = routes::allowed_verb(resource, self.found, self.verb, self.http.method().as_str());
+        allowed.or_else(|refused| {
+            // The type of a patch of a custom resource is checked even before its name.
+            if resource.custom.is_some() && self.verb == Verb::Patch {
+                self.context.arrive();
+                self.check_patch_type(self.offer(resource))?;
+            }
+            Err(refused)
+        })
+    }
+
+    fn check_patch_type(&self, offer: OfferedEncodings) -> Result<()> {
+        media::of_patch(render::text(self.http.headers(), header::CONTENT_TYPE), offer).map(|_| ())
+    }
+
+    fn agree_on_response(
+        &self,
+        resource: &Resource,
+        verb: Verb,
+        offer: OfferedEncodings,
+    ) -> Result<ResponseAgreement<'a>> {
+        let ResourceRequest { worker, context, found, query, .. } = *self;
+        if resource.custom.is_none() {
+            if verb == Verb::Patch {
+                self.check_patch_type(offer)?;
+            }
+            response_format::routed(&context.accept, offer, verb)?;
+        }
+        resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
+        context.trail().into_iter().for_each(|trail| trail.deprecated(resource));
+        // Resources that are not stored (reviews) cannot be shown as a table.
+        let kept = !found.subresource.is_empty() || resource.verbs.contains(Verb::Get);
+        let rows = kept && (verb != Verb::Watch || !streams_list(worker, query));
+        let has_table = rows && subresources::has_table(found.group, found.subresource);
+        let negotiated =
+            response_format::agree(&context.accept, offer, verb, has_table).or_else(|refused| {
+                check_list_options(worker, verb, query)?;
+                Err(refused)
+            })?;
+        let form = self.requested_form(&negotiated, verb, resource);
+        let (form, misfit) = response_format::misfit(form, verb, negotiated.encoding)?;
+        Ok(ResponseAgreement { negotiated, form, misfit })
+    }
+
+    /// The form of the objects in the response: full, table or metadata only.
+    fn requested_form(
+        &self,
+        negotiated: &Negotiated<'_>,
+        verb: Verb,
+        resource: &Resource,
+    ) -> Result<ResponseFormat> {
+        let scope = match verb {
+            Verb::List | Verb::DeleteCollection => ResponseScope::List,
+            Verb::Watch => ResponseScope::Events,
+            _ => ResponseScope::One,
+        };
+        let include = self.query.get(response_format::INCLUDE_OBJECT).unwrap_or_default();
+        let name = || internal_type_name(self.worker, resource, self.found.subresource);
+        ResponseFormat::agreed(negotiated, scope, include, name)
+    }
+
+    async fn dispatch(
+        self,
+        verb: Verb,
+        resource: &Arc<Resource>,
+        body: Body,
+        form: ResponseFormat,
+    ) -> VerbResult {
+        let ResourceRequest { worker, context, found, query, .. } = self;
+        if verb == Verb::Watch && !resource.verbs.contains(Verb::Watch) {
+            return Err(Status::not_supported(resource.name(), "watch"));
+        }
+        if verbs::component_status::is(resource) {
+            let storage = &worker.shared.health.committer;
+            let asked = StatusRequest { resource, name: found.name, query, form };
+            return verbs::component_status::answer(&worker.backend.objects, storage, asked).await;
+        }
+        let served = worker.served();
+        let review = verbs::review::place(resource);
+        let target = match &review {
+            Some(place) => Some((resource, place, "")),
+            None => verbs::action_subresources::target(&served.catalog, resource, found.subresource),
+        };
+        let Some((target, stored, subresource)) = target else {
+            // docs/compat.md lists resources that are not served yet.
+            return Err(Status::no_such_resource());
+        };
+        let agent = self.http.headers().get(header::USER_AGENT);
+        let user_agent = agent.map(|agent| String::from_utf8_lossy(agent.as_bytes())).unwrap_or_default();
+        let call = Call {
+            resource: target,
+            stored,
+            namespace: if target.namespaced { found.namespace } else { "" },
+            name: found.name,
+            subresource,
+            alias: Some(resource).filter(|resource| !Arc::ptr_eq(resource, target)),
+            query,
+            body: body.bytes,
+            encoding: body.encoding,
+            patch: body.patch,
+            form,
+            warnings: &context.warnings,
+            user: self.user,
+            origin: Origin::Client,
+            user_agent: &user_agent,
+            permit: self.permit,
+            ends: Some(self.ends),
+            elsewhere: ConvertedVersions::default(),
+        };
+        let backend = &worker.backend;
+        match verb {
+            Verb::Get => verbs::get::get(backend, &call).await,
+            Verb::List => verbs::list::list(backend, &call).await,
+            Verb::Watch => verbs::watch::watch(backend, &worker.watching, &call).await,
+            Verb::Create if review.is_some() => verbs::review::create(backend, &call).await,
+            Verb::Create if !subresource.is_empty() => {
+                verbs::action_subresources::create(backend, &call).await
+            }
+            Verb::Create => verbs::create::create(backend, &call).await,
+            Verb::Update => verbs::update::update(backend, &call).await,
+            Verb::Patch => verbs::patch::patch(backend, &call).await,
+            Verb::Delete => verbs::delete::delete(backend, &call).await,
+            Verb::DeleteCollection => verbs::delete_collection::delete_collection(backend, &call).await,
+            _ => Err(Status::method_not_allowed()),
+        }
+    }
+}
+
+/// The type of an object as error messages about its form name it, such as `core.Pod`.
+fn internal_type_name(worker: &Worker, resource: &Resource, subresource: &str) -> String {
+    let sub = resource.subresource(subresource);
+    let (gv, kind) = sub.map_or((&resource.gv, &resource.kind), |sub| (&sub.gv, &sub.kind));
+    match &resource.custom {
+        Some(_) if sub.is_none_or(|sub| sub.gv == resource.gv) => "unstructured.Unstructured".to_owned(),
+        Some(_) => format!("{}.{kind}", gv.version),
+        // The internal type is that of the stored version: events have two groups.
+        None => {
+            let stored = resource.stored.as_ref().filter(|_| sub.is_none());
+            let group = stored.map_or(&gv.group, |stored| &stored.version.group);
+            format!("{}.{kind}", worker.backend.objects.registry.family(group))
+        }
+    }
+}
+
+/// Whether a watch begins with the list (`sendInitialEvents`); such a watch cannot be shown as a table.
+fn streams_list(worker: &Worker, query: &Query<'_>) -> bool {
+    worker.watching.initial_events
+        && ListOptions::parse(query).is_ok_and(|mut options| {
+            options.set_defaults(true);
+            options.is_streaming_list()
+        })
+}
+
+/// Checks the options of a list or watch, which come before the form of its objects.
+fn check_list_options(worker: &Worker, verb: Verb, query: &Query<'_>) -> Result<()> {
+    let initial_events = worker.watching.initial_events && verb == Verb::Watch;
+    if !matches!(verb, Verb::List | Verb::Watch) {
+        return Ok(());
+    }
+    let mut options = ListOptions::parse(query)?;
+    options.set_defaults(initial_events);
+    options.validate(initial_events)
+}
