@@ -18,7 +18,6 @@ mod shared_state;
 mod storage;
 mod watch_setup;
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,6 +31,7 @@ use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::broadcaster::CloseAll;
 use pilothouse_actors::directory::{self, Stores as Storage};
 use pilothouse_actors::lock::Lock;
+use pilothouse_actors::throttle::Throttle;
 
 use self::auth_setup::AuthSetup;
 use self::authentication::extension_authentication;
@@ -183,7 +183,7 @@ fn worker(parts: &ServerParts) -> Worker {
         watching: watch_deps(parts),
         shared: parts.shared.clone(),
         meter: Meter::new(parts.shared.metrics.clone()),
-        quiet_until: Cell::default(),
+        refusals: Throttle::default(),
     }
 }
 

@@ -266,7 +266,7 @@ impl AuditBackends {
             }
         };
         if timeout(AUDIT_CLOSING, join_all(self.backends.iter().map(close))).await.is_err() {
-            tracing::warn!("the last records of requests could not be written in time");
+            tracing::warn!("the last audit events could not be written in time");
         }
     }
 }

@@ -158,7 +158,7 @@ impl Definitions {
             match &done {
                 Ok(()) => definitions.failures = 0,
                 Err(status) => {
-                    tracing::warn!(%status, "definitions could not be followed; it is tried again");
+                    tracing::warn!(%status, "CustomResourceDefinitions cannot be watched; retrying");
                     let pause = pause(definitions.failures);
                     definitions.failures += 1;
                     context.run_later(pause, |definitions, _| definitions.notify());
@@ -256,7 +256,7 @@ impl Definitions {
                 }
             }
             Err(status) => {
-                tracing::warn!(name, %status, "the objects of a definition could not be deleted; it is tried again");
+                tracing::warn!(name, %status, "the objects of a CustomResourceDefinition cannot be deleted; retrying");
                 let pause = pause(terminating.failures);
                 terminating.failures += 1;
                 let name = name.to_owned();

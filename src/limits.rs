@@ -52,6 +52,10 @@ pub const OVERHEARD_BYTES: usize = 16 << 10;
 pub const RESPONSE_STALL: Duration = Duration::from_secs(300);
 /// How long a closing TLS connection may take; then it is dropped.
 pub const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often health checks probe the storage; between two probes they answer the last outcome.
+pub const STORAGE_PROBE_INTERVAL: Duration = Duration::from_millis(200);
+/// How long the acceptor may take to notice that it is paused; then the listening socket is closed.
+pub const ACCEPTOR_PAUSE: Duration = Duration::from_millis(50);
 /// How long a draining connection without requests may linger before it is closed; up to twice as long over HTTP/2.
 pub const DRAIN_LINGER: Duration = Duration::from_secs(2);
 /// How long a server that has failed still sends answers.
@@ -255,8 +259,6 @@ pub const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
 pub const WEBHOOK_QUESTIONS: usize = 256;
 /// Bytes of the authorization configuration file.
 pub const AUTHORIZATION_FILE_BYTES: usize = 1 << 20;
-/// How often a worker logs rejected credentials.
-pub const REFUSAL_TOLD_EVERY: Duration = Duration::from_secs(1);
 /// Characters of the logged reason.
 pub const REFUSAL_CHARS: usize = 512;
 /// Bytes of the authentication configuration file.

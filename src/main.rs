@@ -43,7 +43,7 @@ fn fail(why: &str) -> ExitCode {
 fn run(config: Config, huge_pages: nix::Result<()>) -> Result<Exit, Box<dyn std::error::Error>> {
     telemetry::init(&config.logging)?;
     if let Err(error) = huge_pages {
-        tracing::debug!(%error, "huge pages cannot be refused");
+        tracing::debug!(%error, "huge pages cannot be disabled");
     }
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -92,6 +92,6 @@ fn raise_open_files() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(error) = raised {
-        tracing::warn!(%error, "cannot raise the limit of open files");
+        tracing::warn!(%error, "the limit of open files cannot be raised");
     }
 }

@@ -47,7 +47,7 @@ fn change_by<S: 'static>(logging: &Logging, handle: Handle<EnvFilter, S>) {
 pub fn set_verbosity(verbosity: u32) -> Result<(), String> {
     let change = CHANGE.get().ok_or("this server does not write the log of its process")?;
     change(verbosity)?;
-    tracing::info!(verbosity, "the log says more or less from now on");
+    tracing::info!(verbosity, "the log verbosity was changed");
     Ok(())
 }
 

@@ -75,7 +75,7 @@ where
     for attempt in 1..QUESTION_ATTEMPTS {
         match ask().await {
             Err(failure) if may_pass(&failure) => {
-                tracing::debug!(attempt, "a question to another server is asked again");
+                tracing::debug!(attempt, "an outgoing request is retried");
                 tokio::time::sleep(pause).await;
                 pause = pause * 3 / 2;
             }

@@ -326,7 +326,7 @@ fn what_only_looks_like_a_token_is_refused() {
     let metrics = admin.get("/metrics").text();
     assert!(metrics.contains("\nserviceaccount_stale_tokens_total 3\n"), "{metrics}");
     let log = server.log();
-    assert_eq!(log.matches("a stale token of a service account is used").count(), 1, "{log}");
+    assert_eq!(log.matches("a stale service account token was used").count(), 1, "{log}");
     assert!(log.contains("the credentials are not accepted: "), "{log}");
     assert!(!log.contains(&stale) && !log.contains(&good) && !log.contains("padding"), "{log}");
     server.unharmed();

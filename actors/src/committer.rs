@@ -254,7 +254,7 @@ impl Handler<Check> for Committer {
     fn handle(&mut self, _: Check, _: &mut Self::Context) -> Self::Result {
         let engine = self.engine.as_ref().ok_or(StoreError::Unavailable)?;
         engine.stats().map_err(|error| {
-            tracing::error!(%error, "the store cannot be looked at");
+            tracing::error!(%error, "cannot read the size of the store");
             StoreError::Unavailable
         })
     }

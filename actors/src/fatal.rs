@@ -23,7 +23,7 @@ impl Fatal {
             if raised.is_some() {
                 return false;
             }
-            tracing::error!(reason, "this server must end");
+            tracing::error!(reason, "fatal error, the server stops");
             *raised = Some(reason);
             true
         });

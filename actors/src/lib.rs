@@ -45,6 +45,7 @@ pub mod session;
 pub mod session_waker;
 pub mod snapshot;
 pub mod store;
+pub mod throttle;
 pub mod trim_queue;
 pub mod watch_event;
 pub mod watch_index;

@@ -115,7 +115,7 @@ fn configured(config: &Config) -> Result<admission::PluginConfig, StartError> {
     let file = config.admission_file()?;
     let enabled = config.admission_plugins();
     for plugin in file.plugins().filter(|plugin| !enabled.iter().any(|enabled| enabled.as_str() == *plugin)) {
-        tracing::warn!(plugin, "--admission-control-config-file has settings for a plug-in that is not on");
+        tracing::warn!(plugin, "--admission-control-config-file configures a plug-in that is not enabled");
     }
     let gates = config.gates();
     admission::PluginConfig::read(&enabled, |plugin| file.of(plugin), |gate| gates.enabled(gate))

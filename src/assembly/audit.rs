@@ -28,7 +28,7 @@ pub(super) fn open(context: &StartContext, metrics: &Metrics) -> Result<Option<A
     }
     let Some((policy, lenient)) = policy else { return Ok(None) };
     if !lenient.is_empty() {
-        tracing::warn!(faults = lenient.join(", "), "the audit policy says what nobody understands");
+        tracing::warn!(faults = lenient.join(", "), "unknown fields in the audit policy are ignored");
     }
     let mut ledger = AuditBackends::new(metrics.audit.clone());
     add_log(&mut ledger, flags, context.clock.clone())?;

@@ -163,7 +163,7 @@ impl AuthorizerSet {
             (seen, read_at) = (marks, self.clock.now());
             if let Some(outcome) = self.look_again(&path, &mut text, &mut used).transpose() {
                 if let Err(why) = &outcome {
-                    tracing::error!(%why, "the changed authorization configuration is not used");
+                    tracing::error!(%why, "the changed authorization configuration is invalid; the previous one stays in use");
                 }
                 self.metrics.authorization.count_reload(outcome.is_ok(), self.clock.now());
             }

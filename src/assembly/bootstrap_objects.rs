@@ -28,7 +28,7 @@ pub(super) async fn make(
     if parts.storage.fatal.is_raised() {
         return Err(StartError::part("the first objects")(&status));
     }
-    tracing::warn!(%status, "some objects that every cluster has cannot be made; it is tried again");
+    tracing::warn!(%status, "bootstrap objects cannot be created; retrying");
     // Not held: the server may end before they can be made.
     actix::spawn(go_on(Arc::downgrade(parts), backend));
     Ok(())
@@ -39,8 +39,8 @@ async fn go_on(parts: Weak<ServerParts>, backend: Rc<Backend>) {
         tokio::time::sleep(AGAIN).await;
         let Some(parts) = parts.upgrade() else { return };
         match make_once(&parts, &backend).await {
-            Ok(()) => return tracing::info!("all objects that every cluster has are there now"),
-            Err(status) => tracing::debug!(%status, "some objects that every cluster has cannot be made"),
+            Ok(()) => return tracing::info!("all bootstrap objects exist"),
+            Err(status) => tracing::debug!(%status, "bootstrap objects cannot be created"),
         }
     }
 }

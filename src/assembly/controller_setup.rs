@@ -88,7 +88,7 @@ impl ControllerSetup {
     ) -> Result<ControllerSetup, StartError> {
         let (enabled, unknown) = controllers::choose(&config.api.controllers);
         if !unknown.is_empty() {
-            tracing::warn!(?unknown, "--controllers names control loops that are not here");
+            tracing::warn!(?unknown, "--controllers names unknown controllers");
         }
         let is_on = !enabled.is_empty() || !extra_controllers.is_empty();
         let settings = Settings {

@@ -99,7 +99,9 @@ impl OpenIdSetup {
             };
             match &outcome {
                 Ok(()) => tracing::info!("the authentication configuration was replaced"),
-                Err(why) => tracing::error!(%why, "the changed authentication configuration is not used"),
+                Err(why) => {
+                    tracing::error!(%why, "the changed authentication configuration is invalid; the previous one stays in use");
+                }
             }
             self.metrics.authentication.count_reload(outcome.is_ok(), self.clock.now());
         }

@@ -92,7 +92,7 @@ impl Reload {
         if let (Some(proxy), Some(pem)) = (&self.front_proxy, &found.proxy_ca_pem) {
             proxy.trust(pem).map_err(text)?;
         }
-        tracing::info!(serving, authorities, "certificates were replaced");
+        tracing::info!(serving, authorities, "certificates were reloaded");
         self.trusted.store(Arc::new(found));
         self.take_signers()
     }
@@ -104,7 +104,7 @@ impl Reload {
         self.authorities.send_if_modified(|known| {
             let is_new = *found != **known;
             if is_new {
-                tracing::info!("the loops sign and publish with other certificates");
+                tracing::info!("the controllers use the reloaded certificates");
                 *known = found;
             }
             is_new
@@ -178,7 +178,7 @@ impl Look {
             // The files are tried again at the next check: they may be half written, or not readable yet.
             Err(error) if error == self.told => {}
             Err(error) => {
-                tracing::warn!(%error, "changed certificates are not used");
+                tracing::warn!(%error, "changed certificates cannot be loaded; the previous ones stay in use");
                 self.told = error;
             }
         }

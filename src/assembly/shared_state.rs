@@ -5,6 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use pilothouse_actors::directory::Stores as Storage;
+use pilothouse_actors::lock::Lock;
+use pilothouse_actors::throttle::Throttle;
 
 use crate::api::catalog::Catalog;
 use crate::api::catalog::build::Builtin;
@@ -89,6 +91,8 @@ pub(super) async fn shared(
         metrics: metrics.clone(),
         health: Health {
             committer: storage.committer.clone(),
+            storage: Lock::default(),
+            failures: Throttle::default(),
             directory: storage.directory.clone(),
             fatal: storage.fatal.clone(),
             started: AtomicBool::new(false),

@@ -85,7 +85,7 @@ fn append_whole(target: &mut impl Target, line: &[u8]) -> io::Result<()> {
         && half > 0
         && let Err(error) = target.shorten(half as u64)
     {
-        tracing::warn!(%error, "a line of the audit log stays unfinished");
+        tracing::warn!(%error, "an audit log line was written only in part");
     }
     written
 }
@@ -156,7 +156,7 @@ impl LogFile {
         let busy = self.tidying.clone();
         let work = move || {
             if let Err(error) = tidied(&path, &keeping, now) {
-                tracing::warn!(%error, "old audit logs cannot be looked after");
+                tracing::warn!(%error, "old audit logs cannot be removed");
             }
             busy.store(false, Ordering::Release);
         };

@@ -46,7 +46,7 @@ impl StoreIndex for Index {
         };
         if known.is_none() {
             // The safe side: a corrupt role or binding grants nothing.
-            tracing::error!(object = ?object.key, of = resource(of), "cannot be read, so it allows nothing");
+            tracing::error!(object = ?object.key, of = resource(of), "an RBAC object cannot be read and grants nothing");
             self.remove(of, object);
         }
     }

@@ -28,14 +28,17 @@ impl TokenFile {
                 ));
             };
             if token.is_empty() {
-                tracing::warn!(line = number, "an empty token is skipped");
+                tracing::warn!(line = number, "an empty token in the token file is ignored");
                 continue;
             }
             let groups = rest.first().map(String::as_str).unwrap_or_default();
             let groups = groups.split(',').filter(|group| !group.is_empty()).map(str::to_owned).collect();
             let identity = Identity { name: user.clone(), uid: uid.clone(), groups, extra: BTreeMap::new() };
             if known.insert(token.clone(), Arc::new(identity)).is_some() {
-                tracing::warn!(line = number, "a token stands twice; the later line counts");
+                tracing::warn!(
+                    line = number,
+                    "a token is listed twice in the token file; the later line counts"
+                );
             }
         }
         Ok(TokenFile { known })

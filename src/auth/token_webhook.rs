@@ -126,12 +126,12 @@ impl Inner {
             "status": {"user": {}},
         });
         let answer = self.service.ask_patiently(&review.to_string()).await.map_err(|failure| {
-            tracing::debug!(%failure, "the token webhook cannot be asked");
-            format!("the token webhook cannot be asked: {failure}")
+            tracing::debug!(%failure, "token webhook call failed");
+            format!("the token webhook cannot be called: {failure}")
         })?;
         let status = self.read(&answer).map_err(|why| {
-            tracing::debug!(why, "the token webhook says nonsense");
-            format!("the token webhook says nonsense: {why}")
+            tracing::debug!(why, "the token webhook sent an invalid response");
+            format!("the token webhook sent an invalid response: {why}")
         })?;
         fetching.succeeded();
         let verdict = self.weigh(status, wanted);

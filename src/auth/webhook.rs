@@ -11,6 +11,7 @@ use pilothouse_actors::authorizer::{Action, Decision, ExplainedDecision, Grants,
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::filter::{FieldRule, LabelRule};
 use pilothouse_actors::identity::Identity;
+use pilothouse_actors::throttle::Throttle;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use thiserror::Error;
@@ -76,7 +77,9 @@ struct Inner {
     clock: Clock,
     meter: AuthorizationWebhookMeter,
     /// Cached answers by question.
-    said: ExpiringCache<String, ReviewStatus>,
+    cache: ExpiringCache<String, ReviewStatus>,
+    /// Limits log lines: with a dead webhook, each request of anybody would write one.
+    failures: Throttle,
 }
 
 impl WebhookAuthorizer {
@@ -87,7 +90,8 @@ impl WebhookAuthorizer {
         clock: Clock,
         meter: AuthorizationWebhookMeter,
     ) -> WebhookAuthorizer {
-        WebhookAuthorizer(Arc::new(Inner { service, settings, clock, meter, said: ExpiringCache::default() }))
+        let (cache, failures) = (ExpiringCache::default(), Throttle::default());
+        WebhookAuthorizer(Arc::new(Inner { service, settings, clock, meter, cache, failures }))
     }
 }
 
@@ -173,9 +177,9 @@ fn verdict(said: ReviewStatus) -> ExplainedDecision {
 /// Why a call failed.
 #[derive(Debug, Error)]
 enum Trouble {
-    #[error("the authorization webhook cannot be asked: {0}")]
+    #[error("the authorization webhook cannot be called: {0}")]
     Silence(Failure),
-    #[error("the authorization webhook says nonsense: {0}")]
+    #[error("the authorization webhook sent an invalid response: {0}")]
     Nonsense(String),
 }
 
@@ -190,7 +194,7 @@ impl Inner {
         let settings = &self.settings;
         let now = self.clock.now();
         let until = now.plus(if said.allowed { settings.allowed_for } else { settings.refused_for });
-        self.said.put(key, said.clone(), until, now);
+        self.cache.put(key, said.clone(), until, now);
     }
 
     /// Makes one call and counts it.
@@ -223,7 +227,9 @@ impl Inner {
         let review = review.to_string();
         let asked = patiently(|| self.ask_once(&review), |(_, trouble)| trouble.may_pass()).await;
         asked.map_err(|(round, trouble)| {
-            tracing::warn!(%trouble, webhook = self.meter.name(), "an authorization webhook does not help");
+            if self.failures.allows(self.clock.moment()) {
+                tracing::warn!(%trouble, webhook = self.meter.name(), "authorization webhook call failed");
+            }
             if !self.settings.denies_on_failure {
                 self.meter.left_open(round);
             }
@@ -251,7 +257,10 @@ impl Inner {
             Matched::Yes => None,
             Matched::No { .. } => Some(Decision::NoOpinion(String::new()).into()),
             Matched::Failed(why) => {
-                tracing::warn!(%why, webhook = self.meter.name(), "a condition of an authorization webhook fails");
+                if self.failures.allows(self.clock.moment()) {
+                    let webhook = self.meter.name();
+                    tracing::warn!(%why, webhook, "a match condition of an authorization webhook cannot be evaluated");
+                }
                 Some(self.unknown(why))
             }
         }
@@ -284,7 +293,7 @@ impl Policy for WebhookAuthorizer {
         }
         let spec = spec(&self.0.settings.version, identity, action, selection);
         let key = spec.to_string();
-        if let Some(said) = self.0.said.get(&key, self.0.clock.now()) {
+        if let Some(said) = self.0.cache.get(&key, self.0.clock.now()) {
             return Answer::Now(verdict(said));
         }
         let inner = Arc::clone(&self.0);

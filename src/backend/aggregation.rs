@@ -65,7 +65,7 @@ impl PublishedDocuments {
             tracing::warn!(
                 name,
                 what,
-                "the documents of extension servers are too large: of this one it is not kept"
+                "the discovery or OpenAPI document of an aggregated API server is too large and is not cached"
             );
             drop(&mut self);
         }
@@ -132,7 +132,7 @@ impl Extensions {
             Answer::Later(looked) => looked.await,
         };
         if let Err(error) = &looked {
-            tracing::warn!(%error, "nobody knows which groups others serve");
+            tracing::warn!(%error, "APIServices cannot be read; aggregated APIs are not served");
         }
         looked.ok()
     }

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::object::{Draft, Key, Object, Pairs};
 use pilothouse_actors::permit::Permit;
+use pilothouse_actors::throttle::Throttle;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::yield_now;
 use tokio::time::timeout;
@@ -51,6 +52,8 @@ pub struct Conversions {
     clock: Clock,
     /// Turns of the watches of a version, by the resource's ordinal: the first converts what the others need as well.
     turns: RefCell<BTreeMap<u32, Rc<Mutex<()>>>>,
+    /// Limits log lines about calls that fail.
+    failures: Throttle,
 }
 
 impl Conversions {
@@ -63,6 +66,7 @@ impl Conversions {
             metrics,
             clock,
             turns: RefCell::default(),
+            failures: Throttle::default(),
         }
     }
 
@@ -270,11 +274,10 @@ impl Backend {
         let versions = (conversion.definition.as_str(), from, &*wanted.version);
         self.conversions.metrics.conversions.asked(versions, took, failure);
         made.map_err(|wrong| {
-            tracing::warn!(
-                definition = conversion.definition,
-                why = wrong.why,
-                "objects cannot be converted"
-            );
+            if self.conversions.failures.allows(self.conversions.clock.moment()) {
+                let definition = &conversion.definition;
+                tracing::warn!(definition, why = wrong.why, "conversion webhook call failed");
+            }
             Status::unexplained(wrong.why)
         })
     }

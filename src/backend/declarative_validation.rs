@@ -57,7 +57,11 @@ impl Objects {
         };
         let judged = judge(by_function, by_rule, authority);
         for mismatch in &judged.mismatches {
-            tracing::error!(kind = &*call.resource.kind, mismatch, "the two engines of validation disagree");
+            tracing::error!(
+                kind = &*call.resource.kind,
+                mismatch,
+                "declarative validation differs from the hand-written rules"
+            );
         }
         self.validation.metrics.count_mismatches(judged.mismatches.len() as u64);
         if judged.errors.is_empty() { Ok(warned) } else { Err(judged.errors) }

@@ -233,7 +233,7 @@ impl Services {
             StoredAllocations::Unknown => {
                 tracing::warn!(
                     service = owner.as_str(),
-                    "the service cannot be read: nothing of it is given back"
+                    "a deleted service cannot be read; its addresses and ports are not released"
                 );
                 (doubt.held, doubt.endpoints) = (ServiceAllocations::default(), false);
             }

@@ -91,11 +91,7 @@ async fn range(own: &Own<'_>, home: &KubernetesService) -> Result<()> {
             found["spec"]["cidrs"] = json!(ranges);
             return own.call(place, Verb::Update, &found).await.map(drop);
         }
-        tracing::warn!(
-            ?had,
-            ?ranges,
-            "the object of the service addresses names other ranges than the flags"
-        );
+        tracing::warn!(?had, ?ranges, "the default ServiceCIDR differs from --service-cluster-ip-range");
         return Ok(());
     }
     let conditions = found["status"]["conditions"].as_array().map(Vec::len);

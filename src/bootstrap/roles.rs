@@ -63,7 +63,7 @@ impl Own<'_> {
                 Ok(())
             }
             Reconciliation::Remake => {
-                tracing::info!(resource = place.resource, name, "made anew: it gave another role");
+                tracing::info!(resource = place.resource, name, "recreated: its roleRef had changed");
                 self.ask(place, Verb::Delete, "", bytes::Bytes::new())
                     .await
                     .ignore_not_found_or_conflict()?;

@@ -57,7 +57,7 @@ impl Recorder {
         event.set("involvedObject", about);
         let at = At { resource: &events, namespace, name: "" };
         if let Err(status) = self.client.create(at, &event).await {
-            tracing::debug!(%status, "an event was lost");
+            tracing::debug!(%status, "an Event could not be written");
         }
     }
 }

@@ -92,7 +92,7 @@ impl ExtensionDocuments {
     async fn ask(&self, service: &Service, question: &ExtensionRequest<'_>) -> Option<ExtensionResponse> {
         let reply = self.extensions.ask(self.client.backend(), service, question).await;
         if let Err(why) = &reply {
-            tracing::debug!(path = question.path, why, "an extension server does not say what it serves");
+            tracing::debug!(path = question.path, why, "discovery of an aggregated API server failed");
         }
         reply.ok()
     }

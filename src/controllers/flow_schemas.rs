@@ -67,7 +67,7 @@ impl FlowSchemas {
         match (self.settle)().await {
             Ok(()) => Outcome::After(EVERY),
             Err(status) => {
-                tracing::warn!(%status, "flow schemas and priority levels are not as they should be");
+                tracing::warn!(%status, "the mandatory flow schemas and priority levels cannot be maintained; retrying");
                 Outcome::Again(status.to_string())
             }
         }

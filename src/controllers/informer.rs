@@ -66,7 +66,10 @@ impl Followed {
             Read::Events(events) => Some(events),
             Read::Archived(archive_reader, through) => {
                 let read = archive_reader.read(self.cursor, through, CONTROLLER_EVENTS_PER_TURN).await;
-                read.inspect_err(|error| tracing::warn!(%error, "loops have missed something")).ok()
+                read.inspect_err(
+                    |error| tracing::warn!(%error, "controllers lost their watch history and list again"),
+                )
+                .ok()
             }
             Read::Expired(_) => None,
         }

@@ -73,7 +73,7 @@ impl Leadership {
 
     fn set(&self, held: bool) {
         if self.0.held.replace(held) != held {
-            tracing::info!(held, "the lease of the control loops");
+            tracing::info!(held, "the leader election lease changed");
             for waiting in self.0.waiting.borrow().iter() {
                 let _gone = waiting.try_send(Wake);
             }

@@ -105,10 +105,7 @@ impl LegacyTokenCleaner {
         }
         let uid = meta::of(&secret).str("uid").to_owned();
         let done = if verdict == Verdict::Mark {
-            tracing::info!(
-                secret = object.key.as_str(),
-                "the token of a service account is unused and marked invalid"
-            );
+            tracing::info!(secret = object.key.as_str(), "an unused service account token is marked invalid");
             let marked = self.client.edit(At::of(&resource, &object.key), "", |secret| {
                 if meta::of(secret).str("uid") == uid {
                     secret.entry("metadata").entry("labels").set(INVALID_SINCE, day(now));
@@ -117,10 +114,7 @@ impl LegacyTokenCleaner {
             });
             marked.await
         } else {
-            tracing::info!(
-                secret = object.key.as_str(),
-                "the token of a service account goes: nobody missed it"
-            );
+            tracing::info!(secret = object.key.as_str(), "an unused service account token is deleted");
             let version = Some(object.revision.0.to_string());
             let options = DeleteOptions { resource_version: version, ..DeleteOptions::default() };
             self.client.delete(&resource, object.clone(), &options).await.map(drop)

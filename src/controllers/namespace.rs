@@ -154,7 +154,9 @@ impl NamespaceController {
         });
         match told.await {
             Err(status) if status.is_not_found() => return Ok(Outcome::Done),
-            Err(status) => tracing::warn!(namespace = name, %status, "the conditions of the namespace"),
+            Err(status) => {
+                tracing::warn!(namespace = name, %status, "the conditions of a namespace cannot be written");
+            }
             Ok(()) => {}
         }
         if progress.found.remaining.is_empty() {

@@ -78,7 +78,7 @@ impl Controller for OwnObjects {
             match (self.settle)().await {
                 Ok(()) => Outcome::After(EVERY),
                 Err(status) => {
-                    tracing::warn!(%status, "what others know of this server is not as it should be");
+                    tracing::warn!(%status, "the objects that describe this server cannot be maintained; retrying");
                     Outcome::Again(status.to_string())
                 }
             }

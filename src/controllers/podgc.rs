@@ -121,7 +121,7 @@ impl PodCollector {
         let due = self.state.borrow_mut().due(now);
         if let Err(status) = self.look_at(resource, due).await {
             // Not retried as a whole: the pause would grow, also for the other nodes.
-            tracing::debug!(%status, "the pods of some nodes are looked at again");
+            tracing::debug!(%status, "pod garbage collection is retried");
         }
         let next = self.state.borrow().doubted.values().min().copied();
         // Nodes that become doubtful shortly after each other share one scan.

@@ -387,7 +387,7 @@ async fn run<L: Controller>(
             // Nothing is ever sent on this channel, either.
             Ok(Ok(())) => drop(lives.changed().await),
             Ok(Err(error)) if !deps.stopping.has_begun() => {
-                tracing::warn!(%error, "a control loop cannot be told what there is");
+                tracing::warn!(%error, "a controller cannot list its objects");
             }
             _ => {}
         }

@@ -117,7 +117,7 @@ impl Controller for TokenUse {
                     // After a failed write, the next request reports the use again.
                     Some(used) => {
                         if let Err(status) = self.mark(&used).await {
-                            tracing::warn!(secret = used.secret.as_str(), %status, "the use of a token is not written down");
+                            tracing::warn!(secret = used.secret.as_str(), %status, "the last use of a token cannot be recorded");
                         }
                         Ok(Outcome::After(std::time::Duration::ZERO))
                     }

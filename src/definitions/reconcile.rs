@@ -87,7 +87,7 @@ impl Reconciler {
             Ok(value) => definition_set.take_in(name, object.revision, value),
             Err(status) => {
                 if definition_set.cannot_read(name, object.revision) {
-                    tracing::error!(name, %status, "a definition cannot be read; what was known of it stays");
+                    tracing::error!(name, %status, "a CustomResourceDefinition cannot be read; its previous state stays in use");
                 }
             }
         }
@@ -157,10 +157,10 @@ impl Reconciler {
                 Ok(Released::HasObjects) => {
                     let left = self.backend.stores.snapshot(&store, &Permit::none()).await;
                     let objects = left.map_or(0, |snapshot| snapshot.objects.len());
-                    tracing::warn!(%store, objects, "a definition is gone and has left objects");
+                    tracing::warn!(%store, objects, "a CustomResourceDefinition is gone but objects of it are left");
                 }
                 Ok(Released::Absent) => {}
-                Err(error) => tracing::debug!(%store, %error, "a store is not released"),
+                Err(error) => tracing::debug!(%store, %error, "the store of a removed type cannot be closed"),
             }
         }
         !definition_set.unreleased.is_empty() || !definition_set.released.is_empty()

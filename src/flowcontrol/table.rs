@@ -186,7 +186,9 @@ impl StoreIndex for Table {
         match json::read(&object.bytes) {
             Ok(read) => self.change(of, object.key.name(), Some(&read)),
             // The previous version stays in use; mandatory objects exist in any case.
-            Err(_) => tracing::error!(object = ?object.key, "a part of flow control cannot be read"),
+            Err(_) => {
+                tracing::error!(object = ?object.key, "a FlowSchema or PriorityLevelConfiguration cannot be read");
+            }
         }
     }
 

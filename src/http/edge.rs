@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use actix_web::dev::AppConfig;
 use pilothouse_actors::clock::Clock;
 use socket2::SockRef;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::app::App;
 use super::drain::{Counted, Drain, Tally};
@@ -113,7 +114,7 @@ impl Edge {
                     async move {
                         let made = application.new_service(AppConfig::default()).await;
                         let service = made.map_err(|error| {
-                            tracing::error!(?error, "a worker could not make its application");
+                            tracing::error!(?error, "a worker cannot start");
                         })?;
                         let app = App::new(service, plan.body_within);
                         let worker = plan.worker(app).await?;
@@ -160,7 +161,7 @@ impl Worker {
 
     async fn drive(&self, io: TcpStream) {
         if let Err(error) = socket::prepare(&io) {
-            tracing::debug!(%error, "a connection cannot be made prompt and watched");
+            tracing::debug!(%error, "TCP options cannot be set");
         }
         // Each future is boxed: otherwise every connection would reserve memory for the largest of these states, and most stay in
         // the smallest.
@@ -218,19 +219,25 @@ impl Serving {
         result
     }
 
-    /// Stops accepting connections; open ones go on. New clients are refused, so that they try another server or say so, instead
-    /// of waiting in the kernel's queue until this one has ended.
+    /// Stops accepting connections; open ones go on.
     pub async fn pause(&self) {
         self.handle.pause().await;
+    }
+
+    /// Asks every connection to finish, and waits for that up to `patience`. Answers how many are left. New clients are refused, so
+    /// that they try another server or say so, instead of waiting in the kernel's queue until this one has ended.
+    pub async fn drain(&self, patience: Duration) -> usize {
+        self.drain.begin();
+        let mut drained = pin!(timeout(patience, self.connections.until(|count| count == 0)));
+        // The acceptor hears of the pause a little after it is told. It would log errors about a socket that ends before that.
+        tokio::select! {
+            _ = &mut drained => return self.connections.count(),
+            () = sleep(limits::ACCEPTOR_PAUSE) => {}
+        }
         if let Err(error) = SockRef::from(&self.listening).shutdown(Shutdown::Both) {
             tracing::debug!(%error, "the listening socket stays open");
         }
-    }
-
-    /// Asks every connection to finish, and waits for that up to `patience`. Answers how many are left.
-    pub async fn drain(&self, patience: Duration) -> usize {
-        self.drain.begin();
-        let _ = timeout(patience, self.connections.until(|count| count == 0)).await;
+        let _ = drained.await;
         self.connections.count()
     }
 

@@ -53,7 +53,7 @@ pub(super) async fn serve(
     match respond.send_response(head(&response, size, &dates), last) {
         Ok(stream) if !last => send(stream, body, size, SendWithin::of(&response)).await,
         Ok(_) => {}
-        Err(error) => tracing::debug!(%error, "an answer could not be sent"),
+        Err(error) => tracing::debug!(%error, "a response could not be sent"),
     }
 }
 
@@ -147,7 +147,7 @@ async fn send_all(stream: &mut SendStream<Bytes>, body: BoxBody, size: BodySize)
             None if left.is_some_and(|left| left > 0) => return Err(Gone::Body),
             None => return stream.send_data(Bytes::new(), true).map_err(|_| Gone::Client),
             Some(Err(error)) => {
-                tracing::debug!(%error, "the body of an answer broke");
+                tracing::debug!(%error, "a response body failed");
                 return Err(Gone::Body);
             }
             Some(Ok(chunk)) if chunk.is_empty() => continue,

@@ -56,7 +56,7 @@ impl Audit {
         lost.inc_by(records as u64);
         let lost = before + records as u64;
         if before.checked_ilog2() != lost.checked_ilog2() {
-            tracing::warn!(plugin, lost, why, "records of requests are lost");
+            tracing::warn!(plugin, lost, why, "audit events were lost");
         }
     }
 

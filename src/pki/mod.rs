@@ -269,7 +269,7 @@ fn serving(
 /// Tells clients to trust the serving certificate itself, because nothing else verifies it.
 fn itself(path: &Path, leaf: &X509) -> Result<Vec<u8>, PkiError> {
     let path = path.display();
-    tracing::warn!(%path, "nothing is known that verifies this certificate but itself: clients are told to trust it alone. Add its chain to the file");
+    tracing::warn!(%path, "the serving certificate has no issuer in its file: the admin kubeconfig trusts this one certificate. Add its chain to the file");
     Ok(leaf.to_pem()?)
 }
 

@@ -25,7 +25,7 @@ pub(super) fn run(
     // Ends the threads of all arbiters, and with them every actor.
     actix_rt::System::current().stop();
     if let Err(error) = system.run() {
-        tracing::debug!(%error, "the System ended oddly");
+        tracing::debug!(%error, "the actor system ended with an error");
     }
     exit
 }
@@ -64,7 +64,7 @@ async fn live(
         let finish = finish(&assembled, delay, config.limits.request_timeout);
         tokio::select! {
             () = finish => {}
-            () = hurry(&mut orders) => tracing::warn!("told to hurry: requests in flight are cut"),
+            () = hurry(&mut orders) => tracing::warn!("second signal: requests in flight are cut"),
             why = application.failed() => return cut(assembled, why).await,
         }
     }

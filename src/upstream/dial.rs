@@ -39,7 +39,7 @@ pub(super) async fn dial(
     let slow = || Failure::SlowDial(location.authority());
     let tcp = timeout(within, connect(&addresses, within, slow)).await.map_err(|_| slow())??;
     if let Err(error) = socket::prepare(&tcp) {
-        tracing::debug!(%error, "a connection cannot be made prompt and watched");
+        tracing::debug!(%error, "TCP options cannot be set");
     }
     let Some(tls) = tls else { return Ok(Stream::Plain(tcp)) };
     let handshake = timeout(within, tls.handshake(tcp)).await;

@@ -391,7 +391,7 @@ async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<O
         Err(PointInTimeError::Gone) => Ok(None),
         Err(PointInTimeError::TooLarge) => refused.map_or(Ok(None), Err),
         Err(PointInTimeError::Broken(why)) => {
-            tracing::error!(%why, "a state of the past cannot be read");
+            tracing::error!(%why, "an older state cannot be read");
             Err(Status::internal(why))
         }
     }

@@ -34,7 +34,7 @@ pub async fn delete(backend: &Backend, call: &Call<'_>) -> VerbResult {
             user = call.user.name,
             resource = %call.of(),
             object = object.key.as_str(),
-            "an object that cannot be read is removed"
+            "an unreadable object is deleted by force"
         );
         match backend.stores.remove(store, object.key.clone(), object.revision, &call.permit).await {
             // Only the name of the object is known.

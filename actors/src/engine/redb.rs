@@ -90,7 +90,7 @@ impl Drop for Closing {
             drop(database);
             Ok(())
         }) {
-            tracing::error!(%error, "the store could not be closed properly");
+            tracing::error!(%error, "the store was not closed cleanly");
         }
     }
 }
@@ -116,7 +116,7 @@ impl Redb {
         sync_folder(path)?;
         let repaired = repaired.load(Ordering::SeqCst);
         if repaired {
-            tracing::info!(path = %path.display(), "the store was not closed properly; it has been walked and is sound");
+            tracing::info!(path = %path.display(), "the store was not closed cleanly; it has been checked and is sound");
         }
         let mut engine = Redb {
             path: path.to_owned(),

@@ -284,7 +284,7 @@ impl WatchProgress {
             }
             Err(error) => {
                 if error != ArchiveError::Gone {
-                    tracing::error!(%error, type_name = %self.type_name, "a watch cannot go on");
+                    tracing::error!(%error, type_name = %self.type_name, "a watch failed to read its history");
                 }
                 self.expire(self.window.floor());
             }

@@ -138,7 +138,7 @@ impl Shared {
             }
             Err(why) => {
                 // The caller logs the refusal at a bounded rate, because a client may send such a token repeatedly.
-                tracing::debug!(%why, "a token of the OpenID provider is good and yet of no use");
+                tracing::debug!(%why, "a valid OpenID token cannot be mapped to a user");
                 refused(why)
             }
         }

@@ -88,7 +88,7 @@ impl Provider {
                     OIDC_KEYS_AGE
                 }
                 Err(why) => {
-                    tracing::warn!(issuer = %self.issuer, %why, again_in = ?pause, "the OpenID provider has no keys for us");
+                    tracing::warn!(issuer = %self.issuer, %why, again_in = ?pause, "the keys of the OpenID provider cannot be fetched; retrying");
                     let rest = pause;
                     pause = (pause * 2).min(OIDC_LAST_PAUSE);
                     rest
@@ -104,9 +104,9 @@ impl Provider {
             Ok(ring) => {
                 let (issuer, keys) = (&self.issuer, ring.keys().len());
                 if self.keys.ring().is_none() {
-                    tracing::info!(%issuer, keys, "the OpenID provider is known");
+                    tracing::info!(%issuer, keys, "the OpenID provider is ready");
                 } else {
-                    tracing::debug!(%issuer, keys, "the keys of the OpenID provider were fetched again");
+                    tracing::debug!(%issuer, keys, "the keys of the OpenID provider were refreshed");
                 }
                 self.keys.end(Some(ring));
                 Ok(())
@@ -165,7 +165,7 @@ fn ring(document: &[u8], permitted: &[Algorithm]) -> Result<KeySet, String> {
     };
     let mut keys: Vec<_> = published.keys.into_iter().filter_map(usable).take(OIDC_KEYS + 1).collect();
     if keys.len() > OIDC_KEYS {
-        tracing::warn!(kept = OIDC_KEYS, "the OpenID provider publishes more keys than are kept");
+        tracing::warn!(kept = OIDC_KEYS, "the OpenID provider publishes too many keys; some are ignored");
         keys.truncate(OIDC_KEYS);
     }
     Ok(KeySet::new(keys))

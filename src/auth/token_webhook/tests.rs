@@ -99,10 +99,10 @@ async fn whoever_cannot_be_asked_or_lies_makes_nobody_known() {
         "try later",
         "no name",
         "is no TokenReview",
-        "nonsense",
-        "nonsense",
+        "invalid response",
+        "invalid response",
         "answered 403",
-        "cannot be asked",
+        "cannot be called",
     ] {
         let Verification::Refused(said) = verdict(&verifier, "t", &[]).await else { panic!("{why}") };
         assert!(said.contains(why), "{said}");

@@ -95,7 +95,7 @@ async fn who_cannot_be_asked_has_no_opinion() {
     ])
     .await;
     assert_eq!(judged(&policy, "/a").await.decision, Decision::Allowed, "the second attempt");
-    for why in ["answered 403", "nonsense", "cannot be asked"] {
+    for why in ["answered 403", "invalid response", "cannot be called"] {
         let failed = judged(&policy, "/b").await;
         assert_eq!(failed.decision, Decision::NoOpinion(String::new()));
         assert!(failed.error.as_ref().unwrap().contains(why), "{:?}", failed.error);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::clock::Clock;
+use pilothouse_actors::throttle::Throttle;
 use tokio::sync::Semaphore;
 
 use crate::api::admission_plugins::PluginName;
@@ -170,6 +171,8 @@ pub struct Webhooks {
     users: Arc<Users>,
     peers: Rc<WebhookClients>,
     places: Rc<Semaphore>,
+    /// Limits log lines about calls that fail.
+    failures: Throttle,
 }
 
 impl Webhooks {
@@ -185,6 +188,7 @@ impl Webhooks {
             users: users.clone(),
             peers: Rc::new(WebhookClients::new(settings.pool.clone(), Purpose::Admission)),
             places: Rc::new(Semaphore::new(HOOK_QUESTIONS)),
+            failures: Throttle::default(),
         }
     }
 
@@ -222,13 +226,15 @@ impl Webhooks {
                 let rejected = (!hook.ignores_failures).then_some(Fault::Calling);
                 metrics.asked(asked, seconds, code, rejected);
                 let text = format!("failed calling webhook {}: {why}", crate::api::field::quoted(&hook.name));
+                if self.failures.allows(self.settings.clock.moment()) {
+                    let ignored = hook.ignores_failures;
+                    tracing::warn!(webhook = hook.name, %why, ignored, "admission webhook call failed");
+                }
                 if hook.ignores_failures {
-                    tracing::warn!(webhook = hook.name, %why, "a webhook cannot be asked; the request goes on");
                     metrics.left_open(asked);
                     index.note(subject, &format!("failed-open.{}", self.phase.prefix()), hook.name.clone());
                     return Ok(None);
                 }
-                tracing::warn!(webhook = hook.name, %why, "a webhook cannot be asked; the request is refused");
                 Err(Status::internal(text))
             }
             Err(CallError::Denied(status)) => {

@@ -137,7 +137,7 @@ async fn settle(services: Rc<Services>, mut doubt: UnsettledHoldings) {
 fn tell(doubt: &UnsettledHoldings, done: Result<(), StoreError>) {
     if let Err(error) = done {
         // The periodic check finds what stays taken.
-        tracing::warn!(service = doubt.owner.as_str(), %error, "addresses or ports of the service were not given back");
+        tracing::warn!(service = doubt.owner.as_str(), %error, "addresses or ports of a service were not released");
     }
 }
 

@@ -131,7 +131,7 @@ impl Services {
             tracing::warn!(
                 address = name,
                 service = owner.as_str(),
-                "the address of a service was taken from it"
+                "the IPAddress of a service was deleted and is recreated"
             );
             self.mend(&Finding::Missing(name.to_owned(), owner.clone())).await?;
         }
@@ -142,19 +142,27 @@ impl Services {
     pub async fn mend(&self, finding: &Finding) -> Result<()> {
         match finding {
             Finding::Leaked(address, owner, _) => {
-                tracing::warn!(address, service = owner.as_str(), "the address of no service is free again");
+                tracing::warn!(
+                    address,
+                    service = owner.as_str(),
+                    "an IPAddress without a service is released"
+                );
                 if let Err(error) = self.release_address(address, owner).await {
-                    tracing::warn!(address, %error, "the address was not given back");
+                    tracing::warn!(address, %error, "an IPAddress cannot be released");
                 }
             }
             Finding::Missing(name, owner) => {
                 let Some(address) = names::parse_ip(name) else { return Ok(()) };
                 if !self.take_address(address, owner, &Permit::none()).await? {
-                    tracing::warn!(address = name, service = owner.as_str(), "the address is another's too");
+                    tracing::warn!(
+                        address = name,
+                        service = owner.as_str(),
+                        "two services claim the same address"
+                    );
                 }
             }
             Finding::LeakedPort(port, owner) => {
-                tracing::warn!(port, service = owner.as_str(), "the port of no service is free again");
+                tracing::warn!(port, service = owner.as_str(), "a node port without a service is released");
                 let give_back = ReleasePorts { owner: owner.clone(), ports: vec![*port] };
                 let _the_keeper_lives_as_long_as_the_server = self.ports.send(give_back).await;
             }
@@ -162,7 +170,11 @@ impl Services {
                 let wants = vec![PortRequest::Exactly(i64::from(*port))];
                 let take = AllocatePorts { owner: owner.clone(), wants, permit: Permit::none() };
                 if !matches!(self.ports.send(take).await, Ok(Ok(_))) {
-                    tracing::debug!(port, service = owner.as_str(), "the port is not one that is given");
+                    tracing::debug!(
+                        port,
+                        service = owner.as_str(),
+                        "a node port is outside the configured range"
+                    );
                 }
             }
         }

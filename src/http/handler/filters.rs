@@ -28,7 +28,7 @@ use crate::backend::Warnings;
 use crate::flowcontrol::{RequestInfo, RequestLimiter};
 use crate::http::peer::Peer;
 use crate::http::websocket;
-use crate::limits::{REFUSAL_CHARS, REFUSAL_TOLD_EVERY};
+use crate::limits::REFUSAL_CHARS;
 use crate::metrics::authentication::Attempt;
 use crate::metrics::authorization_webhooks::AuthorizationResult;
 
@@ -104,11 +104,10 @@ pub async fn authenticate(
 fn log_refusal(worker: &Worker, refusal: &Refusal) {
     let (now, reason) = (worker.backend.clock.moment(), refusal.to_string());
     let reason = reason.char_indices().nth(REFUSAL_CHARS).map_or(reason.as_str(), |(at, _)| &reason[..at]);
-    if now < worker.quiet_until.get() || *refusal == Refusal::Anonymous {
-        return tracing::debug!(why = reason, "nobody is known by what was shown");
+    if *refusal == Refusal::Anonymous || !worker.refusals.allows(now) {
+        return tracing::debug!(why = reason, "authentication failed");
     }
-    worker.quiet_until.set(now.plus(REFUSAL_TOLD_EVERY));
-    tracing::warn!(why = reason, "nobody is known by what was shown");
+    tracing::warn!(why = reason, "authentication failed");
 }
 
 /// The headers of a request, with lower-case names.
@@ -229,7 +228,13 @@ pub async fn authorize(
     let (result, judgement) = judge(worker, identity, Arc::new(action(parsed)), selection).await?;
     if tracing::enabled!(tracing::Level::DEBUG) {
         let (decision, reason) = (judgement.decision, judgement.reason());
-        tracing::debug!(user = identity.name, path = request.path(), decision, reason, "judged");
+        tracing::debug!(
+            user = identity.name,
+            path = request.path(),
+            decision,
+            reason,
+            "authorization decided"
+        );
     }
     request.extensions_mut().insert(judgement);
     result

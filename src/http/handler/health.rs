@@ -6,13 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix::Addr;
 use actix_web::HttpResponse;
+use pilothouse_actors::clock::{Clock, Moment};
 use pilothouse_actors::committer::{Check as CheckCommitter, Committer};
 use pilothouse_actors::directory::{Directory, Types};
 use pilothouse_actors::fatal::Fatal;
+use pilothouse_actors::lock::Lock;
+use pilothouse_actors::throttle::Throttle;
 use tokio::sync::watch;
 
 use crate::api::field::quoted;
 use crate::api::query::Query;
+use crate::limits::STORAGE_PROBE_INTERVAL;
 
 use super::render::{PLAIN_TEXT, page_not_found, plain};
 use super::worker::Worker;
@@ -21,6 +25,11 @@ use super::worker::Worker;
 pub struct Health {
     /// Answers only if its thread is alive and the engine accepts writes.
     pub committer: Addr<Committer>,
+    /// When the committer last answered, and what. Anybody may ask for the health, as often as they like; the committer has writes
+    /// to do.
+    pub storage: Lock<Option<(Moment, Result<(), String>)>>,
+    /// Limits log lines about checks that fail.
+    pub failures: Throttle,
     /// Answers only if stores can be found.
     pub directory: Addr<Directory>,
     /// Set when the server must end.
@@ -78,14 +87,10 @@ impl Check {
         let health = &worker.shared.health;
         match self {
             Check::Ping | Check::Log => Ok(()),
-            Check::Etcd | Check::EtcdReadiness => {
-                match (health.fatal.raised(), health.committer.send(CheckCommitter).await) {
-                    (Some(reason), _) => Err(reason),
-                    (None, Ok(Ok(_))) => Ok(()),
-                    (None, Ok(Err(error))) => Err(error.to_string()),
-                    (None, Err(error)) => Err(error.to_string()),
-                }
-            }
+            Check::Etcd | Check::EtcdReadiness => match health.fatal.raised() {
+                Some(reason) => Err(reason),
+                None => health.probe_storage(&worker.backend.clock).await,
+            },
             Check::Directory => {
                 health.directory.send(Types).await.map(drop).map_err(|error| error.to_string())
             }
@@ -102,6 +107,24 @@ impl Check {
             }
             Check::Shutdown => flag(!health.stopping.load(Ordering::Acquire), "process is shutting down"),
         }
+    }
+}
+
+impl Health {
+    async fn probe_storage(&self, clock: &Clock) -> Result<(), String> {
+        let last = self.storage.lock().clone();
+        if let Some((at, outcome)) = last
+            && clock.elapsed(at) < STORAGE_PROBE_INTERVAL
+        {
+            return outcome;
+        }
+        let outcome = match self.committer.send(CheckCommitter).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        *self.storage.lock() = Some((clock.moment(), outcome.clone()));
+        outcome
     }
 }
 
@@ -222,7 +245,9 @@ async fn all(worker: &Worker, endpoint: &str, checks: &[Check], query: &Query<'_
         match found {
             Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
             Err(why) => {
-                tracing::warn!(check = name, %why, "{endpoint} check failed");
+                if worker.shared.health.failures.allows(worker.backend.clock.moment()) {
+                    tracing::warn!(check = name, %why, "{endpoint} check failed");
+                }
                 // Anybody may read this page. The reason is only in the log and on the page of the check itself.
                 lines.push_str(&format!("[-]{name} failed: reason withheld\n"));
                 failed = true;

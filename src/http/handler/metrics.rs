@@ -60,7 +60,7 @@ fn written(text: Result<Vec<u8>, prometheus::Error>) -> HttpResponse {
     match text {
         Ok(text) => HttpResponse::Ok().insert_header((header::CONTENT_TYPE, TEXT)).body(text),
         Err(error) => {
-            tracing::warn!(%error, "the metrics cannot be written");
+            tracing::warn!(%error, "metrics cannot be encoded");
             plain(500, "internal server error\n".to_owned())
         }
     }

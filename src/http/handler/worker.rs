@@ -1,13 +1,12 @@
 //! The state of one HTTP worker thread, and the state that all workers share.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use actix_web::http::header::{HeaderValue, InvalidHeaderValue};
 use arc_swap::{ArcSwap, Guard};
-use pilothouse_actors::clock::Moment;
+use pilothouse_actors::throttle::Throttle;
 use tokio::sync::watch;
 
 use crate::api::catalog::Catalog;
@@ -39,8 +38,8 @@ pub struct Worker {
     pub shared: Arc<Shared>,
     /// Counts the requests of this worker.
     pub meter: Meter,
-    /// Rejected credentials are not logged before this time.
-    pub quiet_until: Cell<Moment>,
+    /// Limits log lines about rejected credentials.
+    pub refusals: Throttle,
 }
 
 /// The state that all workers of a server share.

@@ -76,7 +76,7 @@ impl Http1Connection {
         let driver = tokio::spawn(async move {
             let spoken = async {
                 if let Err(error) = connection.with_upgrades().await {
-                    tracing::debug!(%error, "a connection to somebody else ended");
+                    tracing::debug!(%error, "an outgoing connection ended");
                 }
             };
             match kept {

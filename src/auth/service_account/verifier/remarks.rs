@@ -76,7 +76,7 @@ impl Shared {
         let today = self.today();
         if signed.told_on.swap(today, Ordering::Relaxed) != today {
             let (subject, id) = (&signed.claims.subject, &signed.claims.id);
-            tracing::warn!(%subject, %id, seconds, "a stale token of a service account is used");
+            tracing::warn!(%subject, %id, seconds, "a stale service account token was used");
         }
     }
 }

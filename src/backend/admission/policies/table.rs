@@ -79,7 +79,7 @@ impl StoreIndex for Table {
     fn put(&mut self, of: usize, object: &Object) {
         self.hooks = OnceLock::new();
         let Ok(value) = json::read(&object.bytes) else {
-            tracing::error!(object = ?object.key, "cannot be read, so it is not asked");
+            tracing::error!(object = ?object.key, "an admission policy object cannot be read and is ignored");
             return self.remove(of, object);
         };
         let name = object.key.name().to_owned();

@@ -106,7 +106,7 @@ impl<'a> Subject<'a> {
                 Ok(false)
             }
             Err(why) => {
-                tracing::warn!(webhook = hook.name, %why, "the conditions of a webhook cannot be evaluated");
+                tracing::warn!(webhook = hook.name, %why, "the match conditions of an admission webhook cannot be evaluated");
                 Err(Status::forbidden(&why, Some((self.write.call.of(), asked.name))))
             }
         }

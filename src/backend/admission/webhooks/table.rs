@@ -100,7 +100,7 @@ impl StoreIndex for Table {
             }
             // The last readable version stays in force: dropping it would admit requests that it refuses.
             Err(error) => {
-                tracing::error!(object = ?object.key, %error, "a configuration of webhooks cannot be read");
+                tracing::error!(object = ?object.key, %error, "a webhook configuration cannot be read");
             }
         }
         list.changed();

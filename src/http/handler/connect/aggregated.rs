@@ -113,7 +113,11 @@ pub async fn pass(
     let to = match resolve(worker, service, request, passed).await {
         Ok(to) => to,
         Err(why) => {
-            tracing::debug!(name = passed.registration.name, why, "a service cannot be found");
+            tracing::debug!(
+                name = passed.registration.name,
+                why,
+                "the service of an aggregated API cannot be resolved"
+            );
             return unavailable("service unavailable");
         }
     };

@@ -89,7 +89,7 @@ pub(super) async fn tell<C: AsyncRead + AsyncWrite + Unpin>(
         tokio::select! {
             () = inward => {}
             told = outward => if let Err(error) = told {
-                tracing::debug!(%error, "a log broke off");
+                tracing::debug!(%error, "a pod log stream broke off");
             },
         }
     };

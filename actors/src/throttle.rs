@@ -1,0 +1,42 @@
+//! Lets a log line through only now and then, so that clients cannot fill the disk with a line for each of their requests.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// At most one line in this time.
+const SPAN: Duration = Duration::from_secs(1);
+
+/// Decides about the lines of one kind. They are written for the first of many events; metrics count all of them.
+#[derive(Debug, Default)]
+pub struct Throttle {
+    /// No line before this moment, in microseconds.
+    quiet_until: AtomicU64,
+}
+
+impl Throttle {
+    /// Whether to write a line now.
+    pub fn allows(&self, now: Moment) -> bool {
+        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        let now = micros(now.since(Moment::default()));
+        let until = self.quiet_until.load(Ordering::Relaxed);
+        let next = now.saturating_add(micros(SPAN));
+        // Of several threads at the same moment, one writes.
+        now >= until
+            && self.quiet_until.compare_exchange(until, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second() {
+        let at = |millis| Moment::default().plus(Duration::from_millis(millis));
+        let throttle = Throttle::default();
+        let lines = [0, 0, 999, 1_000, 1_500, 2_500].map(|millis| throttle.allows(at(millis)));
+        assert_eq!(lines, [true, false, false, true, false, true]);
+    }
+}
