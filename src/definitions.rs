@@ -138,9 +138,9 @@ impl Definitions {
         })
     }
 
-    /// A round as a future that takes the book along and brings it back. `is_ready`: the server serves, and what goes may go.
+    /// A round as a future that takes the definitions along and brings them back. `is_ready`: the server serves, and what goes may go.
     ///
-    /// The book leaves when the round begins and not before: until an actor waits for a future, those that it has spawned may still
+    /// They leave when the round begins and not before: until an actor waits for a future, those that it has spawned may still
     /// run once, and would find nothing in its place. The end of a definition would take it for one that never had objects.
     fn round(is_ready: bool) -> impl ActorFuture<Self, Output = Result<()>> + use<> {
         let round = actix::fut::ready(()).then(move |(), definitions: &mut Definitions, _| {

@@ -23,13 +23,14 @@ use crate::object::{Revision, TypeName};
 use crate::trim_queue::TrimQueue;
 
 /// Asks to make a write durable. The answer comes as [`Committed`].
-/// The sender holds a [`Place`](crate::gauge::Place) for it, so Full does not happen; Closed means that the server ends.
+/// The sender holds a slot of the [`write limiter`](crate::write_limiter) for it, so the mailbox is never full; if it is closed, the
+/// server ends.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Commit {
     /// The record to write.
     pub write: Write,
-    /// The store to notify. A handle of its own for each write: see [`Committer::tell`].
+    /// The store to notify. A handle of its own for each write: see `Committer::tell`.
     pub store: Recipient<Committed>,
 }
 

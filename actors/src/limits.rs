@@ -80,7 +80,7 @@ pub const BROADCASTER_MAILBOX: usize = 1_024;
 pub const AUTH_MAILBOX: usize = 1_024;
 /// Commands that may wait for the port allocator. Each carries the permit of a write.
 pub const PORTS_MAILBOX: usize = 1_024;
-/// Commands that may wait for a rounds actor. Each carries the permit of a write.
+/// Commands that may wait for a batcher. Each carries the permit of a write.
 pub const BATCHER_MAILBOX: usize = 1_024;
 /// Items of one round, so that none takes long; the rest forms the next round.
 pub const BATCHER_ITEMS: usize = 256;

@@ -4,7 +4,7 @@
 //! interest it. It reads the window then, in order, and stops when the queue is full. Nobody else notices a client that does not
 //! read.
 //!
-//! Where the watch stands is its [`WatchProgress`], which the body of the response knows too: a body that waits for something to
+//! Where the watch stands is its `WatchProgress`, which the body of the response knows too: a body that waits for something to
 //! read is called in the session's place, takes the turn itself and writes at once. That is one task to wake instead of two for
 //! each event, and the memory of a session is touched once. Whatever takes longer than a turn, and every turn for which no body
 //! waits, is the session's.

@@ -33,27 +33,27 @@ impl ImpersonatedUser {
     /// Parses the headers: lower-case names without [`PREFIX`], and values. `None` without any. Other parts without a user are an
     /// error.
     pub fn of<'a>(headers: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Option<ImpersonatedUser>> {
-        let mut mask = ImpersonatedUser::default();
+        let mut found = ImpersonatedUser::default();
         for (name, value) in headers {
             // The first of several equal headers counts, as elsewhere.
             match name {
-                USER if mask.user.is_empty() => value.clone_into(&mut mask.user),
-                UID if mask.uid.is_empty() => value.clone_into(&mut mask.uid),
-                GROUP => mask.groups.push(value.to_owned()),
+                USER if found.user.is_empty() => value.clone_into(&mut found.user),
+                UID if found.uid.is_empty() => value.clone_into(&mut found.uid),
+                GROUP => found.groups.push(value.to_owned()),
                 _ => {
                     if let Some(key) = name.strip_prefix(EXTRA) {
-                        mask.extra.entry(decoded(key)).or_default().push(value.to_owned());
+                        found.extra.entry(decoded(key)).or_default().push(value.to_owned());
                     }
                 }
             }
         }
-        if !mask.user.is_empty() {
-            return Ok(Some(mask));
+        if !found.user.is_empty() {
+            return Ok(Some(found));
         }
         let parts: Vec<&str> = [
-            (!mask.groups.is_empty()).then_some("groups"),
-            (!mask.extra.is_empty()).then_some("extra"),
-            (!mask.uid.is_empty()).then_some("a uid"),
+            (!found.groups.is_empty()).then_some("groups"),
+            (!found.extra.is_empty()).then_some("extra"),
+            (!found.uid.is_empty()).then_some("a uid"),
         ]
         .into_iter()
         .flatten()
@@ -124,12 +124,12 @@ fn decoded(key: &str) -> String {
 mod tests {
     use super::*;
 
-    fn mask(headers: &[(&str, &str)]) -> Result<Option<ImpersonatedUser>> {
+    fn found(headers: &[(&str, &str)]) -> Result<Option<ImpersonatedUser>> {
         ImpersonatedUser::of(headers.iter().copied())
     }
 
     fn worn(headers: &[(&str, &str)]) -> Identity {
-        mask(headers).unwrap().unwrap().into_identity()
+        found(headers).unwrap().unwrap().into_identity()
     }
 
     fn asked(headers: &[(&str, &str)]) -> Vec<String> {
@@ -139,7 +139,7 @@ mod tests {
             }
             Target::Path(path) => path,
         };
-        mask(headers).unwrap().unwrap().actions().into_iter().map(told).collect()
+        found(headers).unwrap().unwrap().actions().into_iter().map(told).collect()
     }
 
     #[test]
@@ -161,9 +161,9 @@ mod tests {
 
     #[test]
     fn a_part_without_a_user_is_refused_and_none_is_nothing() {
-        assert_eq!(mask(&[]).unwrap(), None);
-        assert_eq!(mask(&[("user", "")]).unwrap(), None);
-        let refused = mask(&[("group", "g"), ("uid", "u")]).unwrap_err();
+        assert_eq!(found(&[]).unwrap(), None);
+        assert_eq!(found(&[("user", "")]).unwrap(), None);
+        let refused = found(&[("group", "g"), ("uid", "u")]).unwrap_err();
         assert_eq!(
             (refused.code, &*refused.message),
             (400, "requested groups and a uid without impersonating a user")

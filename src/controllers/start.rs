@@ -280,7 +280,7 @@ impl ControllerContext {
         actix::spawn(self.supervised(name, make, never));
     }
 
-    /// Like [`ControllerContext::keep`], for a loop that depends on the CA or the signers: it is restarted when they change.
+    /// Like [`ControllerContext::run`], for a loop that depends on the CA or the signers: it is restarted when they change.
     pub(super) fn run_with_authorities<L: Controller>(
         &self,
         name: &'static str,

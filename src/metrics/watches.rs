@@ -20,7 +20,7 @@ pub struct WatchMetrics {
     /// Events that the windows hold in memory, by type.
     pub window_events: IntGaugeVec,
     /// Events that only the log holds, by type.
-    pub shelved_events: IntGaugeVec,
+    pub archived_events: IntGaugeVec,
     /// What the windows weigh, by type.
     pub window_bytes: IntGaugeVec,
     /// The age of the oldest event that can be read, by type.
@@ -51,8 +51,8 @@ impl WatchMetrics {
                 "Events of the history in memory, by resource.",
                 &["resource"],
             )?,
-            shelved_events: page.gauges(
-                "pilothouse_watch_window_shelved_events",
+            archived_events: page.gauges(
+                "pilothouse_watch_window_archived_events",
                 "Events of the history that are read from the log, by resource.",
                 &["resource"],
             )?,

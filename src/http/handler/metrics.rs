@@ -31,7 +31,7 @@ pub async fn page(worker: &Worker) -> HttpResponse {
     let types = shared.health.directory.send(Types).await.unwrap_or_default();
     let living: BTreeSet<&str> = types.iter().map(resource_of_store).collect();
     for numbers in
-        [&metrics.objects, &watching.window_events, &watching.shelved_events, &watching.window_bytes]
+        [&metrics.objects, &watching.window_events, &watching.archived_events, &watching.window_bytes]
     {
         keep(numbers, &living);
     }
@@ -42,7 +42,7 @@ pub async fn page(worker: &Worker) -> HttpResponse {
             let (labels, extent) = ([resource_of_store(of)], position.window.extent());
             metrics.objects.with_label_values(&labels).set(number(position.snapshot.len()));
             watching.window_events.with_label_values(&labels).set(number(extent.events));
-            watching.shelved_events.with_label_values(&labels).set(number(extent.archived));
+            watching.archived_events.with_label_values(&labels).set(number(extent.archived));
             watching.window_bytes.with_label_values(&labels).set(number(extent.bytes));
             let age = extent.oldest.map(|oldest| now.since(oldest)).unwrap_or_default();
             watching.window_age.with_label_values(&labels).set(age.as_secs_f64());
