@@ -191,7 +191,7 @@ impl Rebuilding {
     fn window(&mut self, window_bytes: usize) -> &Window {
         let Rebuilding { floor, counter, archive_reader, window, .. } = self;
         window.get_or_insert_with(|| {
-            Window::restored(*floor, *counter, Vec::new(), window_bytes).with_archive(archive_reader.clone())
+            Window::restored(*floor, *counter, window_bytes).with_archive(archive_reader.clone())
         })
     }
 
@@ -230,8 +230,9 @@ impl Rebuilding {
         }
         let window = match self.window {
             Some(window) => window,
-            None => Window::restored(self.floor, self.counter, Vec::new(), window_bytes)
-                .with_archive(self.archive_reader),
+            None => {
+                Window::restored(self.floor, self.counter, window_bytes).with_archive(self.archive_reader)
+            }
         };
         let snapshot = Snapshot { revision: self.counter, objects: self.objects };
         (self.type_name, State { snapshot, window: Arc::new(window) }, self.trims)
