@@ -116,7 +116,7 @@ async fn handshake(
     let mut stream = SslStream::new(ssl, tcp).map_err(|error| format!("tls: {error}"))?;
     match Pin::new(&mut stream).connect().await {
         Ok(()) => Ok(stream),
-        Err(error) => Err(unproven(stream.ssl().verify_result(), name, &error)),
+        Err(error) => Err(unproven(stream.ssl(), name, &error)),
     }
 }
 
