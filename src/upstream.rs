@@ -32,6 +32,7 @@ use crate::limits;
 
 pub use body::{RequestBody, ResponseBody};
 pub use dial::Stream;
+pub(crate) use dial::dial_tcp;
 pub use failure::Failure;
 pub use tls::{CertificateAndKey, TlsError, TlsFiles, read};
 pub use verification_error::unproven;
