@@ -51,7 +51,9 @@ fn run(config: Config, huge_pages: nix::Result<()>) -> Result<Exit, Box<dyn std:
         // Before the start, so that a signal during the start is not lost.
         let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let mut server = Server::start(config)?;
-        greet(&server)?;
+        if let Err(error) = greet(&server) {
+            tracing::warn!(%error, "the command to paste cannot be printed");
+        }
         let stopper = server.stopper();
         let mut asked = false;
         loop {

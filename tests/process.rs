@@ -82,6 +82,20 @@ fn a_second_signal_ends_it_at_once() {
 }
 
 #[test]
+fn a_server_whose_greeting_nobody_reads_serves_all_the_same() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().to_str().unwrap();
+    let mut child = pilothouse(&["--secure-port=0", "--data-dir", data]).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let mut server = Running(child);
+    let told = log.find(|line| line.contains("cannot be printed"));
+    assert!(told.is_some_and(|line| line.contains("WARN") && line.contains("Broken pipe")));
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn mistakes_are_named_in_one_line() {
     let home = tempfile::tempdir().unwrap();
     let (server, _) = Running::start(home.path(), &[]);
