@@ -110,6 +110,9 @@ pub const CONNECTION_KEPT: Duration = Duration::from_secs(60);
 pub const CONNECTION_SETTLES: Duration = Duration::from_secs(1);
 /// Addresses of one host that are tried.
 pub const UPSTREAM_ADDRESSES: usize = 8;
+/// How long a connection to one address of a host may take before the next address is tried beside it; the reference's value for
+/// the other address family.
+pub const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(300);
 /// The read buffer of an outgoing connection; the head of a response must fit.
 pub const UPSTREAM_BUFFER_BYTES: usize = 64 << 10;
 /// Headers of one response of another server.

@@ -47,26 +47,43 @@ fn run(config: Config, huge_pages: nix::Result<()>) -> Result<Exit, Box<dyn std:
     }
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        // Before the start, so that a signal during the start is not lost.
-        let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let mut server = Server::start(config)?;
-        greet(&server)?;
-        let stopper = server.stopper();
-        let mut asked = false;
-        loop {
-            tokio::select! {
-                exit = server.exited() => return Ok(exit),
-                _ = term.recv() => {}
-                _ = int.recv() => {}
-            }
-            if asked {
-                return Err("stopped at once by a second signal".into());
-            }
-            asked = true;
-            stopper.stop();
+    let exit = runtime.block_on(serve(config));
+    // A start that was cut short is still under way on another thread, and nobody waits for it.
+    runtime.shutdown_background();
+    exit
+}
+
+/// Serves until a signal comes. A second one, or one during the start, which may take long if the log is long, ends the process
+/// without waiting for anything: the log is as safe as after a crash.
+async fn serve(config: Config) -> Result<Exit, Box<dyn std::error::Error>> {
+    // Before the start, so that a signal during the start is not lost.
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut signalled = async || {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
         }
-    })
+    };
+    let mut server = tokio::select! {
+        started = Server::start_async(config) => started?,
+        () = signalled() => {
+            tracing::info!("stopped by a signal before it was ready");
+            return Ok(Exit::Stopped);
+        }
+    };
+    if let Err(error) = greet(&server) {
+        tracing::warn!(%error, "the command to paste cannot be printed");
+    }
+    tokio::select! {
+        exit = server.exited() => return Ok(exit),
+        () = signalled() => server.stopper().stop(),
+    }
+    tokio::select! {
+        exit = server.exited() => return Ok(exit),
+        () = signalled() => {}
+    }
+    server.abandon();
+    Err("stopped at once by a second signal".into())
 }
 
 /// Prints the only line on stdout: a kubectl command to paste.

@@ -1,5 +1,6 @@
 //! What the server counts, all in one place. The names and labels are those that dashboards and alerts of the reference
-//! server use. Labels are bounded: they name resources that exist, never what a client wrote.
+//! server use. Labels name resources, webhooks and policies that exist or existed since the start, never what a client wrote into
+//! a request. As in the reference server, most series of what was deleted stay until the next start.
 
 pub mod admission_webhooks;
 pub mod aggregation;

@@ -11,6 +11,7 @@ mod dial;
 mod failure;
 pub mod pool;
 mod tls;
+mod verification_error;
 
 use std::io;
 use std::sync::Arc;
@@ -31,8 +32,10 @@ use crate::limits;
 
 pub use body::{RequestBody, ResponseBody};
 pub use dial::Stream;
+pub(crate) use dial::dial_tcp;
 pub use failure::Failure;
-pub use tls::{CertificateAndKey, TlsError, TlsFiles, read, unproven};
+pub use tls::{CertificateAndKey, TlsError, TlsFiles, read};
+pub use verification_error::unproven;
 
 /// Makes outgoing requests. One per server.
 pub struct Upstream {

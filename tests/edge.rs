@@ -298,6 +298,15 @@ async fn servers_live_side_by_side_and_a_drop_stops_at_once() {
     assert_eq!(client.send(get("/hello")).await.status(), StatusCode::OK);
 }
 
+#[tokio::test]
+async fn whoever_abandons_a_server_does_not_wait_for_its_disk() {
+    let (server, live) = start(Config::ephemeral());
+    live.hang();
+    let abandoned = tokio::task::spawn_blocking(move || server.abandon());
+    until(|| abandoned.is_finished()).await;
+    until(|| live.flushes() == 1).await;
+}
+
 #[test]
 fn what_is_in_use_is_named() {
     let home = tempfile::tempdir().unwrap();

@@ -82,6 +82,44 @@ fn a_second_signal_ends_it_at_once() {
 }
 
 #[test]
+fn a_signal_ends_a_start_that_takes_long() {
+    let home = tempfile::tempdir().unwrap();
+    // Whoever opens it waits for somebody who writes to it.
+    let slow = home.path().join("slow");
+    assert!(Command::new("mkfifo").arg(&slow).status().unwrap().success());
+    let data = home.path().join("data");
+    let (data, tokens) = (data.to_str().unwrap(), format!("--token-auth-file={}", slow.display()));
+    let child = pilothouse(&["--secure-port=0", "--data-dir", data, &tokens]).spawn().unwrap();
+    let mut server = Running(child);
+    // Until it listens to signals one ends it too, though not as it should.
+    while !Path::new(data).exists() {
+        assert!(server.0.try_wait().unwrap().is_none());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    server.signal(Signal::SIGTERM);
+    let ended = (0..SIGNALS).find_map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        server.0.try_wait().unwrap()
+    });
+    let status = ended.expect("it does not wait for the start");
+    assert_eq!((status.code(), status.signal()), (Some(0), None));
+}
+
+#[test]
+fn a_server_whose_greeting_nobody_reads_serves_all_the_same() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().to_str().unwrap();
+    let mut child = pilothouse(&["--secure-port=0", "--data-dir", data]).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let mut server = Running(child);
+    let told = log.find(|line| line.contains("cannot be printed"));
+    assert!(told.is_some_and(|line| line.contains("WARN") && line.contains("Broken pipe")));
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn mistakes_are_named_in_one_line() {
     let home = tempfile::tempdir().unwrap();
     let (server, _) = Running::start(home.path(), &[]);

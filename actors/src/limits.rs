@@ -28,7 +28,7 @@ pub const TRIM_PER_BATCH: usize = 512;
 pub const TRIM_PER_WRITE: usize = 4;
 /// How often stores expire old history, and how often the committer checks whether it is idle; if so, it trims and settles.
 pub const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
-/// Superseded records that may wait for removal in memory; more are found again by the scan at the next start.
+/// Superseded records that may wait for removal before stores stop to expire events. See `trim_queue.rs` for what may come on top.
 pub const TRIM_WAITING: usize = 1 << 20;
 /// How long a superseded version stays readable and watchable.
 pub const HISTORY: Duration = Duration::from_secs(300);

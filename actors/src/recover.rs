@@ -50,7 +50,16 @@ pub fn recover(
     horizon: Timestamp,
     window_bytes: usize,
 ) -> Result<Recovered, EngineError> {
-    let recovered = Recovered { types: BTreeMap::new(), trims: TrimQueue::default() };
+    recover_with(TrimQueue::default(), engine, horizon, window_bytes)
+}
+
+fn recover_with(
+    trims: TrimQueue,
+    engine: &mut dyn Engine,
+    horizon: Timestamp,
+    window_bytes: usize,
+) -> Result<Recovered, EngineError> {
+    let recovered = Recovered { types: BTreeMap::new(), trims };
     let archive = engine.archive();
     let mut recovery = Recovery { recovered, rebuilding: None, horizon, window_bytes, archive };
     engine.load(&mut recovery)?;
@@ -182,7 +191,7 @@ impl Rebuilding {
     fn window(&mut self, window_bytes: usize) -> &Window {
         let Rebuilding { floor, counter, archive_reader, window, .. } = self;
         window.get_or_insert_with(|| {
-            Window::restored(*floor, *counter, Vec::new(), window_bytes).with_archive(archive_reader.clone())
+            Window::restored(*floor, *counter, window_bytes).with_archive(archive_reader.clone())
         })
     }
 
@@ -221,8 +230,9 @@ impl Rebuilding {
         }
         let window = match self.window {
             Some(window) => window,
-            None => Window::restored(self.floor, self.counter, Vec::new(), window_bytes)
-                .with_archive(self.archive_reader),
+            None => {
+                Window::restored(self.floor, self.counter, window_bytes).with_archive(self.archive_reader)
+            }
         };
         let snapshot = Snapshot { revision: self.counter, objects: self.objects };
         (self.type_name, State { snapshot, window: Arc::new(window) }, self.trims)
@@ -386,6 +396,32 @@ mod tests {
         let found = recover(&mut engine, Timestamp(0), 300).unwrap();
         assert_eq!(found.types[&TypeName::new("pods")].window.floor(), Revision(3));
         assert_eq!(found.trims.take(9), [(TypeName::new("pods"), Revision(2))]);
+    }
+
+    /// If a start dropped what does not fit, nothing of that type could be trimmed in its run, and the next start would find more.
+    #[test]
+    fn a_start_finds_every_record_that_can_go_however_many() {
+        let (pods, nodes) = (TypeName::new("pods"), TypeName::new("nodes"));
+        let mut engine = Memory::new();
+        let of = |type_name: &TypeName, revision, operation| {
+            let record = Record { operation, at: Timestamp(0) };
+            Write { type_name: type_name.clone(), revision: Revision(revision), record }
+        };
+        let mut writes = vec![of(&pods, 2, create("a", 2)), of(&nodes, 2, create("a", 2))];
+        writes.extend((3..20).map(|revision| of(&pods, revision, replace("a", revision, revision - 1))));
+        writes.push(of(&nodes, 3, replace("a", 3, 2)));
+        engine.commit(&Batch { writes, trims: Vec::new() }).unwrap();
+        let start = |engine: &mut Memory| {
+            recover_with(TrimQueue::new(4), engine, Timestamp(1), 1 << 20).unwrap().trims
+        };
+        let trims = start(&mut engine);
+        assert_eq!((trims.len(), trims.room()), (18, 0));
+        let some = trims.take(5);
+        engine.commit(&Batch { writes: Vec::new(), trims: some }).unwrap();
+        let trims = start(&mut engine);
+        assert_eq!(trims.len(), 13, "and so does the next one");
+        engine.commit(&Batch { writes: Vec::new(), trims: trims.take(usize::MAX) }).unwrap();
+        assert_eq!((start(&mut engine).len(), engine.stats().unwrap().records), (0, 2));
     }
 
     /// Writes that follow from each other: each toggles or replaces one of three objects.

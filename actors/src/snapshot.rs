@@ -62,6 +62,27 @@ impl Snapshot {
             .map(|(_, object)| object)
             .take_while(move |object| prefix.as_deref().is_none_or(|p| object.key.as_str().starts_with(p)))
     }
+
+    /// Looks for an object of this name in each namespace that has objects, and answers what is there. The cost depends on the
+    /// number of namespaces, not on the size of the type.
+    pub fn in_each_namespace<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Option<&'a Arc<Object>>> {
+        let mut rest = Bound::Unbounded;
+        std::iter::from_fn(move || {
+            let next = (rest.as_ref().map(String::as_str), Bound::Unbounded);
+            let (key, object) = self.objects.range::<_, str>(next).next()?;
+            match key.as_str().split_once('/') {
+                Some((namespace, _)) => {
+                    // The keys of a namespace go on with a slash, and after that comes the digit 0.
+                    rest = Bound::Included(format!("{namespace}0"));
+                    Some(self.get(&format!("{namespace}/{name}")))
+                }
+                None => {
+                    rest = Bound::Excluded(key.as_str().to_owned());
+                    Some((key.name() == name).then_some(object))
+                }
+            }
+        })
+    }
 }
 
 #[cfg(test)]
@@ -103,6 +124,19 @@ mod tests {
         assert_eq!(keys(all.scan(Some("a"), Bound::Included("b"))), [""; 0]);
         assert_eq!(keys(all.scan(None, Bound::Excluded("a/z"))), ["ab/x", "b/x"]);
         assert_eq!(keys(all.scan(Some("c"), Bound::Unbounded)), [""; 0]);
+    }
+
+    #[test]
+    fn a_name_is_looked_for_once_in_each_namespace() {
+        let all = snapshot(&["a-b/x", "a/x", "a/y", "a/z", "a0/w", "ab/v", "ab/y", "b/x"]);
+        let looked = |snapshot: &Snapshot, name| {
+            let found = snapshot.in_each_namespace(name);
+            found.map(|object| object.map_or("", |object| object.key.as_str()).to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(looked(&all, "y"), ["", "a/y", "", "ab/y", ""], "a-b, a, a0, ab, b");
+        assert_eq!(looked(&all, "q"), [""; 5], "not once for each object");
+        assert_eq!(looked(&snapshot(&["a", "b"]), "b"), ["", "b"]);
+        assert_eq!(looked(&Snapshot::empty(), "b"), [""; 0]);
     }
 
     #[test]

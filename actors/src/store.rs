@@ -322,7 +322,7 @@ impl Store {
 
     /// Lets go of a bounded number of events that are older than the history, and of the records only they needed.
     fn expire(&mut self, now: Timestamp) -> usize {
-        // An event frees at most two records. Without room for them it stays: see `TrimQueue`.
+        // An event frees at most two records. Without room for them it stays, and the queue short: see `TrimQueue`.
         let most = EXPIRE_PER_TURN.min(self.deps.trims.room() / 2);
         let gone = self.window.forget_before(now.minus(self.deps.history), most);
         self.trim(&gone);

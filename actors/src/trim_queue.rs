@@ -1,17 +1,25 @@
 //! Superseded records on their way out of the log.
 //!
 //! Trimming depends on order. Live objects are the records that no later record supersedes. If a tombstone left the log before
-//! the version it removed, the next start would find that version alive. Stores push in the order of their history, and the
-//! committer takes in the same order. A type that once found the queue full is not trimmed until the next start: if one record
-//! were skipped and a later one of the same key trimmed, the skipped one could come back to life.
+//! the version it removed, the next start would find that version alive; and if one record were skipped and a later one of the
+//! same key trimmed, the skipped one would come back to life. So stores push in the order of their history, the committer takes
+//! the records of each type in the same order, and no record is ever refused.
+//!
+//! What keeps the queue short is that stores expire events only while there is room. Two sources push without asking. Recovery
+//! pushes what the log holds at the start and nothing needs: eight bytes each, a fraction of what a record takes on disk.
+//! A full window pushes the events that it lets go of, each of which took more memory there; and a batch removes at least as many
+//! records as its writes can push.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::limits::TRIM_WAITING;
+use crate::limits::{BATCH_WRITES, TRIM_PER_BATCH, TRIM_PER_WRITE, TRIM_WAITING};
 use crate::lock::Lock;
 use crate::object::{Revision, TypeName};
 use crate::window::EventStub;
+
+// What the last sentence of the module documentation says: an event frees at most two records.
+const _: () = assert!(TRIM_PER_WRITE >= 2 && TRIM_PER_BATCH >= 2 * BATCH_WRITES);
 
 /// The queue between stores and the committer. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -19,51 +27,72 @@ pub struct TrimQueue(Arc<Lock<Waiting>>);
 
 #[derive(Debug)]
 struct Waiting {
-    records: VecDeque<(TypeName, Revision)>,
-    /// Types that found the queue full: see the module documentation.
-    halted: HashSet<TypeName>,
+    /// The records of each type, in the order of its history. No type without records.
+    records: HashMap<TypeName, VecDeque<Revision>>,
+    /// Every type with records, once: the backlog of one holds up no other.
+    turns: VecDeque<TypeName>,
+    /// How many records there are.
+    len: usize,
+    /// Beyond this there is no room.
     most: usize,
 }
 
 impl TrimQueue {
-    /// A queue of at most `most` records.
+    /// A queue with room for `most` records.
     pub fn new(most: usize) -> TrimQueue {
-        let waiting = Waiting { records: VecDeque::new(), halted: HashSet::new(), most };
+        let waiting = Waiting { records: HashMap::new(), turns: VecDeque::new(), len: 0, most };
         TrimQueue(Arc::new(Lock::new(waiting)))
     }
 
-    /// Adds records of one type that may be removed, in the order of its history.
+    /// Adds records of one type that may be removed, in the order of its history. Who can do it later looks for
+    /// [room](TrimQueue::room) first.
     pub fn push(&self, type_name: &TypeName, records: impl IntoIterator<Item = Revision>) {
-        let mut waiting = self.0.lock();
-        for revision in records {
-            if waiting.halted.contains(type_name) {
-                return;
-            }
-            if waiting.records.len() >= waiting.most {
-                tracing::warn!(%type_name, "too many records wait for removal: the next start goes on with this type");
-                waiting.halted.insert(type_name.clone());
-                return;
-            }
-            waiting.records.push_back((type_name.clone(), revision));
+        let mut records = records.into_iter().peekable();
+        if records.peek().is_none() {
+            return;
         }
+        let mut guard = self.0.lock();
+        let waiting = &mut *guard;
+        let of_type = waiting.records.entry(type_name.clone()).or_default();
+        if of_type.is_empty() {
+            waiting.turns.push_back(type_name.clone());
+        }
+        let before = of_type.len();
+        of_type.extend(records);
+        waiting.len += of_type.len() - before;
     }
 
-    /// Takes at most `most` records, the oldest first.
+    /// Takes at most `most` records, the oldest of each type first, and the types in turns.
     pub fn take(&self, most: usize) -> Vec<(TypeName, Revision)> {
-        let mut waiting = self.0.lock();
-        let most = most.min(waiting.records.len());
-        waiting.records.drain(..most).collect()
+        let mut guard = self.0.lock();
+        let waiting = &mut *guard;
+        let mut taken = Vec::with_capacity(most.min(waiting.len));
+        while taken.len() < most
+            && let Some(type_name) = waiting.turns.pop_front()
+        {
+            let Some(of_type) = waiting.records.get_mut(&type_name) else { continue };
+            let share = of_type.len().min(most - taken.len());
+            taken.extend(of_type.drain(..share).map(|revision| (type_name.clone(), revision)));
+            if of_type.is_empty() {
+                // With the room of what was there.
+                waiting.records.remove(&type_name);
+            } else {
+                waiting.turns.push_back(type_name);
+            }
+        }
+        waiting.len -= taken.len();
+        taken
     }
 
     /// The number of records that still fit.
     pub fn room(&self) -> usize {
         let waiting = self.0.lock();
-        waiting.most.saturating_sub(waiting.records.len())
+        waiting.most.saturating_sub(waiting.len)
     }
 
     /// The number of waiting records.
     pub fn len(&self) -> usize {
-        self.0.lock().records.len()
+        self.0.lock().len
     }
 
     /// Whether nothing waits.
@@ -103,15 +132,26 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_found_no_room_is_left_alone() {
+    fn nothing_is_skipped_where_there_is_no_room() {
+        let trims = TrimQueue::new(2);
+        let pods = TypeName::new("pods");
+        trims.push(&pods, [2, 3, 4].map(Revision));
+        assert_eq!((trims.len(), trims.room()), (3, 0));
+        assert_eq!(trims.take(2), [2, 3].map(|revision| (pods.clone(), Revision(revision))));
+        trims.push(&pods, [Revision(5)]);
+        assert_eq!(trims.take(9), [4, 5].map(|revision| (pods.clone(), Revision(revision))));
+        assert_eq!((trims.len(), trims.room()), (0, 2));
+    }
+
+    #[test]
+    fn a_backlog_of_one_type_holds_up_no_other() {
         let trims = TrimQueue::new(2);
         let (pods, nodes) = (TypeName::new("pods"), TypeName::new("nodes"));
-        trims.push(&pods, [Revision(2), Revision(3), Revision(4)]);
-        assert_eq!(trims.room(), 0);
-        assert_eq!(trims.take(9), [(pods.clone(), Revision(2)), (pods.clone(), Revision(3))]);
-        trims.push(&pods, [Revision(5)]);
-        assert!(trims.is_empty(), "4 was skipped, so 5 must stay");
+        trims.push(&pods, (2..100).map(Revision));
         trims.push(&nodes, [Revision(7)]);
-        assert_eq!(trims.take(9), [(nodes, Revision(7))]);
+        trims.push(&nodes, []);
+        assert_eq!(trims.take(1), [(pods.clone(), Revision(2))]);
+        assert_eq!(trims.take(2), [(nodes, Revision(7)), (pods.clone(), Revision(3))]);
+        assert_eq!(trims.take(1), [(pods, Revision(4))]);
     }
 }

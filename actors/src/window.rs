@@ -157,7 +157,9 @@ struct Inner {
     /// Revisions after `floor` at which nothing happened. A cursor before one has missed nothing, as long as the log shows it.
     /// Nothing is hidden by their records, which leave the log like those of removals: by themselves.
     steps: VecDeque<EventStub>,
-    /// When the newest of all this was accepted.
+    /// The revision of the newest of all this. At a start the head is ahead of it, until everything is read back.
+    newest: Revision,
+    /// When that was accepted.
     newest_at: Timestamp,
     /// Where the clock was set back: everything up to a revision is at least as old as the time beside it. Both rise. Without
     /// this one write of a moment in which the clock was wrong would keep all later ones until that time has come.
@@ -177,6 +179,7 @@ impl Window {
             in_memory: head,
             archived: VecDeque::new(),
             steps: VecDeque::new(),
+            newest: head,
             newest_at: Timestamp(0),
             set_back: VecDeque::new(),
             floor: head,
@@ -197,18 +200,14 @@ impl Window {
         self
     }
 
-    /// A window read back from disk. `floor` is the oldest cursor from which nothing is missing.
-    pub fn restored(floor: Revision, head: Revision, events: Vec<Event>, max_bytes: usize) -> Window {
+    /// An empty window of a type that stands at `head` and whose events after `floor` follow, from disk. `floor` is the oldest
+    /// cursor from which nothing is missing.
+    pub fn restored(floor: Revision, head: Revision, max_bytes: usize) -> Window {
         let window = Window::new(head, max_bytes);
         {
             let mut inner = window.write();
-            (inner.floor, inner.in_memory) = (floor, floor);
+            (inner.floor, inner.in_memory, inner.newest) = (floor, floor, floor);
         }
-        for event in events {
-            window.append(Arc::new(event));
-        }
-        window.write().head = head;
-        window.latest.store(head.0, Ordering::Release);
         window
     }
 
@@ -217,7 +216,7 @@ impl Window {
     pub fn append(&self, event: Arc<Event>) -> Vec<EventStub> {
         let mut inner = self.write();
         debug_assert!(inner.events.back().is_none_or(|last| last.revision() < event.revision()));
-        inner.note_time(event.at);
+        inner.note_time(event.revision(), event.at);
         inner.bytes += event.weight();
         inner.head = inner.head.max(event.revision());
         inner.events.push_back(event);
@@ -241,7 +240,7 @@ impl Window {
     /// The type went on to this revision without an event. Only its store calls this.
     pub fn step(&self, to: Revision, at: Timestamp) {
         let mut inner = self.write();
-        inner.note_time(at);
+        inner.note_time(to, at);
         inner.steps.push_back(EventStub { revision: to, at, superseded: None, removed: true });
         inner.head = inner.head.max(to);
         self.latest.store(inner.head.0, Ordering::Release);
@@ -347,14 +346,14 @@ impl Inner {
     }
 
     /// The next event was accepted at this time.
-    fn note_time(&mut self, at: Timestamp) {
+    fn note_time(&mut self, revision: Revision, at: Timestamp) {
         if at.plus(CLOCK_SET_BACK) < self.newest_at {
             while self.set_back.back().is_some_and(|(_, before)| *before >= at) {
                 self.set_back.pop_back();
             }
-            self.set_back.push_back((self.head, at));
+            self.set_back.push_back((self.newest, at));
         }
-        self.newest_at = at;
+        (self.newest, self.newest_at) = (revision, at);
     }
 
     /// Whether something is from before `horizon` that says of itself that it was accepted at `at`.
@@ -454,6 +453,17 @@ mod tests {
         assert_eq!(gone(5), [0; 0], "they are no older than what came next");
         assert_eq!(gone(6), [3, 4, 5]);
         assert_eq!((gone(8), window.floor()), (vec![6, 7], Revision(7)));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_before_a_start_ages_nothing_that_came_later() {
+        let window = Window::restored(Revision(1), Revision(6), 1 << 20);
+        for (revision, second) in [(2, 90_000), (3, 90_001), (4, 5), (5, 100), (6, 200)] {
+            window.append(event_at(revision, second));
+        }
+        let gone = window.forget_before(Timestamp(50_000_000), 10);
+        assert_eq!(gone.iter().map(|stub| stub.revision.0).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(revisions(window.read(Revision(4), 9)), [5, 6], "they are younger");
     }
 
     #[test]

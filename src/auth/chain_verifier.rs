@@ -2,6 +2,9 @@
 //!
 //! The TLS layer accepts any certificate, so that a bad one gets a 401 with a Status and not a broken handshake. It is verified
 //! here, once per certificate and not once per request: checking a signature costs as much as ten requests.
+//!
+//! Each CA that may have issued a certificate is tried by itself. A renewed CA has the name of its predecessor, and both are
+//! trusted for a while; OpenSSL would take one of them by its name, and refuse what only the other one proves.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +16,7 @@ use openssl::error::ErrorStack;
 use openssl::stack::Stack;
 use openssl::x509::store::{X509Store, X509StoreBuilder};
 use openssl::x509::verify::{X509VerifyFlags, X509VerifyParam};
-use openssl::x509::{X509, X509PurposeId, X509Ref, X509StoreContext};
+use openssl::x509::{X509, X509PurposeId, X509Ref, X509StoreContext, X509VerifyResult};
 use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::lock::Lock;
 
@@ -24,7 +27,7 @@ const REMEMBERED: usize = 1_024;
 
 /// Verifies certificate chains and caches the results.
 pub struct ChainVerifier<T> {
-    authorities: ArcSwap<X509Store>,
+    authorities: ArcSwap<Vec<X509>>,
     clock: Clock,
     remembered: Lock<HashMap<Vec<u8>, Remembered<T>>>,
 }
@@ -37,13 +40,13 @@ struct Remembered<T> {
 impl<T: Clone> ChainVerifier<T> {
     /// Trusts these CAs (PEM, one or more).
     pub fn new(authorities_pem: &[u8], clock: Clock) -> Result<ChainVerifier<T>, ErrorStack> {
-        let authorities = ArcSwap::from_pointee(store(authorities_pem)?);
+        let authorities = ArcSwap::from_pointee(X509::stack_from_pem(authorities_pem)?);
         Ok(ChainVerifier { authorities, clock, remembered: Lock::default() })
     }
 
     /// Replaces the trusted CAs. Existing connections are verified again.
     pub fn trust(&self, authorities_pem: &[u8]) -> Result<(), ErrorStack> {
-        self.authorities.store(Arc::new(store(authorities_pem)?));
+        self.authorities.store(Arc::new(X509::stack_from_pem(authorities_pem)?));
         self.remembered.lock().clear();
         Ok(())
     }
@@ -70,7 +73,7 @@ impl<T: Clone> ChainVerifier<T> {
         Ok((read, valid_until))
     }
 
-    fn remember(&self, leaf: &[u8], read: &T, by: &Arc<X509Store>, valid_until: Timestamp) {
+    fn remember(&self, leaf: &[u8], read: &T, by: &Arc<Vec<X509>>, valid_until: Timestamp) {
         let mut remembered = self.remembered.lock();
         // A result under replaced CAs must not enter the cache after that was cleared.
         if !Arc::ptr_eq(&self.authorities.load(), by) {
@@ -83,26 +86,11 @@ impl<T: Clone> ChainVerifier<T> {
     }
 }
 
-fn store(authorities_pem: &[u8]) -> Result<X509Store, ErrorStack> {
-    let mut store = X509StoreBuilder::new()?;
-    store.set_purpose(X509PurposeId::SSL_CLIENT)?;
-    // Reject weak signatures: SHA-1, MD5, short keys.
-    let mut demands = X509VerifyParam::new()?;
-    demands.set_auth_level(1);
-    store.set_param(&demands)?;
-    // We check the time ourselves, because OpenSSL would read the system's clock. And a trusted certificate need not be a root.
-    store.set_flags(X509VerifyFlags::NO_CHECK_TIME | X509VerifyFlags::PARTIAL_CHAIN)?;
-    for authority in X509::stack_from_pem(authorities_pem)? {
-        store.add_cert(authority)?;
-    }
-    Ok(store.build())
-}
-
 /// The first certificate of a valid chain, and for how many seconds it stays valid.
 fn verify(
     leaf: &[u8],
     rest: &[Vec<u8>],
-    authorities: &X509Store,
+    authorities: &[X509],
     now: Timestamp,
 ) -> Result<Result<(X509, u64), String>, ErrorStack> {
     let certificate = X509::from_der(leaf)?;
@@ -110,17 +98,80 @@ fn verify(
     for der in rest {
         intermediates.push(X509::from_der(der)?)?;
     }
-    let mut context = X509StoreContext::new()?;
-    let left = context.init(authorities, &certificate, &intermediates, |context| {
-        if !signatures::chain_holds(context)? {
-            return Ok(Err(format!("the client certificate is not valid: {}", context.error())));
+    let mut refused = None;
+    for authority in authorities {
+        if !may_prove(authority, &certificate, &intermediates)? {
+            continue;
         }
-        // All certificates of the chain up to the CA must be valid now; the first to expire limits the result.
+        match verify_by(Some(authority), &certificate, &intermediates, now)? {
+            Ok(seconds) => return Ok(Ok((certificate, seconds))),
+            Err(why) => refused = refused.or(Some(why)),
+        }
+    }
+    let refused = match refused {
+        Some(why) => Err(why),
+        None => verify_by(None, &certificate, &intermediates, now)?,
+    };
+    Ok(refused.map(|seconds| (certificate, seconds)))
+}
+
+/// Whether this CA may have issued the certificate or one of the intermediates, by its name, or is the certificate itself.
+fn may_prove(authority: &X509, certificate: &X509, intermediates: &Stack<X509>) -> Result<bool, ErrorStack> {
+    for shown in std::iter::once(&**certificate).chain(intermediates) {
+        if authority.subject_name().try_cmp(shown.issuer_name())?.is_eq() {
+            return Ok(true);
+        }
+    }
+    Ok(authority == certificate)
+}
+
+/// For how many seconds this CA proves a certificate with its intermediates, or why it does not. Nothing is proved without a CA.
+fn verify_by(
+    authority: Option<&X509>,
+    certificate: &X509,
+    intermediates: &Stack<X509>,
+    now: Timestamp,
+) -> Result<Result<u64, String>, ErrorStack> {
+    const EXPIRED: &str = "the client certificate has expired or is not yet valid";
+    let store = store(authority, now)?;
+    let mut context = X509StoreContext::new()?;
+    context.init(&store, certificate, intermediates, |context| {
+        if !signatures::chain_holds(context)? {
+            let error = context.error();
+            return Ok(Err(if is_about_time(error) {
+                EXPIRED.to_owned()
+            } else {
+                format!("the client certificate is not valid: {error}")
+            }));
+        }
+        // All certificates of the chain up to the CA are valid now; the first to expire limits the result.
         let chain = context.chain().into_iter().flatten();
         let left = chain.map(|link| seconds_left(link, now)).min().flatten();
-        Ok(left.ok_or_else(|| "the client certificate has expired or is not yet valid".to_owned()))
-    })?;
-    Ok(left.map(|seconds| (certificate, seconds)))
+        Ok(left.ok_or_else(|| EXPIRED.to_owned()))
+    })
+}
+
+/// Certificate not yet valid, certificate has expired.
+fn is_about_time(error: X509VerifyResult) -> bool {
+    matches!(error.as_raw(), 9 | 10)
+}
+
+/// What a chain is verified against.
+fn store(authority: Option<&X509>, now: Timestamp) -> Result<X509Store, ErrorStack> {
+    let mut store = X509StoreBuilder::new()?;
+    store.set_purpose(X509PurposeId::SSL_CLIENT)?;
+    let mut demands = X509VerifyParam::new()?;
+    // Reject weak signatures: SHA-1, MD5, short keys.
+    demands.set_auth_level(1);
+    // Or else OpenSSL would read the system's clock.
+    demands.set_time(now.unix_seconds());
+    store.set_param(&demands)?;
+    // A trusted certificate need not be a root.
+    store.set_flags(X509VerifyFlags::PARTIAL_CHAIN)?;
+    if let Some(authority) = authority {
+        store.add_cert(authority.clone())?;
+    }
+    Ok(store.build())
 }
 
 /// The remaining validity of a certificate; `None` if it is not valid now.

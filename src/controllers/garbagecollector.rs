@@ -7,7 +7,7 @@ mod attempt_to_delete;
 mod graph;
 
 use std::cell::RefCell;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -50,6 +50,8 @@ struct State {
     graph: Graph,
     /// The types of the graph's nodes, by number.
     types: Vec<TypeName>,
+    /// Their numbers: each event asks for one.
+    numbers: HashMap<TypeName, u32>,
     /// Owners that a lookup did not find.
     absent: Absent,
 }
@@ -85,12 +87,13 @@ impl Absent {
 
 impl State {
     fn number(&mut self, of: &TypeName) -> u32 {
-        let known = self.types.iter().position(|known| known == of);
-        let at = known.unwrap_or_else(|| {
-            self.types.push(of.clone());
-            self.types.len() - 1
-        });
-        u32::try_from(at).unwrap_or(u32::MAX)
+        if let Some(known) = self.numbers.get(of) {
+            return *known;
+        }
+        let number = u32::try_from(self.types.len()).unwrap_or(u32::MAX);
+        self.types.push(of.clone());
+        self.numbers.insert(of.clone(), number);
+        number
     }
 
     fn type_of(&self, place: &ObjectLocation) -> Option<&TypeName> {

@@ -166,6 +166,21 @@ impl ShutdownFlag {
     }
 }
 
+/// The revision of the last snapshot of each type, until a later event comes: the older ones are known.
+#[derive(Default)]
+struct LastSnapshots(HashMap<TypeName, Revision>);
+
+impl LastSnapshots {
+    /// Whether the event of this revision, the next one of its type, is not in the snapshot.
+    fn is_news(&mut self, of: &TypeName, revision: Revision) -> bool {
+        match self.0.get(of) {
+            Some(listed) if revision <= *listed => false,
+            Some(_) => self.0.remove(of).is_some(),
+            None => true,
+        }
+    }
+}
+
 /// The actor. See the module documentation.
 pub struct Runner<L: Controller> {
     /// The name in flags, health checks and metrics.
@@ -176,8 +191,7 @@ pub struct Runner<L: Controller> {
     working: usize,
     /// Whether the informer has caught up.
     caught_up: bool,
-    /// The revision of the last snapshot of each type: its older events are known.
-    listed: HashMap<TypeName, Revision>,
+    listed: LastSnapshots,
     /// The numbers of added and retried keys at the last update of the metrics.
     counted: (u64, u64),
     /// The only timer, for the next delayed key.
@@ -203,7 +217,7 @@ impl<L: Controller> Runner<L> {
             queue,
             working: 0,
             caught_up: false,
-            listed: HashMap::new(),
+            listed: LastSnapshots::default(),
             counted: (0, 0),
             timer: None,
             deps,
@@ -279,7 +293,7 @@ impl<L: Controller> Handler<Listed> for Runner<L> {
     fn handle(&mut self, Listed { of, snapshot }: Listed, _: &mut Self::Context) {
         self.caught_up = false;
         self.inner.on_list(&of, &snapshot, &mut self.queue);
-        self.listed.insert(of, snapshot.revision);
+        self.listed.0.insert(of, snapshot.revision);
     }
 }
 
@@ -288,8 +302,7 @@ impl<L: Controller> Handler<Changed> for Runner<L> {
 
     fn handle(&mut self, Changed { of, events }: Changed, _: &mut Self::Context) {
         self.caught_up = false;
-        let listed = self.listed.get(&of).copied().unwrap_or_default();
-        for event in events.iter().filter(|event| event.revision() > listed) {
+        for event in events.iter().filter(|event| self.listed.is_news(&of, event.revision())) {
             let gone = event.change == Change::Removed;
             let (object, previous) = (&event.object, event.previous.as_ref());
             // The contents of a corrupt object are unknown; it must not be taken for an empty one.
@@ -324,5 +337,22 @@ impl<L: Controller> Handler<Stop> for Runner<L> {
 
     fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
         ctx.terminate();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_remembered_until_something_newer_is_heard() {
+        let (pods, nodes) = (TypeName::new("pods"), TypeName::new("nodes"));
+        let mut listed = LastSnapshots(HashMap::from([(pods.clone(), Revision(5))]));
+        assert!(listed.is_news(&nodes, Revision(2)));
+        assert!(!listed.is_news(&pods, Revision(4)));
+        assert!(!listed.is_news(&pods, Revision(5)));
+        assert!(listed.is_news(&pods, Revision(6)));
+        assert!(listed.is_news(&pods, Revision(7)));
+        assert!(listed.0.is_empty(), "types that come and go leave nothing behind");
     }
 }

@@ -1,4 +1,4 @@
-//! A self-signed certificate for tests.
+//! Self-signed certificates for tests.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected fails")]
 
@@ -13,10 +13,15 @@ use openssl::x509::{X509, X509NameBuilder};
 
 /// A self-signed certificate for this name or address, and its key.
 pub fn own(name: &str) -> (X509, PKey<Private>) {
+    with_names(name, &[name])
+}
+
+/// A self-signed certificate with this Common Name and these alternative names, and its key.
+pub fn with_names(common_name: &str, names: &[&str]) -> (X509, PKey<Private>) {
     let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
     let key = PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap();
     let mut subject = X509NameBuilder::new().unwrap();
-    subject.append_entry_by_text("CN", name).unwrap();
+    subject.append_entry_by_text("CN", common_name).unwrap();
     let subject = subject.build();
     let mut builder = X509::builder().unwrap();
     builder.set_version(2).unwrap();
@@ -27,13 +32,17 @@ pub fn own(name: &str) -> (X509, PKey<Private>) {
     builder.set_not_after(&Asn1Time::from_unix(4_000_000_000).unwrap()).unwrap();
     builder.set_pubkey(&key).unwrap();
     builder.append_extension(BasicConstraints::new().ca().build().unwrap()).unwrap();
-    let mut names = SubjectAlternativeName::new();
-    match name.parse::<std::net::IpAddr>() {
-        Ok(_) => names.ip(name),
-        Err(_) => names.dns(name),
-    };
-    let names = names.build(&builder.x509v3_context(None, None)).unwrap();
-    builder.append_extension(names).unwrap();
+    let mut alternatives = SubjectAlternativeName::new();
+    for name in names {
+        match name.parse::<std::net::IpAddr>() {
+            Ok(_) => alternatives.ip(name),
+            Err(_) => alternatives.dns(name),
+        };
+    }
+    if !names.is_empty() {
+        let alternatives = alternatives.build(&builder.x509v3_context(None, None)).unwrap();
+        builder.append_extension(alternatives).unwrap();
+    }
     builder.sign(&key, MessageDigest::sha256()).unwrap();
     (builder.build(), key)
 }

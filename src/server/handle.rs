@@ -130,6 +130,11 @@ impl Handle {
         self.left_word()
     }
 
+    /// Lets go of the server without waiting for its end, for a process that exits now. What was acknowledged stays.
+    pub fn abandon(mut self) {
+        drop(self.thread.take());
+    }
+
     /// Waits until the server ends.
     pub async fn exited(&mut self) -> Exit {
         // An error means that the thread ended without an [`Exit`]: a panic.

@@ -10,7 +10,7 @@ use openssl::pkey::PKey;
 use openssl::ssl::{Ssl, SslContext, SslContextBuilder, SslMethod, SslMode, SslVerifyMode, SslVersion};
 use openssl::x509::X509;
 use openssl::x509::store::X509StoreBuilder;
-use openssl::x509::verify::X509VerifyFlags;
+use openssl::x509::verify::{X509CheckFlags, X509VerifyFlags};
 
 const HTTP1: &[u8] = b"\x08http/1.1";
 
@@ -88,7 +88,8 @@ fn show(context: &mut SslContextBuilder, certificate: &[u8], key: &[u8]) -> Resu
     context.check_private_key()
 }
 
-/// One connection to a server of this name, which its certificate must contain if `verifies`.
+/// One connection to a server of this name, which its certificate must contain if `verifies`, as one of its alternative names. As
+/// in the reference, the Common Name does not count, and a wildcard stands for a whole label.
 pub(crate) fn client(context: &SslContext, name: &str, verifies: bool) -> Result<Ssl, ErrorStack> {
     let mut ssl = Ssl::new(context)?;
     let address = name.parse::<IpAddr>().ok();
@@ -96,6 +97,8 @@ pub(crate) fn client(context: &SslContext, name: &str, verifies: bool) -> Result
         ssl.set_hostname(name)?;
     }
     if verifies {
+        let alternatives_only = X509CheckFlags::NEVER_CHECK_SUBJECT | X509CheckFlags::NO_PARTIAL_WILDCARDS;
+        ssl.param_mut().set_hostflags(alternatives_only);
         match address {
             Some(address) => ssl.param_mut().set_ip(address)?,
             None => ssl.param_mut().set_host(name)?,

@@ -1,4 +1,4 @@
-//! Resolves names and connects.
+//! Resolves names and connects, for all outgoing connections.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
@@ -36,30 +38,22 @@ pub(super) async fn dial(
     let addresses = timeout(within, resolve(location, *reach))
         .await
         .map_err(|_| Failure::SlowDial(location.authority()))??;
-    let slow = || Failure::SlowDial(location.authority());
-    let tcp = timeout(within, connect(&addresses, within, slow)).await.map_err(|_| slow())??;
-    if let Err(error) = socket::prepare(&tcp) {
-        tracing::debug!(%error, "TCP options cannot be set");
-    }
+    let slow = |_| Failure::SlowDial(location.authority());
+    let tcp = timeout(within, connect(&addresses)).await.map_err(slow)??;
     let Some(tls) = tls else { return Ok(Stream::Plain(tcp)) };
     let handshake = timeout(within, tls.handshake(tcp)).await;
     Ok(Stream::Private(Box::new(handshake.map_err(|_| Failure::SlowTls)??)))
 }
 
-/// The addresses of a host. The checked addresses are the ones connected to: a name that resolves differently later leads nowhere
-/// else.
+/// Connects to a host without TLS. The caller sets the timeout.
+pub(crate) async fn dial_tcp(host: &str, port: u16) -> Result<TcpStream, Failure> {
+    connect(&lookup(host, port).await?).await
+}
+
+/// The allowed addresses of a host. The checked addresses are the ones connected to: a name that resolves differently later leads
+/// nowhere else.
 async fn resolve(location: &Location, reach: AllowedAddresses) -> Result<Vec<SocketAddr>, Failure> {
-    let found: Vec<SocketAddr> = match location.host.parse::<IpAddr>() {
-        Ok(address) => vec![SocketAddr::new(address, location.port)],
-        Err(_) => {
-            let unknown = |_| Failure::Lookup(location.host.clone());
-            let found = lookup_host((location.host.as_str(), location.port)).await.map_err(unknown)?;
-            found.take(limits::UPSTREAM_ADDRESSES).collect()
-        }
-    };
-    if found.is_empty() {
-        return Err(Failure::Lookup(location.host.clone()));
-    }
+    let found = lookup(&location.host, location.port).await?;
     let all = || found.iter().all(|address| is_global_unicast(address.ip()));
     if reach == AllowedAddresses::GlobalUnicast && !all() {
         return Err(Failure::NotAllowed);
@@ -67,22 +61,56 @@ async fn resolve(location: &Location, reach: AllowedAddresses) -> Result<Vec<Soc
     Ok(found)
 }
 
-/// Tries one address after the other. Each has its share of the time, so that one that drops packets leaves some to the next.
-async fn connect(
-    addresses: &[SocketAddr],
-    within: Duration,
-    slow: impl Fn() -> Failure,
-) -> Result<TcpStream, Failure> {
-    let share = within / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+/// The addresses of a host: at least one.
+async fn lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let found = lookup_host((host, port)).await.map_err(|_| Failure::Lookup(host.to_owned()))?;
+    let found: Vec<SocketAddr> = found.take(limits::UPSTREAM_ADDRESSES).collect();
+    if found.is_empty() { Err(Failure::Lookup(host.to_owned())) } else { Ok(found) }
+}
+
+async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, Failure> {
+    let tcp = first_of(addresses, TcpStream::connect).await?;
+    if let Err(error) = socket::prepare(&tcp) {
+        tracing::debug!(%error, "a connection cannot be made prompt and watched");
+    }
+    Ok(tcp)
+}
+
+/// The first connection of those to any of the addresses. The next address is tried when the one before has failed, or after a
+/// moment beside it: one that drops packets must not take the time of the others.
+async fn first_of<T, F>(addresses: &[SocketAddr], attempt: impl Fn(SocketAddr) -> F) -> Result<T, Failure>
+where
+    F: Future<Output = io::Result<T>>,
+{
+    let mut next = addresses.iter().copied();
+    let mut under_way = FuturesUnordered::new();
     let mut failed = None;
-    for address in addresses {
-        match timeout(share, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => failed = failed.or(Some(Failure::dial(*address, &error))),
-            Err(_) => failed = failed.or_else(|| Some(slow())),
+    loop {
+        let is_last = match next.next() {
+            Some(address) => {
+                let connecting = attempt(address);
+                under_way
+                    .push(async move { connecting.await.map_err(|error| Failure::dial(address, &error)) });
+                false
+            }
+            None => true,
+        };
+        let ended = match is_last {
+            true => under_way.next().await,
+            false => match timeout(limits::NEXT_ADDRESS_AFTER, under_way.next()).await {
+                Ok(ended) => ended,
+                Err(_) => continue,
+            },
+        };
+        match ended {
+            Some(Ok(connected)) => return Ok(connected),
+            Some(Err(failure)) => failed = failed.or(Some(failure)),
+            None => return Err(failed.unwrap_or(Failure::NotAllowed)),
         }
     }
-    Err(failed.unwrap_or(Failure::NotAllowed))
 }
 
 impl AsyncRead for Stream {
@@ -114,5 +142,52 @@ impl AsyncWrite for Stream {
             Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Private(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn addresses(count: u16) -> Vec<SocketAddr> {
+        (1..=count).map(|port| SocketAddr::from(([192, 0, 2, 1], port))).collect()
+    }
+
+    fn refused() -> io::Error {
+        io::ErrorKind::ConnectionRefused.into()
+    }
+
+    #[actix_rt::test]
+    async fn an_address_that_drops_packets_takes_little_of_the_time() {
+        let answers = |address: SocketAddr| match address.port() {
+            3 => ready(Ok(address.port())).left_future(),
+            _ => pending().right_future(),
+        };
+        let addresses = addresses(5);
+        let connecting = timeout(limits::NEXT_ADDRESS_AFTER * 20, first_of(&addresses, answers));
+        assert_eq!(connecting.await.expect("not that long").unwrap(), 3);
+    }
+
+    #[actix_rt::test]
+    async fn an_address_that_answers_late_is_still_waited_for() {
+        let answers = |address: SocketAddr| async move {
+            if address.port() == 1 {
+                tokio::time::sleep(limits::NEXT_ADDRESS_AFTER * 3).await;
+                return Ok(address.port());
+            }
+            Err(refused())
+        };
+        assert_eq!(first_of(&addresses(2), answers).await.unwrap(), 1);
+    }
+
+    #[actix_rt::test]
+    async fn if_all_fail_the_first_failure_is_told() {
+        let failed = first_of(&addresses(3), |_| ready(io::Result::<()>::Err(refused()))).now_or_never();
+        let told = failed.expect("nothing to wait for").unwrap_err().to_string();
+        assert_eq!(told, "dial tcp 192.0.2.1:1: connect: connection refused");
     }
 }

@@ -21,6 +21,7 @@ use crate::limits::{EXTENSIONS_REMEMBERED, PKI_FILE_BYTES};
 use super::client_tls::{TrustedCas, client, context};
 use super::failure::Failure;
 use super::pool::{self, Digest, TlsIdentity};
+use super::verification_error::unproven;
 
 /// The TLS files for connections to kubelets.
 #[derive(Clone, Debug, Default)]
@@ -212,7 +213,7 @@ impl TlsSettings {
             Err(error) => {
                 let verified = stream.ssl().verify_result();
                 if verified != X509VerifyResult::OK || (self.extends && self.verifies) {
-                    return Err(Failure::Tls(unproven(verified, name, &error)));
+                    return Err(Failure::Tls(unproven(stream.ssl(), name, &error)));
                 }
                 let why = match (error.ssl_error(), error.io_error()) {
                     (Some(stack), _) => reason(stack),
@@ -223,19 +224,6 @@ impl TlsSettings {
             }
         }
     }
-}
-
-/// The error for a failed verification, in the reference's words.
-pub fn unproven(verified: X509VerifyResult, name: &str, error: &dyn std::fmt::Display) -> String {
-    let why = match verified.as_raw() {
-        0 => return format!("tls: {error}"),
-        // No issuer, or an untrusted one.
-        2 | 18..=21 => "certificate signed by unknown authority".to_owned(),
-        9 | 10 => "certificate has expired or is not yet valid".to_owned(),
-        62..=64 => format!("certificate is not valid for {name}"),
-        _ => verified.error_string().to_owned(),
-    };
-    format!("tls: failed to verify certificate: x509: {why}")
 }
 
 /// OpenSSL's reason, without positions in its source.

@@ -1,6 +1,5 @@
 //! How another server is reached: the connection and its TLS settings.
 
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -93,9 +92,7 @@ impl Connector {
         to: Arc<Origin>,
     ) -> Result<Stream, String> {
         let (host, port) = (to.host.as_str(), to.port);
-        let tcp = tunnel::connect(host, port, to.proxy.as_ref()).await;
-        let tcp = tcp.map_err(|error| dial(host, port, &error))?;
-        let _prompt = tcp.set_nodelay(true);
+        let tcp = tunnel::connect(host, port, to.proxy.as_ref()).await?;
         let (Some(tls), Some(private)) = (&self.tls, &to.private) else { return Ok(Stream::Plain(tcp)) };
         let own = made.map(|identity| context(access, Some(identity))).transpose();
         let own = own.map_err(|error| error.to_string())?;
@@ -116,17 +113,6 @@ async fn handshake(
     let mut stream = SslStream::new(ssl, tcp).map_err(|error| format!("tls: {error}"))?;
     match Pin::new(&mut stream).connect().await {
         Ok(()) => Ok(stream),
-        Err(error) => Err(unproven(stream.ssl().verify_result(), name, &error)),
+        Err(error) => Err(unproven(stream.ssl(), name, &error)),
     }
-}
-
-fn dial(host: &str, port: u16, error: &std::io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let text = text.replacen("Connection", "connection", 1).replacen("Network", "network", 1);
-    if host.parse::<IpAddr>().is_err() && error.raw_os_error().is_none() {
-        return format!("dial tcp: lookup {host}: no such host");
-    }
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    format!("dial tcp {host}:{port}: connect: {text}")
 }

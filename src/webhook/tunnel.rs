@@ -8,16 +8,37 @@ use tokio::net::TcpStream;
 use crate::kubeconfig::Proxy;
 use crate::kubeconfig::proxy::ProxyProtocol;
 use crate::limits::PROXY_ANSWER_BYTES;
+use crate::upstream::{Failure, dial_tcp};
 
-/// Connects to the host. The caller sets the timeout.
-pub(super) async fn connect(host: &str, port: u16, proxy: Option<&Proxy>) -> io::Result<TcpStream> {
-    let Some(proxy) = proxy else { return TcpStream::connect((host, port)).await };
-    let mut stream = TcpStream::connect((proxy.host.as_str(), proxy.port)).await?;
-    match proxy.manner {
-        ProxyProtocol::Http => http(&mut stream, host, port, proxy).await?,
-        ProxyProtocol::Socks => socks(&mut stream, host, port, proxy).await?,
+/// Connects to the host. The caller sets the timeout. Errors are in the reference's words.
+pub(super) async fn connect(host: &str, port: u16, proxy: Option<&Proxy>) -> Result<TcpStream, String> {
+    let Some(proxy) = proxy else { return dial_tcp(host, port).await.map_err(dial_error) };
+    let mut stream = dial_tcp(&proxy.host, proxy.port).await.map_err(|failure| {
+        let why = dial_error(failure);
+        match proxy.manner {
+            ProxyProtocol::Http => format!("proxyconnect tcp: {why}"),
+            ProxyProtocol::Socks => {
+                let (by, to) = (authority(&proxy.host, proxy.port), authority(host, port));
+                format!("socks connect tcp {by}->{to}: {why}")
+            }
+        }
+    })?;
+    let asked = match proxy.manner {
+        ProxyProtocol::Http => http(&mut stream, host, port, proxy).await,
+        ProxyProtocol::Socks => socks(&mut stream, host, port, proxy).await,
+    };
+    asked.map(|()| stream).map_err(|error| error.to_string())
+}
+
+fn dial_error(failure: Failure) -> String {
+    match failure {
+        Failure::Lookup(_) => format!("dial tcp: {failure}"),
+        other => other.to_string(),
     }
-    Ok(stream)
+}
+
+fn authority(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 fn refused(why: impl std::fmt::Display) -> io::Error {
@@ -25,9 +46,9 @@ fn refused(why: impl std::fmt::Display) -> io::Error {
 }
 
 async fn http(stream: &mut TcpStream, host: &str, port: u16, proxy: &Proxy) -> io::Result<()> {
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let to = authority(host, port);
     let shown = proxy.header().map_or(String::new(), |shown| format!("Proxy-Authorization: {shown}\r\n"));
-    let question = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n{shown}\r\n");
+    let question = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{shown}\r\n");
     stream.write_all(question.as_bytes()).await?;
     // Byte by byte, because the bytes after the head belong to the other server.
     let mut head = Vec::new();
@@ -91,7 +112,7 @@ mod tests {
     use super::*;
 
     /// A proxy that reads so many bytes before each answer, and then sends hello as the other server.
-    async fn asked(url: &str, steps: Vec<(usize, Vec<u8>)>) -> (io::Result<String>, Vec<u8>) {
+    async fn asked(url: &str, steps: Vec<(usize, Vec<u8>)>) -> (Result<String, String>, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = url.replace("HERE", &listener.local_addr().unwrap().to_string());
         let proxy = Proxy::parse(&url).unwrap();
@@ -110,7 +131,7 @@ mod tests {
         let client = async {
             let mut stream = connect("far.test", 443, Some(&proxy)).await?;
             let mut said = String::new();
-            stream.read_to_string(&mut said).await?;
+            stream.read_to_string(&mut said).await.map_err(|error| error.to_string())?;
             Ok(said)
         };
         tokio::join!(client, server)
@@ -124,9 +145,28 @@ mod tests {
         let (said, heard) = asked("http://a:b@HERE", steps("HTTP/1.1 200 Fine\r\nX: y\r\n\r\n")).await;
         assert_eq!((said.unwrap().as_str(), String::from_utf8(heard).unwrap().as_str()), ("hello", question));
         let (said, _) = asked("http://a:b@HERE", steps("HTTP/1.1 407 No\r\n\r\n")).await;
-        assert!(said.unwrap_err().to_string().contains("407 No"));
+        assert!(said.unwrap_err().contains("407 No"));
         let (said, _) = asked("http://a:b@HERE", steps(&"x".repeat(PROXY_ANSWER_BYTES + 1))).await;
-        assert!(said.unwrap_err().to_string().contains("too long"));
+        assert!(said.unwrap_err().contains("too long"));
+    }
+
+    #[actix::test]
+    async fn who_cannot_be_reached_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let gone = listener.local_addr().unwrap();
+        drop(listener);
+        let why = format!("dial tcp {gone}: connect: connection refused");
+        assert_eq!(connect("127.0.0.1", gone.port(), None).await.unwrap_err(), why);
+        for (proxy, before) in [
+            (format!("http://{gone}"), "proxyconnect tcp".to_owned()),
+            (format!("socks5://{gone}"), format!("socks connect tcp {gone}->far.test:443")),
+        ] {
+            let proxy = Proxy::parse(&proxy).unwrap();
+            let told = connect("far.test", 443, Some(&proxy)).await.unwrap_err();
+            assert_eq!(told, format!("{before}: {why}"));
+        }
+        let told = connect("nobody.invalid", 443, None).await.unwrap_err();
+        assert_eq!(told, "dial tcp: lookup nobody.invalid: no such host");
     }
 
     #[actix::test]
@@ -139,6 +179,6 @@ mod tests {
         let (said, heard) = asked("socks5://a:b@HERE", steps).await;
         assert_eq!((said.unwrap().as_str(), &heard[3..8]), ("hello", &[1, 1, b'a', 1, b'b'][..]));
         let (said, _) = asked("socks5://HERE", vec![(3, vec![5, 0]), (15, vec![5, 2, 0, 1])]).await;
-        assert!(said.unwrap_err().to_string().contains("reason 2"));
+        assert!(said.unwrap_err().contains("reason 2"));
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use actix_web::{App, HttpMessage as _, HttpRequest, HttpResponse, web};
@@ -40,6 +40,7 @@ pub struct Live(Arc<State>);
 struct State {
     guards: AtomicUsize,
     flushes: AtomicUsize,
+    hangs: AtomicBool,
     given_up: AtomicUsize,
     stopping: Drain,
     watches: Drain,
@@ -56,6 +57,11 @@ impl Live {
 
     pub fn flushes(&self) -> usize {
         self.0.flushes.load(Ordering::SeqCst)
+    }
+
+    /// From now on a flush takes forever.
+    pub fn hang(&self) {
+        self.0.hangs.store(true, Ordering::SeqCst);
     }
 
     /// How often the application was ended after a failure.
@@ -138,7 +144,10 @@ impl Application for Live {
 
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>> {
         self.0.flushes.fetch_add(1, Ordering::SeqCst);
-        async { Ok(()) }.boxed_local()
+        match self.0.hangs.load(Ordering::SeqCst) {
+            true => std::future::pending().boxed_local(),
+            false => async { Ok(()) }.boxed_local(),
+        }
     }
 
     fn failed(&self) -> LocalBoxFuture<'_, String> {

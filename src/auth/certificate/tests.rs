@@ -36,7 +36,10 @@ impl Default for Says<'_> {
 
 fn party(says: &Says<'_>, issuer: Option<&Party>) -> Party {
     let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
-    let key = PKey::from_ec_key(EcKey::generate(&curve).unwrap()).unwrap();
+    with_key(PKey::from_ec_key(EcKey::generate(&curve).unwrap()).unwrap(), says, issuer)
+}
+
+fn with_key(key: PKey<Private>, says: &Says<'_>, issuer: Option<&Party>) -> Party {
     let mut name = X509NameBuilder::new().unwrap();
     for (field, value) in says.subject {
         let field = if *field == "uid" { UID } else { field };
@@ -155,4 +158,34 @@ fn other_authorities_count_at_once() {
     assert!(matches!(verdict(&verifier, &[&ann]), Verification::Known(_)));
     verifier.trust(&second.certificate.to_pem().unwrap()).unwrap();
     assert!(matches!(verdict(&verifier, &[&ann]), Verification::Refused(_)));
+}
+
+#[test]
+fn a_renewed_authority_counts_beside_its_predecessor() {
+    let says = |to| Says { subject: &[("CN", "root")], authority: true, to, ..Says::default() };
+    let expired = party(&says(NOW - 1), None);
+    let renewed = with_key(expired.key.clone(), &says(NOW + 1_000), None);
+    let other = party(&says(NOW + 1_000), None);
+    let of = |authorities: &[&Party]| {
+        let pem = authorities.iter().flat_map(|one| one.certificate.to_pem().unwrap()).collect::<Vec<u8>>();
+        let clock = Clock::manual(Timestamp(NOW * 1_000_000));
+        CertificateVerifier::new(&pem, true, left(), clock).unwrap()
+    };
+    for (what, authorities) in [
+        ("the expired one first", [&expired, &renewed, &other]),
+        ("the renewed one first", [&renewed, &expired, &other]),
+        ("one with the same name and another key first", [&other, &expired, &renewed]),
+    ] {
+        let verifier = of(&authorities);
+        for issuer in [&renewed, &other] {
+            let ann = party(&Says::default(), Some(issuer));
+            assert!(matches!(verdict(&verifier, &[&ann]), Verification::Known(_)), "{what}");
+        }
+    }
+    let ann = party(&Says::default(), Some(&expired));
+    let Verification::Refused(why) = verdict(&of(&[&expired]), &[&ann]) else { panic!("its time is over") };
+    assert_eq!(why, "the client certificate has expired or is not yet valid");
+    let foreign = party(&Says::default(), Some(&root("foreign")));
+    let Verification::Refused(why) = verdict(&of(&[&expired]), &[&foreign]) else { panic!("unknown") };
+    assert_eq!(why, "the client certificate is not valid: unable to get local issuer certificate");
 }

@@ -19,6 +19,9 @@ use crate::limits::DELETIONS_IN_FLIGHT;
 use super::GarbageCollector;
 use super::graph::{DeletionMode, ObjectLocation, Task, Uid};
 
+/// Namespaces in which an owner is looked for before the other controllers have their turn.
+const LOOKED_AT_PER_TURN: usize = 256;
+
 /// The state of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
@@ -182,11 +185,19 @@ impl GarbageCollector {
         };
         let snapshot = self.client.snapshot(&stored.store).await?;
         let namespace = item.object.key.namespace();
-        let elsewhere = snapshot.iter().any(|object| {
-            object.key.name() == reference.name
-                && object.key.namespace() != namespace
-                && ObjectMeta::of(object).uid == reference.uid
-        });
+        let is_owner = |object: &Arc<Object>| {
+            object.key.namespace() != namespace && ObjectMeta::of(object).uid == reference.uid
+        };
+        let mut elsewhere = false;
+        for (at, found) in snapshot.in_each_namespace(&reference.name).enumerate() {
+            elsewhere = found.is_some_and(is_owner);
+            if elsewhere {
+                break;
+            }
+            if at % LOOKED_AT_PER_TURN == LOOKED_AT_PER_TURN - 1 {
+                tokio::task::yield_now().await;
+            }
+        }
         if elsewhere {
             tracing::info!(item = ?item.object.key, owner = %reference.uid, "item references an owner but does not match namespaces");
             let described = describe(reference, namespace);
