@@ -126,7 +126,7 @@ async fn parts(
         .and_then(|metrics| metrics.of(&config.api.release))
         .map_err(|error| StartError::part("metrics")(&error))?;
     let features = gates.all().map(|(name, stage, on)| (name, stage.word(), on)).collect();
-    let metrics = Arc::new(metrics.telling(features));
+    let metrics = Arc::new(metrics.telling(features).of_store(storage::file(&context.config)));
     let storage = storage::open(context)?;
     let builtin =
         Builtins::new(&catalog, &context.address.to_string(), gates.enabled(CBOR_SERVING_AND_STORAGE));

@@ -25,6 +25,10 @@ gates! {
     AUTHORIZE_WITH_SELECTORS = "AuthorizeWithSelectors";
     /// CBOR is served and accepted.
     CBOR_SERVING_AND_STORAGE = "CBORServingAndStorage";
+    /// /flagz tells the flags of the server.
+    COMPONENT_FLAGZ = "ComponentFlagz";
+    /// /statusz tells the state of the server.
+    COMPONENT_STATUSZ = "ComponentStatusz";
     /// The rules of the schema validate beside the functions of a kind.
     DECLARATIVE_VALIDATION = "DeclarativeValidation";
     /// Where both validate, the rules of the schema decide.

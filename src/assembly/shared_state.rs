@@ -11,8 +11,9 @@ use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
 use crate::api::connect::location::KubeletRules;
 use crate::api::gates::{
-    API_RESPONSE_COMPRESSION, CBOR_SERVING_AND_STORAGE, PORT_FORWARD_WEBSOCKETS, REMOTE_REQUEST_HEADER_UID,
-    TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS, UNAUTHENTICATED_HTTP2_DOS_MITIGATION,
+    API_RESPONSE_COMPRESSION, CBOR_SERVING_AND_STORAGE, COMPONENT_FLAGZ, COMPONENT_STATUSZ,
+    PORT_FORWARD_WEBSOCKETS, REMOTE_REQUEST_HEADER_UID, TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS,
+    UNAUTHENTICATED_HTTP2_DOS_MITIGATION,
 };
 use crate::application::{StartContext, StartError};
 use crate::auth::front_proxy::Headers;
@@ -25,6 +26,7 @@ use crate::flowcontrol::{FlowController, InFlightLimits, RequestLimiter};
 use crate::http::drain::Drain;
 use crate::http::handler::connect::ConnectDeps;
 use crate::http::handler::connect::aggregated::AggregationSettings;
+use crate::http::handler::debug_pages::{self, DebugPages};
 use crate::http::handler::health::Health;
 use crate::http::handler::merged_discovery::MergedDocuments;
 use crate::http::handler::openapi::OpenApi;
@@ -108,6 +110,10 @@ pub(super) async fn shared(
         },
         merged: MergedDocuments::default(),
         changes_flags: config.logging.profiling,
+        debug_pages: DebugPages {
+            started: gates.enabled(COMPONENT_STATUSZ).then(|| context.clock.now()),
+            flags: gates.enabled(COMPONENT_FLAGZ).then(|| debug_pages::flags_page(&config.flags)),
+        },
         token_metadata,
         front_headers: Headers::configured(&config.front_proxy),
         anonymous_paths: auth.callers.anonymous_paths(),
