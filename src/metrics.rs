@@ -224,6 +224,7 @@ impl Metrics {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         features::write(&self.features, &mut text);
+        self.flows.write(&mut text);
         Ok(text)
     }
 }

@@ -69,6 +69,15 @@ fn the_page_says_what_happened() {
     assert_eq!(value(&page, "kubernetes_build_info", &[r#"minor="33""#]), 1.0);
     assert!(value(&page, "process_start_time_seconds", &[]) > 1e9);
     assert!(value(&page, "process_resident_memory_bytes", &[]) > 1e6);
+    let utilization = "apiserver_flowcontrol_priority_level_seat_utilization";
+    let exempt = [r#"phase="executing""#, r#"priority_level="exempt""#];
+    let (sum, count) = (
+        value(&page, &format!("{utilization}_sum"), &exempt),
+        value(&page, &format!("{utilization}_count"), &exempt),
+    );
+    assert!(sum > 0.0 && count > 1e6 && sum < count, "{sum} of {count} nanoseconds");
+    let idle = [exempt[0], exempt[1], r#"le="0""#];
+    assert!(value(&page, &format!("{utilization}_bucket"), &idle) <= count);
     assert!(value(&page, "process_virtual_memory_bytes", &[]) > 1e6);
     assert!(value(&page, "process_cpu_seconds_total", &[]) > 0.0);
     let (open, most) = (value(&page, "process_open_fds", &[]), value(&page, "process_max_fds", &[]));

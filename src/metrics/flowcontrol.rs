@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use pilothouse_actors::fair_queuing::levels::LevelSnapshot;
 use pilothouse_actors::fair_queuing::queues::Refusal;
+use pilothouse_actors::fair_queuing::utilization::{BOUNDS, TimeByPart};
 use pilothouse_actors::lock::Lock;
 use prometheus::core::{MetricVec, MetricVecBuilder};
 use prometheus::{
@@ -17,6 +18,7 @@ const LEVEL: &str = "priority_level";
 const FLOW: [&str; 2] = [LEVEL, "flow_schema"];
 /// The bounds of the classes of duration, in seconds; the reference server's.
 const SECONDS: [f64; 13] = [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
+const NANOS_PER_MICRO: u64 = 1_000;
 /// The words for why a request was refused.
 const REASONS: [&str; 3] = ["concurrency-limit", "queue-full", "time-out"];
 /// The words for whether a request was let in after it has waited.
@@ -62,6 +64,7 @@ pub struct FlowControlMetrics {
     levels: Vec<GaugeVec>,
     fair: Gauge,
     told: Lock<Named>,
+    utilization: Lock<Vec<(String, TimeByPart)>>,
 }
 
 /// Of what something is told.
@@ -148,6 +151,7 @@ impl FlowControlMetrics {
             levels: levels.collect::<Result<_>>()?,
             fair: page.measure(name("seat_fair_frac"), "How much of its target every level has.")?,
             told: Lock::default(),
+            utilization: Lock::default(),
         })
     }
 
@@ -205,6 +209,30 @@ impl FlowControlMetrics {
             }
         }
         told.levels = names;
+        *self.utilization.lock() =
+            levels.iter().map(|level| (level.name.clone(), level.utilization)).collect();
+    }
+
+    /// Writes for how long which part of the seats was taken: a histogram with an observation in each nanosecond.
+    pub(super) fn write(&self, text: &mut Vec<u8>) {
+        let name = name("priority_level_seat_utilization");
+        let levels = self.utilization.lock();
+        if levels.is_empty() {
+            return;
+        }
+        let help = "Seats that are taken, as a part of those that the level has, in each nanosecond.";
+        text.extend(format!("# HELP {name} {help}\n# TYPE {name} histogram\n").bytes());
+        for (level, TimeByPart { micros, sum }) in &*levels {
+            let labels = format!("phase=\"executing\",{LEVEL}=\"{level}\"");
+            let bounds = BOUNDS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
+            let mut count = 0_u64;
+            for (bound, micros) in bounds.zip(micros) {
+                count += micros * NANOS_PER_MICRO;
+                text.extend(format!("{name}_bucket{{{labels},le=\"{bound}\"}} {count}\n").bytes());
+            }
+            let sum = sum * NANOS_PER_MICRO as f64;
+            text.extend(format!("{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {count}\n").bytes());
+        }
     }
 }
 
