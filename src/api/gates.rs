@@ -37,6 +37,8 @@ gates! {
     KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS = "KubeletServiceAccountTokenForCredentialProviders";
     /// Policies of the cluster may change objects.
     MUTATING_ADMISSION_POLICY = "MutatingAdmissionPolicy";
+    /// OpenAPI lists the allowed values of fields.
+    OPENAPI_ENUMS = "OpenAPIEnums";
     /// A deleted namespace loses its pods first.
     ORDERED_NAMESPACE_DELETION = "OrderedNamespaceDeletion";
     /// Pods get the topology labels of their node.

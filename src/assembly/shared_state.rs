@@ -11,17 +11,18 @@ use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
 use crate::api::connect::location::KubeletRules;
 use crate::api::gates::{
-    API_RESPONSE_COMPRESSION, CBOR_SERVING_AND_STORAGE, COMPONENT_FLAGZ, COMPONENT_STATUSZ,
+    API_RESPONSE_COMPRESSION, CBOR_SERVING_AND_STORAGE, COMPONENT_FLAGZ, COMPONENT_STATUSZ, OPENAPI_ENUMS,
     PORT_FORWARD_WEBSOCKETS, REMOTE_REQUEST_HEADER_UID, TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS,
     UNAUTHENTICATED_HTTP2_DOS_MITIGATION,
 };
+use crate::api::openapi::Contents;
 use crate::application::{StartContext, StartError};
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
 use crate::backend::aggregation::Extensions;
 use crate::backend::load_stats::LoadStats;
 use crate::backend::memory_budget::MemoryBudget;
-use crate::config::Config;
+use crate::config::{Config, FeatureGates};
 use crate::flowcontrol::{FlowController, InFlightLimits, RequestLimiter};
 use crate::http::drain::Drain;
 use crate::http::handler::connect::ConnectDeps;
@@ -54,6 +55,11 @@ pub(super) fn catalog(config: &Config) -> Result<Catalog, StartError> {
     builtin.serve_where(&switches, |gate| gates.enabled(gate)).map_err(|error| wrong(&error))
 }
 
+/// What the gates decide about OpenAPI documents.
+pub(super) fn openapi_contents(gates: &FeatureGates) -> Contents {
+    Contents { cbor: gates.enabled(CBOR_SERVING_AND_STORAGE), allowed_values: gates.enabled(OPENAPI_ENUMS) }
+}
+
 /// The parts from which the shared state is made.
 pub(super) struct SharedInputs<'a> {
     pub storage: &'a Storage,
@@ -81,7 +87,7 @@ pub(super) async fn shared(
         cbor: gates.enabled(CBOR_SERVING_AND_STORAGE),
         gzip: gates.enabled(API_RESPONSE_COMPRESSION),
     };
-    let openapi = OpenApi::new(Vec::new(), encoding.cbor);
+    let openapi = OpenApi::new(Vec::new(), openapi_contents(&gates));
     let transport_security = worker::transport_security(&config.serving.strict_transport_security_directives)
         .map_err(|error| StartError::flag("--strict-transport-security-directives")(&error))?;
     Ok(Shared {

@@ -2,6 +2,7 @@
 //! goes with it.
 
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 
 use pilothouse_actors::fair_queuing::levels::LevelSnapshot;
 use pilothouse_actors::fair_queuing::queues::Refusal;
@@ -89,9 +90,9 @@ pub struct FlowSeries {
     /// Seats that those want.
     pub seats_wanted: IntGauge,
     /// How long those waited that were let in, and those that were not.
-    waited: [Histogram; 2],
+    waited: [LazyHistogram; 2],
     /// How long requests took, and the beginnings of watches.
-    took: [Histogram; 2],
+    took: [LazyHistogram; 2],
     /// How many waited in a queue when one more came.
     pub lengths: Histogram,
     /// How many seats requests ask for.
@@ -160,8 +161,8 @@ impl FlowControlMetrics {
         // Also of one that is gone this moment: the next look finds it.
         self.told.lock().flows.insert((level.to_owned(), schema.to_owned()));
         let flow = [level, schema];
-        let with = |vec: &HistogramVec, words: [&str; 2]| {
-            words.map(|word| vec.with_label_values(&[level, schema, word]))
+        let with = |vec: &HistogramVec, words: [&'static str; 2]| {
+            words.map(|word| LazyHistogram { of: vec.clone(), word, found: OnceLock::new() })
         };
         FlowSeries {
             labels: flow.map(str::to_owned),
@@ -236,6 +237,21 @@ impl FlowControlMetrics {
     }
 }
 
+/// A histogram that is shown once something was observed: who reads the page may take one that is empty for the only one.
+struct LazyHistogram {
+    of: HistogramVec,
+    /// Its last label.
+    word: &'static str,
+    found: OnceLock<Histogram>,
+}
+
+impl LazyHistogram {
+    fn observe(&self, [level, schema]: &[String; 2], seconds: f64) {
+        let find = || self.of.with_label_values(&[level.as_str(), schema.as_str(), self.word]);
+        self.found.get_or_init(find).observe(seconds);
+    }
+}
+
 /// Some were never told.
 fn forget<T: MetricVecBuilder>(of: &MetricVec<T>, labels: &[&str]) {
     let _never_told = of.remove_label_values(labels);
@@ -250,7 +266,7 @@ impl FlowSeries {
 
     /// Counts how long a request waited, and whether it was let in.
     pub fn wait(&self, let_in: bool, seconds: f64) {
-        self.waited[usize::from(!let_in)].observe(seconds);
+        self.waited[usize::from(!let_in)].observe(&self.labels, seconds);
     }
 
     /// Counts a request that is let in with so many seats.
@@ -264,7 +280,7 @@ impl FlowSeries {
     pub fn end(&self, seats: u32, is_watch: bool, seconds: f64) {
         self.executing.dec();
         self.seats.sub(i64::from(seats));
-        self.took[usize::from(is_watch)].observe(seconds);
+        self.took[usize::from(is_watch)].observe(&self.labels, seconds);
     }
 }
 
@@ -273,6 +289,24 @@ mod tests {
     use prometheus::Registry;
 
     use super::*;
+
+    #[test]
+    fn what_was_never_observed_is_not_told() {
+        let registry = Registry::new();
+        let flows = FlowControlMetrics::new(&MetricRegistry(&registry)).unwrap();
+        let of = flows.of("l", "a");
+        let series = || {
+            let told = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+            let counts = told.lines().filter(|line| line.contains("_seconds_count{"));
+            counts.map(ToOwned::to_owned).collect::<Vec<_>>()
+        };
+        assert!(series().is_empty(), "{:?}", series());
+        of.begin(1);
+        of.end(1, false, 0.1);
+        let wanted =
+            "request_execution_seconds_count{flow_schema=\"a\",priority_level=\"l\",type=\"regular\"} 1";
+        assert_eq!(series(), [format!("apiserver_flowcontrol_{wanted}")]);
+    }
 
     #[test]
     fn what_is_gone_is_told_no_more() {
