@@ -42,10 +42,7 @@ use self::shared_state::SharedInputs;
 use self::storage::{Addresses, services};
 use self::watch_setup::{WatchSetup, watch_deps};
 use crate::api::features::EnabledFeatures;
-use crate::api::gates::{
-    AUTHORIZE_WITH_SELECTORS, CBOR_SERVING_AND_STORAGE, DECLARATIVE_VALIDATION,
-    DECLARATIVE_VALIDATION_TAKEOVER,
-};
+use crate::api::gates::{AUTHORIZE_WITH_SELECTORS, DECLARATIVE_VALIDATION, DECLARATIVE_VALIDATION_TAKEOVER};
 use crate::api::kinds::validation_engines::Authority;
 use crate::api::schema::Registry;
 use crate::application::{Application, Assemble, Assembled, StartContext, StartError};
@@ -126,10 +123,10 @@ async fn parts(
         .and_then(|metrics| metrics.of(&config.api.release))
         .map_err(|error| StartError::part("metrics")(&error))?;
     let features = gates.all().map(|(name, stage, on)| (name, stage.word(), on)).collect();
-    let metrics = Arc::new(metrics.telling(features));
+    let metrics = Arc::new(metrics.telling(features).of_store(storage::file(&context.config)));
     let storage = storage::open(context)?;
     let builtin =
-        Builtins::new(&catalog, &context.address.to_string(), gates.enabled(CBOR_SERVING_AND_STORAGE));
+        Builtins::new(&catalog, &context.address.to_string(), shared_state::openapi_contents(&gates));
     let loops = ControllerSetup::new(config, &context.pki, extra_controllers)?;
     let (auth, token_metadata) = AuthSetup::open(context, &storage, &metrics, loops.uses()).await?;
     let load = Arc::new(LoadStats::default());

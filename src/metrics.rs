@@ -22,6 +22,8 @@ pub mod service_account_tokens;
 pub mod slis;
 pub mod watches;
 
+use std::path::PathBuf;
+
 use pilothouse_actors::clock::Timestamp;
 use prometheus::{
     Encoder as _, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
@@ -51,6 +53,8 @@ const SECONDS: [f64; 23] = [
     20.0, 30.0, 45.0, 60.0,
 ];
 const COMPONENT: &str = "apiserver";
+/// The store, by the name that the reference server gives its first.
+const STORE: &str = "etcd-0";
 
 /// Everything that is counted. One per server, shared by all its threads.
 pub struct Metrics {
@@ -95,6 +99,9 @@ pub struct Metrics {
     /// What control loops do.
     pub loops: ControllerMetrics,
     features: Vec<features::Enabled>,
+    stored_bytes: IntGaugeVec,
+    /// The file of the store, if it has one.
+    store_file: Option<PathBuf>,
 }
 
 impl Metrics {
@@ -102,6 +109,12 @@ impl Metrics {
     #[must_use]
     pub fn telling(self, features: Vec<features::Enabled>) -> Metrics {
         Metrics { features, ..self }
+    }
+
+    /// The same, which also tells the size of the store.
+    #[must_use]
+    pub fn of_store(self, store_file: Option<PathBuf>) -> Metrics {
+        Metrics { store_file, ..self }
     }
 
     /// The same, which also tells what this server is.
@@ -154,6 +167,12 @@ impl Metrics {
                 "Stored objects, by resource.",
                 &["resource"],
             )?,
+            stored_bytes: page.gauges(
+                "apiserver_storage_size_bytes",
+                "Size of the file of the store, in bytes; 0 if it has none.",
+                &["storage_cluster_id"],
+            )?,
+            store_file: None,
             kept_connections: page.gauge(
                 "pilothouse_connections_kept",
                 "Connections to other servers that wait for the next question.",
@@ -199,9 +218,14 @@ impl Metrics {
     /// Everything in the text form of scrapers.
     pub fn text(&self) -> Result<Vec<u8>> {
         self.process.look();
+        let size =
+            self.store_file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map(|file| file.len());
+        let size = i64::try_from(size.unwrap_or(0)).unwrap_or(i64::MAX);
+        self.stored_bytes.with_label_values(&[STORE]).set(size);
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         features::write(&self.features, &mut text);
+        self.flows.write(&mut text);
         Ok(text)
     }
 }

@@ -58,7 +58,14 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "metrics",
         may: &["limits", "api"],
-        outside: &["fs::read_to_string", "openssl::", "pilothouse_actors::", "prometheus::"],
+        outside: &[
+            "fs::metadata",
+            "fs::read_dir",
+            "fs::read_to_string",
+            "openssl::",
+            "pilothouse_actors::",
+            "prometheus::",
+        ],
     },
     Layer {
         name: "pki",

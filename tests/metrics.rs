@@ -69,8 +69,48 @@ fn the_page_says_what_happened() {
     assert_eq!(value(&page, "kubernetes_build_info", &[r#"minor="33""#]), 1.0);
     assert!(value(&page, "process_start_time_seconds", &[]) > 1e9);
     assert!(value(&page, "process_resident_memory_bytes", &[]) > 1e6);
+    let utilization = "apiserver_flowcontrol_priority_level_seat_utilization";
+    let exempt = [r#"phase="executing""#, r#"priority_level="exempt""#];
+    let (sum, count) = (
+        value(&page, &format!("{utilization}_sum"), &exempt),
+        value(&page, &format!("{utilization}_count"), &exempt),
+    );
+    assert!(sum > 0.0 && count > 1e6 && sum < count, "{sum} of {count} nanoseconds");
+    let idle = [exempt[0], exempt[1], r#"le="0""#];
+    assert!(value(&page, &format!("{utilization}_bucket"), &idle) <= count);
+    assert!(value(&page, "process_virtual_memory_bytes", &[]) > 1e6);
+    assert!(value(&page, "process_cpu_seconds_total", &[]) > 0.0);
+    let (open, most) = (value(&page, "process_open_fds", &[]), value(&page, "process_max_fds", &[]));
+    assert!(open > 3.0 && open < most, "{open} of {most}");
+    assert!(value(&page, "apiserver_storage_size_bytes", &[r#"storage_cluster_id="etcd-0""#]) > 1e3);
     assert!(!page.contains("unheard"), "a client makes no labels: {page}");
     assert!(!page.contains(r#"code="401""#) && !page.contains(r#"code="403""#), "{page}");
+}
+
+#[test]
+fn pages_for_people_are_served_where_their_gates_are_open() {
+    let plain = [("accept", "text/plain")];
+    let server = Server::start();
+    assert_eq!(server.admin().request("GET", "/statusz", &plain, b"").status, 404);
+    assert_eq!(server.admin().request("GET", "/flagz", &plain, b"").status, 404);
+
+    let server = Server::with(&["--feature-gates=ComponentStatusz=true,ComponentFlagz=true"]);
+    let mut client = server.admin();
+    let status = client.request("GET", "/statusz", &plain, b"");
+    assert!(status.text().starts_with("\nkube-apiserver statusz\nWarning: "), "{}", status.text());
+    assert_eq!(status.header("content-type"), Some("text/plain; charset=utf-8"));
+    let flags = client.request("GET", "/flagz", &plain, b"").text();
+    assert!(flags.starts_with("\nkube-apiserver flags\nWarning: "), "{flags}");
+    assert!(flags.contains("\nfeature-gates=ComponentStatusz=true,ComponentFlagz=true\n"), "{flags}");
+    assert!(flags.contains("\nservice-node-port-range=30000-32767\n"), "{flags}");
+    let json = client.request("GET", "/statusz", &[("accept", "application/json")], b"");
+    assert_eq!(
+        (json.status, json.text().as_str()),
+        (406, "media type not acceptable, must be: text/plain\n")
+    );
+    let paths = client.get("/").ok()["paths"].to_string();
+    assert!(paths.contains("\"/flagz\"") && paths.contains("\"/statusz\""), "{paths}");
+    assert_eq!(server.anonymous().request("GET", "/statusz", &plain, b"").status, 403);
 }
 
 #[test]

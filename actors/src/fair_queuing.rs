@@ -18,3 +18,4 @@ pub mod levels;
 pub mod queues;
 pub mod requests;
 pub mod shares;
+pub mod utilization;

@@ -43,6 +43,11 @@ impl FieldReader {
         FieldReader { mark: mark.into(), read: Arc::new(read) }
     }
 
+    /// The fields of an object, whatever its mark is.
+    pub fn read(&self, object: &Object) -> Pairs {
+        (self.read)(object)
+    }
+
     /// The mark of objects whose stored fields are current.
     pub fn mark(&self) -> &str {
         &self.mark

@@ -25,6 +25,7 @@ mod lists;
 pub mod openapi;
 pub mod pattern;
 mod prune;
+mod pruned_defaults;
 mod rule;
 mod rule_path;
 pub mod rules;

@@ -25,6 +25,10 @@ gates! {
     AUTHORIZE_WITH_SELECTORS = "AuthorizeWithSelectors";
     /// CBOR is served and accepted.
     CBOR_SERVING_AND_STORAGE = "CBORServingAndStorage";
+    /// /flagz tells the flags of the server.
+    COMPONENT_FLAGZ = "ComponentFlagz";
+    /// /statusz tells the state of the server.
+    COMPONENT_STATUSZ = "ComponentStatusz";
     /// The rules of the schema validate beside the functions of a kind.
     DECLARATIVE_VALIDATION = "DeclarativeValidation";
     /// Where both validate, the rules of the schema decide.
@@ -33,6 +37,8 @@ gates! {
     KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS = "KubeletServiceAccountTokenForCredentialProviders";
     /// Policies of the cluster may change objects.
     MUTATING_ADMISSION_POLICY = "MutatingAdmissionPolicy";
+    /// OpenAPI lists the allowed values of fields.
+    OPENAPI_ENUMS = "OpenAPIEnums";
     /// A deleted namespace loses its pods first.
     ORDERED_NAMESPACE_DELETION = "OrderedNamespaceDeletion";
     /// Pods get the topology labels of their node.

@@ -33,8 +33,23 @@ pub struct Sources<'a> {
     pub catalog: &'a Catalog,
     /// The custom resources.
     pub custom: &'a [Arc<Custom>],
+    /// What gates decide about the documents.
+    pub contents: Contents,
+}
+
+/// What feature gates decide about the documents.
+#[derive(Clone, Copy, Debug)]
+pub struct Contents {
     /// Whether CBOR is one of the encodings.
     pub cbor: bool,
+    /// Whether the allowed values of fields are listed.
+    pub allowed_values: bool,
+}
+
+impl Default for Contents {
+    fn default() -> Contents {
+        Contents { cbor: false, allowed_values: true }
+    }
 }
 
 /// A custom resource, or its list kind.

@@ -11,6 +11,7 @@ use pilothouse_actors::session_waker::Close;
 use super::{ServerParts, backend};
 use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
+use crate::api::openapi::Contents;
 use crate::application::StartError;
 use crate::auth::modes::AlwaysAllow;
 use crate::backend::conversion;
@@ -22,12 +23,12 @@ use crate::http::handler::worker::{Served, Shared};
 pub(super) struct Builtins {
     catalog: Catalog,
     address: Arc<str>,
-    cbor: bool,
+    contents: Contents,
 }
 
 impl Builtins {
-    pub(super) fn new(catalog: &Catalog, address: &str, cbor: bool) -> Builtins {
-        Builtins { catalog: catalog.clone(), address: address.into(), cbor }
+    pub(super) fn new(catalog: &Catalog, address: &str, contents: Contents) -> Builtins {
+        Builtins { catalog: catalog.clone(), address: address.into(), contents }
     }
 
     /// The catalog and the documents of the built-in resources together with these custom ones.
@@ -39,7 +40,7 @@ impl Builtins {
             let group = name.strip_prefix("apis/").map(|rest| rest.split('/').next().unwrap_or_default());
             group.is_none_or(|group| self.catalog.group(group).is_some() && !groups.contains(group))
         };
-        let openapi = OpenApi::new(defined.described.clone(), self.cbor).keeping(&before.openapi, same);
+        let openapi = OpenApi::new(defined.described.clone(), self.contents).keeping(&before.openapi, same);
         Served::new(catalog, self.address.clone(), openapi).pending(defined.written.clone())
     }
 }

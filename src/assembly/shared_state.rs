@@ -13,20 +13,23 @@ use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
 use crate::api::connect::location::KubeletRules;
 use crate::api::gates::{
-    API_RESPONSE_COMPRESSION, CBOR_SERVING_AND_STORAGE, PORT_FORWARD_WEBSOCKETS, REMOTE_REQUEST_HEADER_UID,
-    TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS, UNAUTHENTICATED_HTTP2_DOS_MITIGATION,
+    API_RESPONSE_COMPRESSION, CBOR_SERVING_AND_STORAGE, COMPONENT_FLAGZ, COMPONENT_STATUSZ, OPENAPI_ENUMS,
+    PORT_FORWARD_WEBSOCKETS, REMOTE_REQUEST_HEADER_UID, TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS,
+    UNAUTHENTICATED_HTTP2_DOS_MITIGATION,
 };
+use crate::api::openapi::Contents;
 use crate::application::{StartContext, StartError};
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
 use crate::backend::aggregation::Extensions;
 use crate::backend::load_stats::LoadStats;
 use crate::backend::memory_budget::MemoryBudget;
-use crate::config::Config;
+use crate::config::{Config, FeatureGates};
 use crate::flowcontrol::{FlowController, InFlightLimits, RequestLimiter};
 use crate::http::drain::Drain;
 use crate::http::handler::connect::ConnectDeps;
 use crate::http::handler::connect::aggregated::AggregationSettings;
+use crate::http::handler::debug_pages::{self, DebugPages};
 use crate::http::handler::health::Health;
 use crate::http::handler::merged_discovery::MergedDocuments;
 use crate::http::handler::openapi::OpenApi;
@@ -52,6 +55,11 @@ pub(super) fn catalog(config: &Config) -> Result<Catalog, StartError> {
     let builtin = Builtin::load().map_err(|error| StartError::part(BUILTIN)(&error))?;
     let gates = config.gates();
     builtin.serve_where(&switches, |gate| gates.enabled(gate)).map_err(|error| wrong(&error))
+}
+
+/// What the gates decide about OpenAPI documents.
+pub(super) fn openapi_contents(gates: &FeatureGates) -> Contents {
+    Contents { cbor: gates.enabled(CBOR_SERVING_AND_STORAGE), allowed_values: gates.enabled(OPENAPI_ENUMS) }
 }
 
 /// The parts from which the shared state is made.
@@ -81,7 +89,7 @@ pub(super) async fn shared(
         cbor: gates.enabled(CBOR_SERVING_AND_STORAGE),
         gzip: gates.enabled(API_RESPONSE_COMPRESSION),
     };
-    let openapi = OpenApi::new(Vec::new(), encoding.cbor);
+    let openapi = OpenApi::new(Vec::new(), openapi_contents(&gates));
     let transport_security = worker::transport_security(&config.serving.strict_transport_security_directives)
         .map_err(|error| StartError::flag("--strict-transport-security-directives")(&error))?;
     Ok(Shared {
@@ -112,6 +120,10 @@ pub(super) async fn shared(
         },
         merged: MergedDocuments::default(),
         changes_flags: config.logging.profiling,
+        debug_pages: DebugPages {
+            started: gates.enabled(COMPONENT_STATUSZ).then(|| context.clock.now()),
+            flags: gates.enabled(COMPONENT_FLAGZ).then(|| debug_pages::flags_page(&config.flags)),
+        },
         token_metadata,
         front_headers: Headers::configured(&config.front_proxy),
         anonymous_paths: auth.callers.anonymous_paths(),

@@ -1,5 +1,6 @@
 //! Opens the store, and the ranges of cluster IPs and node ports.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use actix::{Actor as _, Addr};
@@ -37,10 +38,17 @@ pub(super) fn open(context: &StartContext) -> Result<Storage, StartError> {
 }
 
 fn engine(config: &Config) -> Result<Box<dyn Engine>, EngineError> {
-    match (&config.storage.data_dir, config.storage.engine) {
-        (Some(directory), EngineChoice::Redb) => Ok(Box::new(Redb::open(&directory.join(STORE_FILE))?)),
-        _ => Ok(Box::new(Memory::new())),
+    match file(config) {
+        Some(file) => Ok(Box::new(Redb::open(&file)?)),
+        None => Ok(Box::new(Memory::new())),
     }
+}
+
+/// The file that keeps the objects, unless memory does.
+pub(super) fn file(config: &Config) -> Option<PathBuf> {
+    let directory =
+        config.storage.data_dir.as_ref().filter(|_| config.storage.engine == EngineChoice::Redb)?;
+    Some(directory.join(STORE_FILE))
 }
 
 /// The cluster IPs and node ports that Services get.

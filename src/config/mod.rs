@@ -21,13 +21,13 @@ pub mod tls_values;
 pub mod values;
 mod version;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::builder::ValueParser;
-use clap::{Args, Command, FromArgMatches};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 pub use admission_file::AdmissionFile;
 pub use audit::Audit;
@@ -100,6 +100,9 @@ pub struct Config {
     /// What the server tells its operator.
     #[command(flatten)]
     pub logging: Logging,
+    /// The value of every flag, as text.
+    #[arg(skip)]
+    pub flags: BTreeMap<String, String>,
     /// What the operator should know about the flags that were given; logged at start.
     #[arg(skip)]
     pub remarks: Vec<String>,
@@ -157,6 +160,7 @@ impl Config {
         }
         config.authentication.anonymous_auth_given =
             matches.value_source("anonymous_auth") == Some(clap::parser::ValueSource::CommandLine);
+        config.flags = values_of(&command, &matches);
         config.remarks = compat::given(&matches);
         match config.storage.storage_backend {
             Some(Backend::Redb) => config.storage.engine = Engine::Redb,
@@ -393,6 +397,16 @@ fn stands_in_for_the_reference(program: &OsStr) -> bool {
 /// Below the directory that the harness has made for this server, which it removes afterwards.
 fn data_dir_of_stand_in(cert_dir: Option<&Path>) -> Option<PathBuf> {
     Some(cert_dir.unwrap_or(Path::new(".")).join("pilothouse-data"))
+}
+
+/// The values of all flags, given or not. Those of a list are joined by commas.
+fn values_of(command: &Command, matches: &ArgMatches) -> BTreeMap<String, String> {
+    let flags = command.get_arguments().filter_map(|flag| Some((flag.get_long()?, flag.get_id().as_str())));
+    let value = |id: &str| {
+        let values = matches.try_get_raw(id).ok().flatten().into_iter().flatten();
+        values.map(|value| value.to_string_lossy()).collect::<Vec<_>>().join(",")
+    };
+    flags.map(|(name, id)| (name.to_owned(), value(id))).collect()
 }
 
 /// Replaces underscores in flag names, as the reference does.

@@ -2,9 +2,11 @@
 //! goes with it.
 
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 
 use pilothouse_actors::fair_queuing::levels::LevelSnapshot;
 use pilothouse_actors::fair_queuing::queues::Refusal;
+use pilothouse_actors::fair_queuing::utilization::{BOUNDS, TimeByPart};
 use pilothouse_actors::lock::Lock;
 use prometheus::core::{MetricVec, MetricVecBuilder};
 use prometheus::{
@@ -17,6 +19,7 @@ const LEVEL: &str = "priority_level";
 const FLOW: [&str; 2] = [LEVEL, "flow_schema"];
 /// The bounds of the classes of duration, in seconds; the reference server's.
 const SECONDS: [f64; 13] = [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
+const NANOS_PER_MICRO: u64 = 1_000;
 /// The words for why a request was refused.
 const REASONS: [&str; 3] = ["concurrency-limit", "queue-full", "time-out"];
 /// The words for whether a request was let in after it has waited.
@@ -62,6 +65,7 @@ pub struct FlowControlMetrics {
     levels: Vec<GaugeVec>,
     fair: Gauge,
     told: Lock<Named>,
+    utilization: Lock<Vec<(String, TimeByPart)>>,
 }
 
 /// Of what something is told.
@@ -86,9 +90,9 @@ pub struct FlowSeries {
     /// Seats that those want.
     pub seats_wanted: IntGauge,
     /// How long those waited that were let in, and those that were not.
-    waited: [Histogram; 2],
+    waited: [LazyHistogram; 2],
     /// How long requests took, and the beginnings of watches.
-    took: [Histogram; 2],
+    took: [LazyHistogram; 2],
     /// How many waited in a queue when one more came.
     pub lengths: Histogram,
     /// How many seats requests ask for.
@@ -148,6 +152,7 @@ impl FlowControlMetrics {
             levels: levels.collect::<Result<_>>()?,
             fair: page.measure(name("seat_fair_frac"), "How much of its target every level has.")?,
             told: Lock::default(),
+            utilization: Lock::default(),
         })
     }
 
@@ -156,8 +161,8 @@ impl FlowControlMetrics {
         // Also of one that is gone this moment: the next look finds it.
         self.told.lock().flows.insert((level.to_owned(), schema.to_owned()));
         let flow = [level, schema];
-        let with = |vec: &HistogramVec, words: [&str; 2]| {
-            words.map(|word| vec.with_label_values(&[level, schema, word]))
+        let with = |vec: &HistogramVec, words: [&'static str; 2]| {
+            words.map(|word| LazyHistogram { of: vec.clone(), word, found: OnceLock::new() })
         };
         FlowSeries {
             labels: flow.map(str::to_owned),
@@ -205,6 +210,45 @@ impl FlowControlMetrics {
             }
         }
         told.levels = names;
+        *self.utilization.lock() =
+            levels.iter().map(|level| (level.name.clone(), level.utilization)).collect();
+    }
+
+    /// Writes for how long which part of the seats was taken: a histogram with an observation in each nanosecond.
+    pub(super) fn write(&self, text: &mut Vec<u8>) {
+        let name = name("priority_level_seat_utilization");
+        let levels = self.utilization.lock();
+        if levels.is_empty() {
+            return;
+        }
+        let help = "Seats that are taken, as a part of those that the level has, in each nanosecond.";
+        text.extend(format!("# HELP {name} {help}\n# TYPE {name} histogram\n").bytes());
+        for (level, TimeByPart { micros, sum }) in &*levels {
+            let labels = format!("phase=\"executing\",{LEVEL}=\"{level}\"");
+            let bounds = BOUNDS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
+            let mut count = 0_u64;
+            for (bound, micros) in bounds.zip(micros) {
+                count += micros * NANOS_PER_MICRO;
+                text.extend(format!("{name}_bucket{{{labels},le=\"{bound}\"}} {count}\n").bytes());
+            }
+            let sum = sum * NANOS_PER_MICRO as f64;
+            text.extend(format!("{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {count}\n").bytes());
+        }
+    }
+}
+
+/// A histogram that is shown once something was observed: who reads the page may take one that is empty for the only one.
+struct LazyHistogram {
+    of: HistogramVec,
+    /// Its last label.
+    word: &'static str,
+    found: OnceLock<Histogram>,
+}
+
+impl LazyHistogram {
+    fn observe(&self, [level, schema]: &[String; 2], seconds: f64) {
+        let find = || self.of.with_label_values(&[level.as_str(), schema.as_str(), self.word]);
+        self.found.get_or_init(find).observe(seconds);
     }
 }
 
@@ -222,7 +266,7 @@ impl FlowSeries {
 
     /// Counts how long a request waited, and whether it was let in.
     pub fn wait(&self, let_in: bool, seconds: f64) {
-        self.waited[usize::from(!let_in)].observe(seconds);
+        self.waited[usize::from(!let_in)].observe(&self.labels, seconds);
     }
 
     /// Counts a request that is let in with so many seats.
@@ -236,7 +280,7 @@ impl FlowSeries {
     pub fn end(&self, seats: u32, is_watch: bool, seconds: f64) {
         self.executing.dec();
         self.seats.sub(i64::from(seats));
-        self.took[usize::from(is_watch)].observe(seconds);
+        self.took[usize::from(is_watch)].observe(&self.labels, seconds);
     }
 }
 
@@ -245,6 +289,24 @@ mod tests {
     use prometheus::Registry;
 
     use super::*;
+
+    #[test]
+    fn what_was_never_observed_is_not_told() {
+        let registry = Registry::new();
+        let flows = FlowControlMetrics::new(&MetricRegistry(&registry)).unwrap();
+        let of = flows.of("l", "a");
+        let series = || {
+            let told = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+            let counts = told.lines().filter(|line| line.contains("_seconds_count{"));
+            counts.map(ToOwned::to_owned).collect::<Vec<_>>()
+        };
+        assert!(series().is_empty(), "{:?}", series());
+        of.begin(1);
+        of.end(1, false, 0.1);
+        let wanted =
+            "request_execution_seconds_count{flow_schema=\"a\",priority_level=\"l\",type=\"regular\"} 1";
+        assert_eq!(series(), [format!("apiserver_flowcontrol_{wanted}")]);
+    }
 
     #[test]
     fn what_is_gone_is_told_no_more() {

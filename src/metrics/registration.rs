@@ -2,7 +2,7 @@
 
 use prometheus::core::Collector;
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    Counter, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry,
 };
 
@@ -20,6 +20,11 @@ impl MetricRegistry<'_> {
 
     pub fn counter(&self, name: impl Into<String>, help: impl Into<String>) -> Result<IntCounter> {
         self.show(IntCounter::new(name, help)?)
+    }
+
+    /// A counter of what is not counted in whole numbers.
+    pub fn amount(&self, name: impl Into<String>, help: impl Into<String>) -> Result<Counter> {
+        self.show(Counter::new(name, help)?)
     }
 
     pub fn counters(

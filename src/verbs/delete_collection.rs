@@ -7,6 +7,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use crate::api::options::{ListOptions, no_force_of_many};
 use crate::limits::DELETIONS_IN_FLIGHT;
 
+use super::converted_selection;
 use super::delete::{delete_object, warn_of_dependents};
 use super::list::{Chosen, Listing, at_version, filter, open, page_limit};
 use super::paging::select_page;
@@ -32,10 +33,12 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbRe
     if paged.limit == 0 {
         paged.limit = PAGE;
     }
-    let Chosen { snapshot, start, held } = at_version(backend, call, &paged, &position).await?;
-    let page = select_page(&snapshot, &filter, start, page_limit(&list)).await;
+    let Chosen { snapshot, start, mut held } = at_version(backend, call, &paged, &position).await?;
+    let view = converted_selection::view(backend, call, &snapshot, &filter, &start, &mut held).await?;
+    let page = select_page(&view, &filter, start, page_limit(&list)).await;
     page.check(call.of())?;
-    let deletions = page.items.iter().map(async |object| {
+    let stored = page.items.iter().filter_map(|object| snapshot.get(object.key.as_str()));
+    let deletions = stored.map(async |object| {
         match delete_object(backend, call, object.clone(), &options).await {
             // A concurrent deletion came first, with the same result.
             Err(status) if status.code != 404 => Err(status),

@@ -21,6 +21,7 @@ use crate::api::select;
 use crate::api::status::{Result, Status};
 use crate::limits::{LIST_BYTES, LIST_CHUNK_BYTES};
 
+use super::converted_selection;
 use super::paging::{Continue, Page, Start, select_page};
 use super::{Reply, VerbResult};
 use crate::backend::list_envelope::{cbor_ends, json_ends, protobuf_ends, protobuf_items, read_meta};
@@ -241,8 +242,9 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
     options.validate(false)?;
     let filter = filter(call, &options)?;
     let position = open(backend, call).await?;
-    let Chosen { snapshot, start, held } = at_version(backend, call, &options, &position).await?;
-    let page = select_page(&snapshot, &filter, start, page_limit(&options)).await;
+    let Chosen { snapshot, start, mut held } = at_version(backend, call, &options, &position).await?;
+    let view = converted_selection::view(backend, call, &snapshot, &filter, &start, &mut held).await?;
+    let page = select_page(&view, &filter, start, page_limit(&options)).await;
     page.check(call.of())?;
     let revision = snapshot.revision;
     if page.next.is_some() && revision == position.snapshot.revision {

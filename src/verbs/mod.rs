@@ -5,6 +5,7 @@ pub mod action_subresources;
 pub mod apply;
 pub mod component_status;
 pub mod connect;
+mod converted_selection;
 pub mod create;
 pub mod delete;
 pub mod delete_collection;

@@ -199,6 +199,14 @@ pub struct Start {
 }
 
 impl Start {
+    /// The first key, within a namespace or in all of them.
+    pub fn key(&self, namespace: Option<&str>) -> Option<String> {
+        self.from.as_ref().map(|from| match namespace {
+            Some(namespace) => format!("{namespace}/{from}"),
+            None => from.clone(),
+        })
+    }
+
     /// The first chunk of a list.
     pub fn first(now: Timestamp) -> Start {
         Start { from: None, since: millis(now), left: None }
@@ -213,10 +221,7 @@ impl Start {
 /// The matching objects from `start` on, at most `limit`. Yields to the worker's other requests in between.
 pub async fn select_page(snapshot: &Snapshot, filter: &Filter, start: Start, limit: Option<usize>) -> Page {
     let namespace = filter.namespace.as_deref();
-    let from = start.from.map(|from| match namespace {
-        Some(namespace) => format!("{namespace}/{from}"),
-        None => from,
-    });
+    let from = start.key(namespace);
     let mut rest = snapshot.scan(namespace, from.as_deref().map_or(Bound::Unbounded, Bound::Included));
     let mut page = Page { items: Vec::new(), next: None, remaining: 0, unreadable: Vec::new() };
     let mut seen = 0_usize;

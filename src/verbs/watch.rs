@@ -27,6 +27,7 @@ use crate::api::status::{Result, Status};
 use crate::metrics::watches::OpenWatch;
 use crate::random;
 
+use super::converted_selection::{self, ConvertedFields};
 use super::list::{filter, not_older, open};
 use super::{Reply, VerbResult, WatchDeps};
 use crate::backend::load_stats::Watcher;
@@ -41,7 +42,8 @@ pub async fn watch(backend: &Rc<Backend>, watching: &WatchDeps, call: &Call<'_>)
     options.validate(watching.initial_events)?;
     // The path may request a watch, too: by the old /watch/ prefix, or by a name. Only the query is validated as a watch.
     options.watch = true;
-    let filter = filter(call, &options)?;
+    let mut filter = filter(call, &options)?;
+    let converted_fields = ConvertedFields::selected_by(call.resource, &mut filter);
     let requested = options::revision(&options.resource_version)?.unwrap_or(0);
     let scope = match (call.name, call.namespace) {
         ("", "") => "cluster",
@@ -55,6 +57,7 @@ pub async fn watch(backend: &Rc<Backend>, watching: &WatchDeps, call: &Call<'_>)
         columns: Cell::new(true),
         ready: Rc::default(),
         filter: filter.clone(),
+        converted_fields,
         counted: watching.metrics.watch(call.resource, scope),
         _watcher: (!is_limited_to_one_node(&filter)).then(|| {
             let name = filter.name.as_deref().unwrap_or_default();
@@ -126,10 +129,8 @@ async fn converted(
     if call.resource.custom.as_ref().is_none_or(|custom| custom.conversion.is_none()) {
         return Ok(initial);
     }
-    let wanted: Vec<Arc<Object>> = initial.filter(|object| filter.matches(object)).collect();
-    let weight = wanted.iter().map(|object| object.bytes.len()).sum();
-    let held = backend.lists.take_more(weight, &[])?;
-    let made = backend.in_version(call.resource, wanted, &call.permit).await?;
+    let mut held = Vec::new();
+    let made = converted_selection::candidates(backend, call, filter, initial, &mut held).await?;
     // The budget is released when all of them are sent.
     Ok(Box::new(made.into_iter().inspect(move |_| {
         let _still = &held;
@@ -159,6 +160,8 @@ struct EventFrames {
     ready: Rc<RefCell<HashMap<Bytes, Object>>>,
     /// The filter of the watch.
     filter: Filter,
+    /// The fields by which it selects, if they are those of converted objects.
+    converted_fields: Option<ConvertedFields>,
     /// Counts this watch and its events in metrics.
     counted: OpenWatch,
     /// Counts this watch for the estimated cost of writes.
@@ -169,6 +172,24 @@ impl EventFrames {
     /// Wraps an encoded object into an event.
     fn wrap(&self, kind: &str, object: &[u8]) -> Bytes {
         wrap(self.form, kind, object)
+    }
+
+    /// The states of an event's object that must be in the version of the watch before the event can be written.
+    fn states_needed<'e>(&self, event: &'e Event) -> Vec<&'e Arc<Object>> {
+        if self.converted_fields.is_some() {
+            // Only their fields will tell whether the watch wants them.
+            let states = std::iter::once(&event.object).chain(&event.previous);
+            return states.filter(|object| self.filter.wants_key(&object.key)).collect();
+        }
+        let Some(event_type) = watch_event::event_type_for(&self.filter, event) else { return Vec::new() };
+        if event.is_written(event_type.frame_of(self.variant())) {
+            return Vec::new();
+        }
+        // The same choice as `watch_event::object_for`. The cache belongs to the object itself, whose revision differs.
+        match (event_type, event.change, &event.previous) {
+            (WatchEventType::Deleted, Change::Replaced, Some(previous)) => vec![previous],
+            _ => vec![&event.object],
+        }
     }
 
     fn error(&self, status: &Status) -> Bytes {
@@ -233,18 +254,12 @@ impl EventEncoder for EventFrames {
 
     fn prepare(&self, events: &[Arc<Event>]) -> Option<Preparation> {
         self.resource.custom.as_ref().filter(|custom| custom.conversion.is_some())?;
-        let mut batch = Vec::new();
-        for event in events {
-            let Some(event_type) = watch_event::event_type_for(&self.filter, event) else { continue };
-            if event.is_written(event_type.frame_of(self.variant())) {
-                continue;
-            }
-            // The same choice as `watch_event::object_for`. The cache belongs to the object itself, whose revision differs.
-            let source = match (event_type, event.change, &event.previous) {
-                (WatchEventType::Deleted, Change::Replaced, Some(previous)) => previous,
-                _ => &event.object,
-            };
-            batch.push((source.clone(), event.revision()));
+        let states = events.iter().flat_map(|event| {
+            self.states_needed(event).into_iter().map(|object| (object.clone(), event.revision()))
+        });
+        let mut batch: Vec<(Arc<Object>, Revision)> = states.collect();
+        if let Some(fields) = &self.converted_fields {
+            fields.keep_only(batch.iter().map(|(object, _)| &**object));
         }
         batch.retain(|(object, _)| self.backend.is_foreign(&self.resource, object));
         let key = |(object, at): &(Arc<Object>, Revision)| object.at(*at).bytes;
@@ -256,14 +271,17 @@ impl EventEncoder for EventFrames {
             return None;
         }
         let (backend, resource, form) = (self.backend.clone(), self.resource.clone(), self.form);
-        let ready = self.ready.clone();
+        let (ready, fields) = (self.ready.clone(), self.converted_fields.clone());
         Some(Box::pin(async move {
             let objects = batch.iter().map(|(object, _)| object.clone()).collect();
             let made = backend.in_version_by_turns(&resource, objects).await;
             let made = made.map_err(|status| error(&backend.objects, form, &status))?;
-            let pairs =
-                batch.iter().zip(made).map(|((object, at), made)| (object.at(*at).bytes, made.at(*at)));
-            ready.borrow_mut().extend(pairs);
+            for ((object, at), made) in batch.iter().zip(made) {
+                if let Some(fields) = &fields {
+                    fields.keep(object, &made);
+                }
+                ready.borrow_mut().insert(object.at(*at).bytes, made.at(*at));
+            }
             Ok(())
         }))
     }

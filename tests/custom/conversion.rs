@@ -176,6 +176,56 @@ fn a_list_is_converted_at_once() {
     assert_eq!(hooks.asked().len(), 1);
 }
 
+#[test]
+fn field_selectors_select_by_the_fields_of_the_version_that_is_asked_for() {
+    let hooks = HookServer::start("h", |_, request| success(&renamed(request)));
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    let mut definition = converted(&hooks, &["v1"]);
+    definition["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec.color"}]);
+    definition["spec"]["versions"][1]["selectableFields"] = json!([{"jsonPath": ".spec.paint"}]);
+    define(&mut admin, &definition);
+    admin.post(PAINTED, &painted("first", "blue")).ok();
+    let blue = "fieldSelector=spec.paint%3Dblue";
+    let mut watch = server.admin().watch(PAINTED, blue);
+    let told =
+        |event: &Value| (text(event, "/type").to_owned(), text(event, "/object/spec/paint").to_owned());
+    let event_of = |kind: &str| (kind.to_owned(), "blue".to_owned());
+    assert_eq!(told(&watch.next_of("first")), event_of("ADDED"), "from the present state");
+
+    for (name, color) in [("second", "blue"), ("third", "red")] {
+        let mut kite = kite(name);
+        kite["spec"]["color"] = json!(color);
+        admin.post(KITES, &kite).ok();
+    }
+    assert_eq!(told(&watch.next_of("second")), event_of("ADDED"));
+    let mut names = |path: &str, selector: &str| -> Vec<String> {
+        let listed = admin.get(&format!("{path}?{selector}")).ok();
+        let items = listed["items"].as_array().unwrap();
+        items.iter().map(|item| text(item, "/metadata/name").to_owned()).collect()
+    };
+    assert_eq!(names(PAINTED, blue), ["first", "second"]);
+    assert_eq!(names(PAINTED, "fieldSelector=spec.paint!%3Dblue"), ["third"]);
+    assert_eq!(names(KITES, "fieldSelector=spec.color%3Dblue"), ["first", "second"]);
+    assert_eq!(names(PAINTED, &format!("{blue}&limit=1")), ["first"]);
+
+    // Into the view and out of it.
+    let third = format!("{KITES}/third");
+    admin.patch(&third, MERGE, &json!({"spec": {"color": "blue"}})).ok();
+    assert_eq!(told(&watch.next_of("third")), event_of("ADDED"));
+    admin.patch(&third, MERGE, &json!({"spec": {"size": 2}})).ok();
+    assert_eq!(told(&watch.next_of("third")), event_of("MODIFIED"));
+    admin.patch(&third, MERGE, &json!({"spec": {"color": "red"}})).ok();
+    assert_eq!(told(&watch.next_of("third")), event_of("DELETED"));
+
+    let deleted = admin.delete(&format!("{PAINTED}?{blue}")).ok();
+    assert_eq!(deleted["items"].as_array().unwrap().len(), 2);
+    assert_eq!(told(&watch.next_of("first")), event_of("DELETED"));
+    assert_eq!(told(&watch.next_of("second")), event_of("DELETED"));
+    let left = admin.get(PAINTED).ok();
+    assert_eq!(text(&left["items"][0], "/metadata/name"), "third");
+}
+
 /// Who owns a field is known by the name that each version has for it.
 #[test]
 fn owners_are_compared_in_the_versions_that_they_speak() {

@@ -15,6 +15,7 @@ use super::demand::Observed;
 use super::drops::Drops;
 use super::queues::{Arrival, Dispatched, LevelKind, Load, Queues, Refusal, Seated, Ticket, WorkEstimate};
 use super::requests::{Counts, QueueSnapshot, RequestEntry, RequestPosition, RequestTable};
+use super::utilization::TimeByPart;
 use crate::clock::{Clock, Timestamp};
 use crate::lock::Lock;
 
@@ -164,6 +165,16 @@ impl<G> Level<G> {
     /// What the demand was since the last look.
     pub fn observe(&self, before: &Observed) -> Observed {
         self.state.lock().queues.observe(self.clock.now(), before)
+    }
+
+    /// For how long which part of the seats was taken.
+    pub fn utilization(&self) -> TimeByPart {
+        self.state.lock().queues.utilization(self.clock.now())
+    }
+
+    /// Sets the number of seats that all of them are, where there is no limit.
+    pub fn measure_by(&self, seats: u32) {
+        self.state.lock().queues.measure_by(self.clock.now(), seats);
     }
 
     /// When seats will be free that somebody waits for and nobody gives back.

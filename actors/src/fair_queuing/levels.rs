@@ -11,6 +11,7 @@ use super::demand::Observed;
 use super::level::Level;
 use super::queues::LevelKind;
 use super::shares::{Bounds, LendingLevel, Share, divide, lend};
+use super::utilization::TimeByPart;
 use crate::clock::{Clock, Timestamp};
 use crate::lock::Lock;
 
@@ -19,6 +20,9 @@ const LENT_EVERY: Duration = Duration::from_secs(10);
 /// The maximum seats of one request, absolutely and as a part of its level; the reference's values.
 const WIDEST: u32 = 10;
 const WIDEST_PART: f64 = 0.15;
+
+/// What counts as all seats of a level without a limit, as a part of all; the reference's value.
+const EXEMPT_PART: f64 = 0.1;
 
 /// The configuration of a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +61,8 @@ pub struct LevelSnapshot {
     pub observed: Observed,
     /// The target of the last lending.
     pub target: f64,
+    /// For how long which part of its seats was taken.
+    pub utilization: TimeByPart,
 }
 
 /// All levels that share the seats of a server. `G`: what is known of those who are in them.
@@ -116,6 +122,7 @@ impl<G> Levels<G> {
             seats: standing.seats,
             observed: standing.observed,
             target: standing.target,
+            utilization: standing.level.utilization(),
         });
         told.collect()
     }
@@ -190,6 +197,8 @@ impl<G> LevelTable<G> {
         for ((standing, seats), target) in self.standing.values_mut().zip(lent.seats).zip(lent.targets) {
             (standing.seats, standing.target) = (seats, target);
             standing.level.reshape(standing.shape, seats);
+            let exempt_seats = || (f64::from(total) * EXEMPT_PART).round() as u32;
+            standing.level.measure_by(if standing.share.is_exempt { exempt_seats() } else { seats });
         }
     }
 }

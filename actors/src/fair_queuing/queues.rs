@@ -17,6 +17,7 @@ use std::time::Duration;
 use super::demand::{Demand, Observed};
 use super::hand::Hand;
 use super::requests::QueueSnapshot;
+use super::utilization::{TimeByPart, Utilization};
 use crate::clock::Timestamp;
 use crate::limits::{CLOCK_SET_BACK, REQUESTS_WAITING_PER_LEVEL};
 
@@ -191,6 +192,7 @@ pub struct Queues<T> {
     /// Lingering seats, by when they become free.
     lingering: BinaryHeap<Reverse<(Timestamp, Option<u32>, u32)>>,
     demand: Demand,
+    utilization: Utilization,
 }
 
 /// Requests whose turn has come, and the time of it.
@@ -210,6 +212,7 @@ impl<T> Queues<T> {
             load: Load::default(),
             lingering: BinaryHeap::new(),
             demand: Demand::new(now),
+            utilization: Utilization::new(now),
         }
     }
 
@@ -263,6 +266,16 @@ impl<T> Queues<T> {
     /// The demand since the last look.
     pub fn observe(&mut self, now: Timestamp, before: &Observed) -> Observed {
         self.demand.look(now, before)
+    }
+
+    /// For how long which part of the seats was taken.
+    pub fn utilization(&mut self, now: Timestamp) -> TimeByPart {
+        self.utilization.look(now)
+    }
+
+    /// Sets the number of seats that all of them are.
+    pub fn measure_by(&mut self, now: Timestamp, seats: u32) {
+        self.utilization.measure_by(now, seats);
     }
 
     /// When lingering seats become free that requests wait for.
@@ -411,6 +424,7 @@ impl<T> Queues<T> {
 
     fn note_demand(&mut self) {
         self.demand.set(self.at, f64::from(self.load.seats + self.load.seats_wanted));
+        self.utilization.set(self.at, self.load.seats);
     }
 
     /// The queue of the hand with the least waiting work.

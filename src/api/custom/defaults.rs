@@ -16,6 +16,11 @@ use crate::api::value::{Object, Value};
 /// The types of metadata, which are the same for every definition.
 static METADATA: LazyLock<Option<Registry>> = LazyLock::new(|| Registry::metadata().ok());
 
+/// The types of metadata.
+pub fn metadata_types() -> Option<&'static Registry> {
+    METADATA.as_ref()
+}
+
 /// Checks the defaults of the schema of whole objects.
 pub fn check(said: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let root = Root { said, schema: OnceCell::new() };
@@ -126,7 +131,7 @@ impl Walk<'_> {
             }
         }
         if !around.in_meta
-            && let Some(registry) = &*METADATA
+            && let Some(registry) = metadata_types()
         {
             let coerced = embedded::coerce_default(&schema, &mut default.clone(), path, registry);
             match coerced {
@@ -143,7 +148,7 @@ impl Walk<'_> {
     }
 
     fn in_metadata(&mut self, default: &Value, path: &FieldPath, around: &Around<'_>) {
-        let Some(registry) = &*METADATA else { return };
+        let Some(registry) = metadata_types() else { return };
         let mut object = around.object_with(default);
         let (schema, nowhere) = (around.root.schema(), FieldPath::root());
         let mut found = ErrorList::new();

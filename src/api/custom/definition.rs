@@ -14,7 +14,7 @@ use super::pattern::Patterns;
 use super::rules::Rules;
 use super::schema::Schema;
 use super::types::Types;
-use super::{prune, status};
+use super::{pruned_defaults, status};
 use crate::api::catalog::build::storage_hash;
 use crate::api::catalog::resource::{Column, ColumnDescription, Resource, Stored, Subresource};
 use crate::api::codec::json;
@@ -175,7 +175,7 @@ impl<'a> DefinitionParts<'a> {
         let read = |said: &'a Value| {
             let own = said.at(&["schema", "openAPIV3Schema"]);
             let mut schema = own.map(|said| Schema::read_with(said, &mut patterns)).unwrap_or_default();
-            prune_defaults(&mut schema);
+            pruned_defaults::prune(&mut schema);
             let rules = own.and_then(|said| Rules::of(said, &mut patterns)).map(Arc::new);
             Version { said, schema: Arc::new(schema), rules }
         };
@@ -283,19 +283,6 @@ impl<'a> DefinitionParts<'a> {
             text.push_str(&format!("; use {group}/{best} {kind}"));
         }
         Some(text)
-    }
-}
-
-/// Unknown fields of defaults are removed, because they would be pruned from every object again.
-fn prune_defaults(schema: &mut Schema) {
-    if let Some(mut default) = schema.default.take() {
-        prune::prune_default(schema, &mut default);
-        schema.default = Some(default);
-    }
-    schema.properties.values_mut().for_each(prune_defaults);
-    schema.items.as_deref_mut().into_iter().for_each(prune_defaults);
-    if let Some(super::schema::AdditionalProperties::Of(inner)) = &mut schema.others {
-        prune_defaults(inner);
     }
 }
 

@@ -34,6 +34,13 @@ pub fn coerce_default(
     Walk { registry, lenient: false, unknown: Vec::new() }.value(schema, default, path)
 }
 
+/// Removes the unknown and the invalid fields from the metadata of a value that may itself be an embedded resource.
+pub fn drop_unknown(schema: &Schema, value: &mut Value, registry: &Registry) {
+    let mut walk = Walk { registry, lenient: true, unknown: Vec::new() };
+    // A lenient walk finds nothing wrong.
+    let _right = walk.value(schema, value, &FieldPath::root());
+}
+
 struct Walk<'r> {
     registry: &'r Registry,
     lenient: bool,

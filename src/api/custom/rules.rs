@@ -18,10 +18,13 @@ use crate::api::value::Value;
 /// The rules of a schema and its subschemas.
 #[derive(Debug)]
 pub struct Rules {
-    shape: Arc<DeclType>,
+    /// `None` in places where the type has no values, such as the items of what is no list.
+    shape: Option<Arc<DeclType>>,
     /// The type of its values, as messages print it.
     kind: String,
     own: Vec<CompiledRule>,
+    /// Whether there are rules that cannot be compiled, because there is no type to compile them for.
+    untyped: bool,
     properties: BTreeMap<String, Rules>,
     others: Option<Box<Rules>>,
     items: Option<Box<Rules>>,
@@ -36,36 +39,42 @@ impl Rules {
             return None;
         }
         let shape = decl_types::shape(said, true, "selfType")?;
-        Rules::read(said, shape, patterns)
+        Rules::read(said, Some(shape), patterns)
     }
 
-    fn read(said: &Value, shape: Arc<DeclType>, patterns: &mut Patterns) -> Option<Rules> {
+    fn read(said: &Value, shape: Option<Arc<DeclType>>, patterns: &mut Patterns) -> Option<Rules> {
         let own = said.get("x-kubernetes-validations").map(Value::items).unwrap_or_default();
+        let untyped = shape.is_none() && !own.is_empty();
+        let compiled = |shape: &Arc<DeclType>, patterns: &mut Patterns| {
+            own.iter().map(|rule| CompiledRule::of(rule, said, shape, patterns)).collect()
+        };
         let own: Vec<CompiledRule> =
-            own.iter().map(|rule| CompiledRule::of(rule, said, &shape, patterns)).collect();
+            shape.as_ref().map(|shape| compiled(shape, patterns)).unwrap_or_default();
         let mut properties = BTreeMap::new();
         for (name, inner) in said.get("properties").and_then(Value::fields).into_iter().flatten() {
-            let found = decl_types::below(&shape, Some(name)).cloned();
+            let found = shape.as_ref().and_then(|shape| decl_types::below(shape, Some(name))).cloned();
             // A field that CEL cannot name may still have rules of its own.
             let unnamed = || match crate::api::cel::escape::escape(name) {
                 None => decl_types::shape(inner, decl_types::is_embedded(inner), "selfType"),
                 Some(_) => None,
             };
             let Some(inner_shape) = found.or_else(unnamed) else { continue };
-            if let Some(rules) = Rules::read(inner, inner_shape, patterns) {
+            if let Some(rules) = Rules::read(inner, Some(inner_shape), patterns) {
                 properties.insert(name.clone(), rules);
             }
         }
         let mut part = |field: &str| {
             let inner = said.get(field).filter(|inner| inner.fields().is_some())?;
-            Rules::read(inner, decl_types::below(&shape, None)?.clone(), patterns).map(Box::new)
+            let inner_shape = shape.as_ref().and_then(|shape| decl_types::below(shape, None)).cloned();
+            Rules::read(inner, inner_shape, patterns).map(Box::new)
         };
         let (others, items) = (part("additionalProperties"), part("items"));
-        if own.is_empty() && properties.is_empty() && others.is_none() && items.is_none() {
+        if own.is_empty() && !untyped && properties.is_empty() && others.is_none() && items.is_none() {
             return None;
         }
         let keys = (said.str("x-kubernetes-list-type") == "map").then(|| decl_types::keys(said));
-        Some(Rules { kind: said.str("type").to_owned(), shape, own, properties, others, items, keys })
+        let kind = said.str("type").to_owned();
+        Some(Rules { kind, shape, own, untyped, properties, others, items, keys })
     }
 
     /// Evaluates the rules for an object. An error that existed before becomes a warning.
@@ -117,7 +126,7 @@ pub fn check_default(
     }
     left.rules = rest;
     let Some(shape) = decl_types::shape(said, decl_types::is_embedded(said), "selfType") else { return };
-    let Some(rules) = Rules::read(said, shape, &mut Patterns::default()) else { return };
+    let Some(rules) = Rules::read(said, Some(shape), &mut Patterns::default()) else { return };
     let unknown = Before { current: None, above: None };
     for old in [Some(default), None] {
         let mut found = ErrorList::new();
@@ -261,12 +270,20 @@ impl Walk<'_> {
     ) -> Result<(), UsedUp> {
         const EMPTY: &str =
             "validation failed due to running out of cost budget, no further validation rules will be run";
+        const UNTYPED: &str =
+            "rule compiler initialization error: failed to convert to declType for CEL validation rules";
+        let Some(shape) = &rules.shape else {
+            if rules.untyped {
+                self.invalid(rules, path, UNTYPED);
+            }
+            return Ok(());
+        };
         if !rules.own.is_empty() && self.budget == 0 {
             self.invalid(rules, path, EMPTY);
             return Err(UsedUp);
         }
         for rule in &rules.own {
-            let Some((verdict, cost)) = rule.judge(new, old, &rules.shape) else { continue };
+            let Some((verdict, cost)) = rule.judge(new, old, shape) else { continue };
             let Some(left) = self.budget.checked_sub(cost) else {
                 self.invalid(rules, path, EMPTY);
                 return Err(UsedUp);
@@ -279,7 +296,7 @@ impl Walk<'_> {
                     self.invalid(rules, path, &why);
                     return Err(UsedUp);
                 }
-                RuleOutcome::Fails => self.failed(rules, rule, (new, old), before, path)?,
+                RuleOutcome::Fails => self.failed((rules, shape), rule, (new, old), before, path)?,
             }
         }
         Ok(())
@@ -287,7 +304,7 @@ impl Walk<'_> {
 
     fn failed<'v>(
         &mut self,
-        rules: &'v Rules,
+        (rules, shape): (&'v Rules, &'v Arc<DeclType>),
         rule: &'v CompiledRule,
         (new, old): (&'v Value, Option<&'v Value>),
         before: Before<'v>,
@@ -296,7 +313,7 @@ impl Walk<'_> {
         let place = rule.field_path.as_deref().map_or_else(|| path.clone(), |field| path.child(field));
         let place = shown(&place);
         let forgiven = !rule.uses_old && before.is_unchanged();
-        let (message, used_up) = match rule.message(new, old, &rules.shape, &mut self.budget) {
+        let (message, used_up) = match rule.message(new, old, shape, &mut self.budget) {
             Ok(message) => (message, false),
             Err(why) => (why, true),
         };

@@ -173,10 +173,12 @@ impl Sources<'_> {
     }
 
     fn media(&self, media: Media) -> Vec<&'static str> {
-        let objects = || [JSON, YAML, PROTOBUF].into_iter().chain(self.cbor.then_some(CBOR));
+        let objects = || [JSON, YAML, PROTOBUF].into_iter().chain(self.contents.cbor.then_some(CBOR));
         match media {
             Media::Object => objects().collect(),
-            Media::Stream => objects().chain(STREAMS).chain(self.cbor.then_some(CBOR_SEQUENCE)).collect(),
+            Media::Stream => {
+                objects().chain(STREAMS).chain(self.contents.cbor.then_some(CBOR_SEQUENCE)).collect()
+            }
             Media::Log => std::iter::once("text/plain").chain(objects()).collect(),
             Media::Any => vec!["*/*"],
             Media::Group => vec![JSON, YAML, PROTOBUF],
@@ -188,7 +190,7 @@ impl Sources<'_> {
 
     fn patches(&self, media: Media) -> Vec<&'static str> {
         let known = PATCHES.into_iter().filter(|one| media != Media::Custom || *one != STRATEGIC_PATCH);
-        known.chain(self.cbor.then_some(CBOR_APPLY_PATCH)).collect()
+        known.chain(self.contents.cbor.then_some(CBOR_APPLY_PATCH)).collect()
     }
 
     fn path_v3(&self, out: &mut JsonWriter, operations: &[Operation], referred: &mut Referred) {

@@ -1,6 +1,7 @@
 //! The schemas of types and of the types that they refer to.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::json::JsonWriter;
 use super::names::{self, META};
@@ -212,7 +213,7 @@ impl Sources<'_> {
         field: &Field,
     ) {
         let mut text = descriptions::of_field(owner, &field.name).unwrap_or_default().to_owned();
-        if !field.values.is_empty() {
+        if !self.allowed_values(field).is_empty() {
             text = with_values(&text, structure, field);
         }
         let value = Property {
@@ -267,7 +268,7 @@ impl Sources<'_> {
                 if values.is_empty() {
                     self.place(out, dialect, ty, &inner(ty));
                 } else {
-                    enumeration(out, dialect, values);
+                    self.enumeration(out, dialect, values);
                 }
             };
             match self.registry.get(id) {
@@ -286,8 +287,25 @@ impl Sources<'_> {
                 Type::Struct(_) | Type::Either(_) => {}
             }
             if let Some(field) = value.field {
+                allowed(out, self.allowed_values(field));
                 extensions(out, field);
             }
+        });
+    }
+
+    /// The allowed values of a field that are listed.
+    fn allowed_values<'f>(&self, field: &'f Field) -> &'f [Arc<str>] {
+        if self.contents.allowed_values { &field.values } else { &[] }
+    }
+
+    /// The items of a list with allowed values.
+    fn enumeration(&self, out: &mut JsonWriter, dialect: Dialect, values: &[Arc<str>]) {
+        out.object(|out| {
+            if dialect.has_defaults() {
+                out.field("default", "");
+            }
+            out.field("type", "string");
+            allowed(out, if self.contents.allowed_values { values } else { &[] });
         });
     }
 
@@ -338,18 +356,7 @@ fn with_values(text: &str, structure: &Struct, field: &Field) -> String {
     format!("{text}\n\nPossible enum values:{}", lines.concat()).trim_start().to_owned()
 }
 
-/// The items of a list with allowed values.
-fn enumeration(out: &mut JsonWriter, dialect: Dialect, values: &[std::sync::Arc<str>]) {
-    out.object(|out| {
-        if dialect.has_defaults() {
-            out.field("default", "");
-        }
-        out.field("type", "string");
-        allowed(out, values);
-    });
-}
-
-fn allowed(out: &mut JsonWriter, values: &[std::sync::Arc<str>]) {
+fn allowed(out: &mut JsonWriter, values: &[Arc<str>]) {
     if !values.is_empty() {
         let mut values: Vec<&str> = values.iter().map(|value| &**value).collect();
         values.sort_unstable();
@@ -371,7 +378,6 @@ fn merged_as(out: &mut JsonWriter, merge: &ListFact) {
 }
 
 fn extensions(out: &mut JsonWriter, field: &Field) {
-    allowed(out, &field.values);
     if field.list_atomic {
         out.field("x-kubernetes-list-type", "atomic");
     }

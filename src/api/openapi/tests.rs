@@ -24,7 +24,7 @@ fn catalog(config: &str) -> Catalog {
 }
 
 fn sources(catalog: &Catalog) -> Sources<'_> {
-    Sources { registry: registry(), catalog, custom: &[], cbor: false }
+    Sources { registry: registry(), catalog, custom: &[], contents: Contents::default() }
 }
 
 fn v3(name: &str) -> Value {
@@ -270,6 +270,18 @@ fn kinds_that_are_not_built_in_join() {
     assert!(v3_protobuf(&text).is_some());
 }
 
+#[test]
+fn allowed_values_are_listed_unless_their_gate_is_closed() {
+    let catalog = catalog("");
+    let listed = |allowed_values: bool| {
+        let contents = Contents { allowed_values, ..Contents::default() };
+        let sources = Sources { contents, ..sources(&catalog) };
+        let text = String::from_utf8(sources.v3("api/v1").unwrap()).unwrap();
+        (text.contains("\"enum\":"), text.contains("Possible enum values"))
+    };
+    assert_eq!((listed(true), listed(false)), ((true, true), (false, false)));
+}
+
 /// Compares every document with those that the reference publishes. Those have every API version and gate enabled,
 /// no lists of allowed values, and no release.
 #[test]
@@ -278,7 +290,8 @@ fn documents_are_those_of_the_reference() {
     let folder = std::env::var_os("PILOTHOUSE_OPENAPI_SPEC").map(PathBuf::from);
     let folder = folder.expect("PILOTHOUSE_OPENAPI_SPEC names the folder");
     let catalog = catalog("api/all=true");
-    let sources = Sources { cbor: true, ..sources(&catalog) };
+    let contents = Contents { cbor: true, ..Contents::default() };
+    let sources = Sources { contents, ..sources(&catalog) };
     let read = |place: &str| -> Value {
         serde_json::from_slice(
             &std::fs::read(folder.join(place)).unwrap_or_else(|error| panic!("{place}: {error}")),

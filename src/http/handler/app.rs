@@ -148,6 +148,10 @@ async fn serve_path(
     if worker.shared.changes_flags && debug_flags::is_flag(path) {
         return Ok(debug_flags::answer(request, payload, path).await);
     }
+    let (pages, now) = (&worker.shared.debug_pages, worker.backend.clock.now());
+    if let Some(response) = pages.answer(path, &context.accept, &worker.shared.release, now) {
+        return Ok(response);
+    }
     if let RequestLimiter::Fair(gate) = &worker.shared.room
         && let Some(table) = gate.dump(path, query)
     {

@@ -109,6 +109,7 @@ fn index(worker: &Worker, documents: &Documents) -> HttpResponse {
     let about_tokens = worker.shared.token_metadata.iter().flat_map(|_| [CONFIGURATION_PATH, KEYS_PATH]);
     let mut paths: Vec<String> =
         others.chain(about_tokens.map(str::to_owned)).chain(health::paths(worker)).collect();
+    paths.extend(worker.shared.debug_pages.paths().map(str::to_owned));
     paths.sort_unstable();
     let all = serde_json::json!({ "paths": paths });
     HttpResponse::Ok().content_type(JSON).body(format!("{all:#}"))

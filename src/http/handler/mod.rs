@@ -7,6 +7,7 @@ mod budgeted_body;
 pub mod connect;
 mod deadline;
 mod debug_flags;
+pub mod debug_pages;
 mod documents;
 mod filters;
 mod gzip;

@@ -17,7 +17,7 @@ use pilothouse_actors::lock::Lock;
 use crate::api::aggregation::ApiService;
 use crate::api::media;
 use crate::api::openapi::merged::merge;
-use crate::api::openapi::{Custom, Sources, v2_protobuf, v3_protobuf};
+use crate::api::openapi::{Contents, Custom, Sources, v2_protobuf, v3_protobuf};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
 use crate::api::well_known::JSON;
@@ -49,8 +49,8 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 pub struct OpenApi {
     /// The kinds that are not built in.
     custom: Vec<Arc<Custom>>,
-    /// Whether objects are served in CBOR too.
-    cbor: bool,
+    /// What gates decide about the documents.
+    contents: Contents,
     /// What is known of the documents written so far, by name.
     known: Lock<HashMap<Name, Known>>,
     /// The documents written last, by name and form.
@@ -94,8 +94,8 @@ struct Known {
 
 impl OpenApi {
     /// The documents of a catalog that has these kinds besides those which are built in.
-    pub fn new(custom: Vec<Arc<Custom>>, cbor: bool) -> OpenApi {
-        OpenApi { custom, cbor, ..OpenApi::default() }
+    pub fn new(custom: Vec<Arc<Custom>>, contents: Contents) -> OpenApi {
+        OpenApi { custom, contents, ..OpenApi::default() }
     }
 
     /// Takes over what is known of documents that are the same in an earlier catalog.
@@ -158,7 +158,7 @@ impl OpenApi {
     }
 
     fn sources<'a>(&'a self, served: &'a Served, registry: &'a Registry) -> Sources<'a> {
-        Sources { registry, catalog: &served.catalog, custom: &self.custom, cbor: self.cbor }
+        Sources { registry, catalog: &served.catalog, custom: &self.custom, contents: self.contents }
     }
 }
 

@@ -24,6 +24,7 @@ use crate::verbs::WatchDeps;
 use super::audit::Audit;
 use super::connect::ConnectDeps;
 use super::connect::aggregated::AggregationSettings;
+use super::debug_pages::DebugPages;
 use super::health::Health;
 use super::merged_discovery::MergedDocuments;
 use super::openapi::OpenApi;
@@ -62,6 +63,8 @@ pub struct Shared {
     pub token_metadata: Option<Metadata>,
     /// Whether /debug/flags may change the log level.
     pub changes_flags: bool,
+    /// /statusz and /flagz, if they are served.
+    pub debug_pages: DebugPages,
     /// The header names in which a front proxy passes identities.
     pub front_headers: Option<Headers>,
     /// The paths that accept anonymous requests; `None` means all, if anonymous access is enabled.

@@ -145,6 +145,20 @@ fn rules_may_speak_of_what_was_there() {
 }
 
 #[test]
+fn rules_for_items_of_what_is_no_list_refuse_the_items() {
+    let schema = r#"{"type":"object","properties":{"spec":{"type":"object","properties":{"l":{"type":"object",
+        "items":{"type":"object","properties":{"v":{"type":"integer"}},"x-kubernetes-validations":[{"rule":"self.v > 0"}]}}}}}}"#;
+    let object = r#"{"spec":{"l":[{"v":1}]}}"#;
+    // Even one that was there before: a definition may turn a list into something else.
+    for old in [None, Some(object)] {
+        let why =
+            "rule compiler initialization error: failed to convert to declType for CEL validation rules";
+        assert_eq!(told(schema, object, old), [format!(r#"spec.l[0]: Invalid value: "object": {why}"#)]);
+    }
+    assert!(told(schema, r#"{"spec":{"l":{}}}"#, None).is_empty());
+}
+
+#[test]
 fn what_was_wrong_before_is_only_told() {
     let schema = r#"{"type":"object","properties":{"spec":{"type":"object","properties":{
         "a":{"type":"string","x-kubernetes-validations":[{"rule":"self == 'good'"}]},
