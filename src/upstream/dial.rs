@@ -74,7 +74,7 @@ async fn lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
 async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, Failure> {
     let tcp = first_of(addresses, TcpStream::connect).await?;
     if let Err(error) = socket::prepare(&tcp) {
-        tracing::debug!(%error, "a connection cannot be made prompt and watched");
+        tracing::debug!(%error, "TCP options cannot be set");
     }
     Ok(tcp)
 }
