@@ -336,7 +336,8 @@ fn a_webhook_is_believed_whose_own_certificate_is_in_the_bundle() {
     let mut admin = server.admin();
     configure(&mut admin, "Validating", "v", &[hook(&hooks, "w.x.io", &json!({}))]);
     admin.post(MAPS, &map("a")).ok();
-    assert_eq!(hooks.asked().len(), 1);
+    // The server itself may be making ConfigMaps.
+    assert_eq!(hooks.asked().iter().filter(|asked| asked["name"] == "a").count(), 1);
 }
 
 #[test]

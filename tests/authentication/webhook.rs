@@ -110,7 +110,10 @@ fn whoever_another_server_knows_is_known() {
         (&json!(true), &json!(["others"]))
     );
     let refused = review(&mut admin, "liar", &[]);
-    assert!(refused["status"]["error"].as_str().is_some_and(|why| why.contains("nonsense")), "{refused}");
+    assert!(
+        refused["status"]["error"].as_str().is_some_and(|why| why.contains("invalid response")),
+        "{refused}"
+    );
     let metrics = admin.get("/metrics").text();
     for line in [
         "authentication_token_cache_request_total{status=\"hit\"}",
