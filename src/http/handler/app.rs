@@ -188,6 +188,7 @@ async fn serve_resource(
     let Some(resource) = routes::find(&worker.served().catalog, known, found, asked.verb)? else {
         return Ok(render::page_not_found());
     };
+    routes::check_named(&resource, found, request.method().as_str())?;
     let warnings = &context.warnings;
     if let Some(way) = ConnectSubresource::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
         context.arrive();
@@ -198,12 +199,13 @@ async fn serve_resource(
     let is_custom = resource.custom.is_some();
     let offer = || if is_custom { context.offer().custom() } else { context.offer() };
     let content_type = render::text(request.headers(), header::CONTENT_TYPE);
+    let length = render::text(request.headers(), header::CONTENT_LENGTH);
     let allowed = routes::allowed_verb(&resource, found, asked.verb, request.method().as_str());
     let verb = allowed.or_else(|refused| {
         // The type of a patch of a custom resource is checked even before its name.
         if is_custom && asked.verb == Verb::Patch {
             context.arrive();
-            media::of_patch(content_type, offer())?;
+            media::of_patch(content_type, length, offer())?;
         }
         Err(refused)
     })?;
@@ -211,7 +213,7 @@ async fn serve_resource(
     let offer = offer();
     if !is_custom {
         if verb == Verb::Patch {
-            media::of_patch(content_type, offer)?;
+            media::of_patch(content_type, length, offer)?;
         }
         response_format::routed(&context.accept, offer, verb)?;
     }
