@@ -784,3 +784,77 @@ fn what_is_no_version_does_not_keep_an_object_from_being_made() {
     let status = refused.refused(400, "BadRequest");
     assert!(status["message"].as_str().unwrap().contains("nope"), "{status}");
 }
+
+/// A path without a name before its subresource was refused as if the method were wrong, and one without a resource was named.
+#[test]
+fn a_path_with_nothing_in_the_place_of_a_name_says_what_is_missing() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    for path in ["/apis/batch/v1/namespaces/default/jobs//status", "/api/v1/namespaces/default/pods//log"] {
+        let status = client.get(path).refused(400, "BadRequest");
+        assert_eq!(status["message"], "name must be provided", "{path}");
+    }
+    let nobody = json!({"apiVersion": "v1", "kind": "Binding", "target": {"name": "n"}});
+    client.post("/api/v1/namespaces/default/pods//binding", &nobody).refused(400, "BadRequest");
+    // Slashes at the end of a document do not count.
+    for path in ["/api/v1//", "/apis/apps//", "/apis/apps/v1//", "/version//"] {
+        client.get(path).ok();
+    }
+    let status = server.anonymous().get("/api/v1//namespaces").refused(403, "Forbidden");
+    let message = status["message"].as_str().unwrap_or_default();
+    assert!(
+        message.starts_with("forbidden: User \"system:anonymous\" cannot get resource \"\""),
+        "{message}"
+    );
+}
+
+/// A list whose token and version were both wrong complained about the version.
+#[test]
+fn a_bad_token_is_told_before_a_version_beside_it() {
+    let server = Server::with(&["--engine=memory"]);
+    let status =
+        server.admin().get(&format!("{MAPS}?continue=x&resourceVersion=7")).refused(400, "BadRequest");
+    let message = status["message"].as_str().unwrap_or_default();
+    assert!(message.starts_with("invalid continue token"), "{message}");
+}
+
+/// The errors of an event's metadata came before those that both groups check first.
+#[test]
+fn an_event_is_checked_before_its_metadata() {
+    let server = Server::with(&["--engine=memory"]);
+    let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e", "finalizers": ["bad"]},
+        "regarding": {"kind": "Pod", "namespace": "default", "name": "p"}, "reason": "R", "type": "Normal",
+        "eventTime": "2020-01-01T00:00:00.000000Z", "reportingController": "a.b/c", "reportingInstance": "i"});
+    let status = server
+        .admin()
+        .post("/apis/events.k8s.io/v1/namespaces/default/events", &event)
+        .refused(422, "Invalid");
+    let fields: Vec<&Value> =
+        status["details"]["causes"].as_array().unwrap().iter().map(|c| &c["field"]).collect();
+    assert_eq!(fields, ["action", "metadata.finalizers[0]"]);
+}
+
+/// A grace period in an apply that creates was dropped.
+#[test]
+fn a_grace_period_stays_in_what_an_apply_creates() {
+    let server = Server::with(&["--engine=memory"]);
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "deletionGracePeriodSeconds": 5}});
+    let headers = [("Content-Type", "application/apply-patch+yaml")];
+    let body = object.to_string();
+    let mut client = server.admin();
+    let made = client.request("PATCH", &format!("{MAPS}/a?fieldManager=m"), &headers, body.as_bytes()).ok();
+    assert_eq!(made["metadata"]["deletionGracePeriodSeconds"], 5);
+    assert_eq!(made["metadata"]["deletionTimestamp"], Value::Null);
+}
+
+/// A document that does not exist was refused for its media type.
+#[test]
+fn a_missing_document_is_missing_in_every_form() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let headers = [("Accept", "text/html")];
+    let missing = client.request("GET", "/openapi/v3/apis/nope/v1", &headers, b"");
+    assert_eq!(missing.status, 404);
+    let refused = client.request("GET", "/openapi/v3/api/v1", &headers, b"");
+    assert_eq!((refused.status, refused.header("vary")), (406, Some("Accept")));
+}

@@ -363,8 +363,8 @@ fn is_patch(one: &str) -> bool {
     PATCHES.split(", ").any(|patch| patch == media)
 }
 
-/// The patch type and encoding of a media type.
-pub fn of_patch(content_type: &str, offer: OfferedEncodings) -> Result<(PatchType, Encoding)> {
+/// The patch type and encoding of a media type. `length` is the Content-Length header, empty if there is none.
+pub fn of_patch(content_type: &str, length: &str, offer: OfferedEncodings) -> Result<(PatchType, Encoding)> {
     // Up to the first parameter, including surrounding blanks.
     let media = content_type.split(';').next().unwrap_or_default();
     match media {
@@ -376,7 +376,7 @@ pub fn of_patch(content_type: &str, offer: OfferedEncodings) -> Result<(PatchTyp
         _ if offer.custom => Err(Status::unsupported_body(CUSTOM_PATCHES)),
         // A type that resembles a patch gets the list of patch types, others get a plain 415.
         _ if content_type.split(',').any(is_patch) => Err(Status::unsupported_body(PATCHES)),
-        _ => Err(Status::unsupported_patch()),
+        _ => Err(Status::unsupported_patch(length)),
     }
 }
 
@@ -485,7 +485,7 @@ mod tests {
         let of = |content_type| of_body(content_type, OfferedEncodings::objects(false));
         assert_eq!(of(PROTOBUF).unwrap(), Encoding::Protobuf);
         assert_eq!(of(CBOR).unwrap_err().code, 415);
-        let patch = |cbor| of_patch("application/apply-patch+cbor", OfferedEncodings::objects(cbor));
+        let patch = |cbor| of_patch("application/apply-patch+cbor", "2", OfferedEncodings::objects(cbor));
         assert_eq!((patch(true).unwrap().1, patch(false).unwrap_err().code), (Encoding::Cbor, 415));
         assert_eq!(of("application/json; charset=utf-8").unwrap(), Encoding::Json);
         assert_eq!(of("Application/JSON").unwrap(), Encoding::Json);
@@ -498,12 +498,18 @@ mod tests {
             assert!(of(taken).is_ok(), "{taken}");
         }
         let close =
-            of_patch("application/merge-patch+json ;q=1", OfferedEncodings::objects(false)).unwrap_err();
+            of_patch("application/merge-patch+json ;q=1", "2", OfferedEncodings::objects(false)).unwrap_err();
         assert!(
             close.message.ends_with("application/strategic-merge-patch+json, application/apply-patch+yaml")
         );
-        let far = of_patch("application/json", OfferedEncodings::objects(false)).unwrap_err();
-        assert_eq!(far.message, "415: Unsupported Media Type");
+        let far = |length| {
+            let refused = of_patch("application/json", length, OfferedEncodings::objects(false)).unwrap_err();
+            (refused.code, refused.message.clone())
+        };
+        assert_eq!(far("2"), (415, "415: Unsupported Media Type".to_owned()));
+        let bodiless = "415: Unsupported Media Type\n\nAvailable representations: ";
+        assert_eq!(far(""), (415, bodiless.to_owned()));
+        assert_eq!(far("0"), (406, "406: Not Acceptable\n\nAvailable representations: ".to_owned()));
         assert_eq!(of("text/plain").unwrap_err().code, 415);
     }
 }

@@ -18,6 +18,8 @@ pub const ANNOTATION_BYTES: usize = 256 << 10;
 const NAME_LENGTH: usize = 63;
 /// The deprecated link of an object to itself.
 const SELF_LINK: &str = "selfLink";
+/// How long the deletion of an object takes.
+const GRACE_PERIOD: &str = "deletionGracePeriodSeconds";
 const SUFFIX_LENGTH: usize = 5;
 /// The characters of a generated suffix: no vowels or similar digits, so that no words come out.
 const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -145,21 +147,23 @@ pub fn check_name(object: &Value, name: &str) -> Result<(), Box<Status>> {
 }
 
 /// Sets the fields that only the server sets on a new object. The selfLink stays: it is shown in responses of unstored objects,
-/// and removed before storing.
+/// and removed before storing. So does a grace period, which a POST has lost by then, but not a PUT or an apply that creates.
 pub fn set_system_fields(object: &mut Value, uid: &str, now: &str) {
-    let link = of(object).get(SELF_LINK).cloned();
+    let kept = [SELF_LINK, GRACE_PERIOD].map(|field| (field, of(object).get(field).cloned()));
     clear_system_fields(object);
-    if let Some(link) = link {
-        object.entry("metadata").set(SELF_LINK, link);
-    }
     let meta = object.entry("metadata");
+    for (field, value) in kept {
+        if let Some(value) = value {
+            meta.set(field, value);
+        }
+    }
     meta.set("uid", uid);
     meta.set("creationTimestamp", now);
 }
 
 /// Removes the fields that only the server sets.
 pub fn clear_system_fields(object: &mut Value) {
-    let own = ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", SELF_LINK];
+    let own = ["uid", "creationTimestamp", "deletionTimestamp", GRACE_PERIOD, SELF_LINK];
     let meta = object.entry("metadata");
     own.iter().for_each(|field| {
         meta.remove(field);
@@ -207,8 +211,8 @@ pub fn keep_system_fields(new: &mut Value, old: &Value) {
     if old.get("deletionTimestamp").is_some() {
         copy(meta, old, "deletionTimestamp");
     }
-    if meta.get("deletionGracePeriodSeconds").is_none() {
-        copy(meta, old, "deletionGracePeriodSeconds");
+    if meta.get(GRACE_PERIOD).is_none() {
+        copy(meta, old, GRACE_PERIOD);
     }
 }
 

@@ -185,7 +185,8 @@ fn special_verb(segment: &str) -> Option<Verb> {
     }
 }
 
-fn resource_verb(method: &str) -> Verb {
+/// The verb of a method on an object.
+pub fn resource_verb(method: &str) -> Verb {
     match method {
         "POST" => Verb::Create,
         "GET" | "HEAD" => Verb::Get,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::catalog::resource::Resource;
 use super::catalog::{Catalog, Group};
 use super::field::quoted;
-use super::path::ResourcePath;
+use super::path::{self, ResourcePath};
 use super::status::{Result, Status};
 use super::verb::Verb;
 
@@ -65,6 +65,16 @@ fn custom(
         return Err(Status::definition_terminating(resource.name()));
     }
     Ok(Some(resource))
+}
+
+/// Refuses a path with nothing in the place of a name, as before a subresource: `pods//status`.
+pub fn check_named(resource: &Resource, found: &ResourcePath<'_>, method: &str) -> Result<()> {
+    let is_nameless = found.name.is_empty() && !found.subresource.is_empty() && resource.custom.is_none();
+    let verbs = resource.subresource(found.subresource).map(|sub| sub.verbs);
+    match verbs.filter(|verbs| is_nameless && verbs.contains(path::resource_verb(method))) {
+        Some(_) => Err(Status::bad_request("name must be provided")),
+        None => Ok(()),
+    }
 }
 
 /// The verb, if the resource or subresource supports it.

@@ -161,6 +161,7 @@ impl Status {
             });
         };
         let message = match name {
+            _ if of.group.is_empty() && of.resource.is_empty() => format!("forbidden: {message}"),
             "" => format!("{of} is forbidden: {message}"),
             name => format!("{of} {} is forbidden: {message}", quoted(name)),
         };
@@ -298,13 +299,18 @@ impl Status {
         Status::bare(415, "UnsupportedMediaType", message)
     }
 
-    /// 415: the body is no known patch type.
-    pub fn unsupported_patch() -> Box<Status> {
-        let message = "415: Unsupported Media Type".to_owned();
+    /// 415: the body is no known patch type. Without a body the reference goes on to look for a representation and finds none;
+    /// `length` is the Content-Length header.
+    pub fn unsupported_patch(length: &str) -> Box<Status> {
+        let (code, reason, message) = match length {
+            "" => (415, "UnsupportedMediaType", "415: Unsupported Media Type\n\nAvailable representations: "),
+            "0" => (406, "NotAcceptable", "406: Not Acceptable\n\nAvailable representations: "),
+            _ => (415, "UnsupportedMediaType", "415: Unsupported Media Type"),
+        };
         Box::new(Status {
-            code: 415,
-            reason: "UnsupportedMediaType",
-            message,
+            code,
+            reason,
+            message: message.to_owned(),
             details: Some(Details::default()),
             said: None,
         })

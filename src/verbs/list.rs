@@ -319,11 +319,11 @@ pub(super) async fn at_version(
     position: &Position,
 ) -> Result<Chosen> {
     let token = Some(&options.continue_token).filter(|token| !token.is_empty());
+    let token = token.map(|token| Continue::decode(token)).transpose()?;
     if token.is_some() && !matches!(options.resource_version.as_str(), "" | "0") {
         let why = "specifying resource version is not allowed when using continue";
         return Err(Status::bad_request(why));
     }
-    let token = token.map(|token| Continue::decode(token)).transpose()?;
     let requested = options::read_revision(&options.resource_version)?;
     let requested = requested.filter(|requested| *requested > 0);
     let now = backend.clock.now();

@@ -20,7 +20,7 @@ use crate::backend::{Backend, Call};
 
 /// Patches the object that the path names.
 pub async fn patch(backend: &Backend, call: &Call<'_>) -> VerbResult {
-    let Some(language) = call.patch else { return Err(Status::unsupported_patch()) };
+    let Some(language) = call.patch else { return Err(Status::unsupported_patch("")) };
     let options = PatchOptions::parse(call.query, language == PatchType::Apply)?;
     audit_body::note_patch(call, language);
     if language == PatchType::Apply {

@@ -257,15 +257,17 @@ impl<'v, 'r> Evaluator<'v, 'r> {
             let key = self.eval(key)?;
             let value = match (self.eval(value)?, optional) {
                 (Val::Optional(Some(inner)), true) => (*inner).clone(),
-                (Val::Optional(None), true) => continue,
+                (Val::Optional(None), true) => {
+                    key.key().map(|found| made.remove(&found));
+                    continue;
+                }
                 (value, _) => value,
             };
             let Some(found) = key.key() else {
                 return Err(Fault::error(format!("unsupported key type: {}", key.type_name())));
             };
-            if made.insert(found, (key.clone(), value)).is_some() {
-                return Err(Fault::error(format!("Failed with repeated key [{key}]")));
-            }
+            // Of a repeated key the last entry counts.
+            made.insert(found, (key.clone(), value));
         }
         self.charge(cost::MAP)?;
         Ok(Val::Map(Map::Made(Arc::new(made))))

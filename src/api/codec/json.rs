@@ -189,6 +189,23 @@ pub fn write_float(out: &mut Vec<u8>, number: f64) {
     };
 }
 
+/// A double in its shortest form as messages, cells and YAML have it: with an exponent for small numbers and from a million on.
+pub fn short_float(number: f64) -> String {
+    scientific_if_long(number)
+}
+
+/// A float of either precision in its shortest form; see [`short_float`].
+pub(super) fn scientific_if_long(number: impl std::fmt::Display + std::fmt::LowerExp) -> String {
+    let scientific = format!("{number:e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
+    let power: i32 = exponent.parse().unwrap_or_default();
+    if (-4..6).contains(&power) {
+        return number.to_string();
+    }
+    let sign = if power < 0 { '-' } else { '+' };
+    format!("{digits}e{sign}{:02}", power.unsigned_abs())
+}
+
 /// Bytes that must be escaped in JSON or HTML, and the first byte of the two line separators that JavaScript does not accept.
 const fn is_special(byte: u8) -> bool {
     byte < 0x20 || matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&' | 0xe2)

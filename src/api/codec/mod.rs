@@ -364,7 +364,7 @@ impl Body<'_> {
     fn not_handled(&self, actual: &GroupVersionKind, why: &str) -> DecodeError {
         let GroupVersionKind { kind, version, .. } = actual;
         let wanted = &self.expected.kind;
-        let message = format!("{kind} in version \"{version}\" cannot be handled as a {wanted}: {why}");
+        let message = format!("{kind} in version {} cannot be handled as a {wanted}: {why}", quoted(version));
         DecodeError::because(message, why)
     }
 

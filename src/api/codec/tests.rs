@@ -160,6 +160,10 @@ fn another_kind_is_refused() {
             r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "apps/v1" in scheme "pkg/api/legacyscheme/scheme.go:30""#,
         ),
         (
+            r#"{"apiVersion":"v\"","kind":"ConfigMap"}"#,
+            r#"ConfigMap in version "v\"" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v\"" in scheme "pkg/api/legacyscheme/scheme.go:30""#,
+        ),
+        (
             r#"{"kind":"configmap"}"#,
             r#"configmap in version "v1" cannot be handled as a ConfigMap: no kind "configmap" is registered for version "v1" in scheme "pkg/api/legacyscheme/scheme.go:30""#,
         ),

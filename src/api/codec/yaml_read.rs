@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::yaml_plain::{Plain, resolve};
 use super::yaml_tree::{Content, Node, Scalar, Tree};
-use super::yaml_write::short_float;
+use super::yaml_write::key_float;
 use crate::api::field::quoted;
 use crate::api::limits;
 use crate::api::value::{Fields, Value};
@@ -103,14 +103,14 @@ impl<'d, 't> Reader<'d, 't> {
         if let Content::Scalar(Scalar { text, plain: true, tag: None }) = &node.content
             && let Plain::Float(number) = resolve(text)
         {
-            let text = short_float(number);
+            let text = key_float(number);
             return Ok(Some((text.clone(), text)));
         }
         let text = match self.value(node, depth)? {
             Value::String(text) => return Ok(Some((text.clone(), quoted(&text)))),
             Value::Bool(truth) => truth.to_string(),
             Value::Int(number) => number.to_string(),
-            Value::Float(number) => short_float(number),
+            Value::Float(number) => key_float(number),
             Value::Null => return Ok(None),
             found @ (Value::Array(_) | Value::Object(_)) => {
                 return Err(format!("invalid map key: {}", dumped(&found)));
@@ -188,7 +188,7 @@ fn dumped(value: &Value) -> String {
         Value::Null => "interface {}(nil)".to_owned(),
         Value::Bool(truth) => truth.to_string(),
         Value::Int(number) => number.to_string(),
-        Value::Float(number) => short_float(*number),
+        Value::Float(number) => key_float(*number),
         Value::String(text) => quoted(text),
         Value::Array(items) => format!("[]interface {{}}{{{}}}", joined(items.iter().map(dumped).collect())),
         Value::Object(fields) => {

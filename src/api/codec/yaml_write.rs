@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use super::json;
 use super::yaml_plain::reads_as_text;
 use crate::api::value::{Object, Value};
 
@@ -69,7 +70,7 @@ impl Writer {
             Value::Null => self.word("null"),
             Value::Bool(truth) => self.word(if *truth { "true" } else { "false" }),
             Value::Int(number) => self.word(itoa::Buffer::new().format(*number)),
-            Value::Float(number) => self.word(&float(*number)),
+            Value::Float(number) => self.word(&json::short_float(*number)),
             Value::String(text) => self.text(text, inner.max(INDENT), false),
         }
     }
@@ -323,30 +324,15 @@ impl Features {
     }
 }
 
-/// A double in its shortest form, with an exponent from a million on.
-fn float(number: f64) -> String {
-    scientific_if_long(&format!("{number:e}"), number)
-}
-
 /// A double as a key: with single precision.
-pub(super) fn short_float(number: f64) -> String {
+pub(super) fn key_float(number: f64) -> String {
     let single = number as f32;
     match single {
         f32::INFINITY => ".inf".to_owned(),
         f32::NEG_INFINITY => "-.inf".to_owned(),
         single if single.is_nan() => ".nan".to_owned(),
-        single => scientific_if_long(&format!("{single:e}"), single),
+        single => json::scientific_if_long(single),
     }
-}
-
-fn scientific_if_long(scientific: &str, number: impl std::fmt::Display) -> String {
-    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific.to_owned() };
-    let power: i32 = exponent.parse().unwrap_or_default();
-    if (-4..6).contains(&power) {
-        return number.to_string();
-    }
-    let sign = if power < 0 { '-' } else { '+' };
-    format!("{digits}e{sign}{:02}", power.unsigned_abs())
 }
 
 /// The natural order of keys: letters after everything else, digits by their numbers.

@@ -298,21 +298,8 @@ fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => "<no value>".to_owned(),
-        Value::Float(number) => plain_float(*number),
+        Value::Float(number) => json::short_float(*number),
         other => String::from_utf8_lossy(&json::to_json(other)).into_owned(),
-    }
-}
-
-/// A number in Go's `%g` format: with an exponent for very small and large ones.
-pub(super) fn plain_float(number: f64) -> String {
-    let scientific = format!("{number:e}");
-    let Some((digits, power)) = scientific.split_once('e') else { return scientific };
-    match power.parse::<i32>() {
-        Ok(power) if !(-4..6).contains(&power) => {
-            let sign = if power < 0 { '-' } else { '+' };
-            format!("{digits}e{sign}{:02}", power.unsigned_abs())
-        }
-        _ => number.to_string(),
     }
 }
 

@@ -1,6 +1,5 @@
 //! Validates a single value: type, format and bounds.
 
-use super::kind::plain_float;
 use super::schema::{Checks, Schema};
 use super::value_errors::{ErrorKind, ValueError, ValueErrors, ValuePath, other, typed};
 use crate::api::codec::json;
@@ -91,7 +90,11 @@ pub(super) fn of_number(checks: &Checks, value: &Value, path: &ValuePath<'_>, fo
             let factor = shown_number(factor);
             let why = format!("factor MultipleOf declared for {path} must be positive: {factor}");
             found.add(other(path, factor, why));
-        } else if !is_multiple(number, factor) {
+        } else if !(match value {
+            // Integers are compared exactly.
+            Value::Int(number) => number.checked_rem(factor as i64) == Some(0),
+            _ => is_multiple(number, factor),
+        }) {
             let why = format!("{path} in body should be a multiple of {}", shown_number(factor));
             found.add(other(path, shown(value), why));
         }
@@ -156,7 +159,7 @@ pub fn shown(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::String(text) => quoted(text),
-        Value::Float(number) => plain_float(*number),
+        Value::Float(number) => json::short_float(*number),
         _ => printed(value),
     }
 }
@@ -221,6 +224,8 @@ mod tests {
             (r#"{"type":"number","multipleOf":2}"#, "3", false),
             (r#"{"type":"number","multipleOf":2}"#, "4.0", true),
             (r#"{"type":"number","multipleOf":2}"#, "0", true),
+            (r#"{"type":"integer","multipleOf":3}"#, "2147483648", false),
+            (r#"{"type":"integer","multipleOf":3}"#, "-2147483649", true),
             (r#"{"type":"number","multipleOf":0}"#, "1", false),
             (r#"{"type":"number","minimum":0.5}"#, "0.25", false),
             (r#"{"type":"number","minimum":0.5}"#, "0.0", false),

@@ -51,6 +51,7 @@ pub fn before_create(
     drop_disabled(kind, context.features, object, None);
     (kind.rules.prepare_create)(object, context);
     let mut errors = ErrorList::under(context.features);
+    (kind.rules.validate_first)(object, &mut errors);
     if !kind.rules.meta_last {
         meta::validate(object, kind.meta_rules(), &mut errors);
     }

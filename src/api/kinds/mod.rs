@@ -243,6 +243,8 @@ pub struct KindRules {
     /// Sets defaults that the reference only sets when it decodes a stored object. They are not validated, and the next update
     /// stores them.
     pub finish: Option<fn(&mut Value)>,
+    /// Validates what is checked before the metadata of a new object.
+    pub validate_first: fn(&Value, &mut ErrorList),
     /// Validates a new object, except for its metadata.
     pub validate: fn(&Value, &mut ErrorList),
     /// How often an update runs `validate`.
@@ -308,6 +310,7 @@ const BASE: KindRules = KindRules {
     prepare_update: |_, _, _| {},
     prepare_status: |_, _, _| {},
     finish: None,
+    validate_first: |_, _| {},
     validate: |_, _| {},
     revalidation: Revalidation::No,
     validate_update: |_, _, _| {},

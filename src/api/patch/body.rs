@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::de::DeserializeSeed as _;
 
-use crate::api::codec::json::{Any, ParseObserver};
+use crate::api::codec::json::{Any, ParseObserver, short_float};
 use crate::api::codec::syntax;
 use crate::api::field::quoted;
 use crate::api::limits;
@@ -141,7 +141,7 @@ fn print(out: &mut String, value: &Value) {
         Value::Null => out.push_str("<nil>"),
         Value::Bool(truth) => out.push_str(if *truth { "true" } else { "false" }),
         Value::Int(number) => out.push_str(&number.to_string()),
-        Value::Float(number) => out.push_str(&number.to_string()),
+        Value::Float(number) => out.push_str(&short_float(*number)),
         Value::String(text) => out.push_str(text),
         Value::Array(items) => {
             out.push('[');
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn values_are_printed_as_maps() {
-        let value = crate::api::codec::json::read(br#"{"b":[1,"x",null,true],"a":{"c":1.5}}"#).unwrap();
-        assert_eq!(printed(&value), "map[a:map[c:1.5] b:[1 x <nil> true]]");
+        let value = crate::api::codec::json::read(br#"{"b":[1,"x",null,true,1e30],"a":{"c":1.5}}"#).unwrap();
+        assert_eq!(printed(&value), "map[a:map[c:1.5] b:[1 x <nil> true 1e+30]]");
     }
 }

@@ -46,6 +46,8 @@ pub struct Quantity {
     format: Format,
     /// The original text, if it is canonical.
     tidy: Option<String>,
+    /// Whether it was written with a fraction or a unit below one: the reference does not reduce it to an integer.
+    fractional: bool,
 }
 
 /// The parts of the text.
@@ -67,7 +69,14 @@ impl Quantity {
         if shift > 0 {
             multiply(&mut digits, 1u64 << shift);
         }
-        let mut quantity = Quantity { negative: parts.negative, digits, exponent: scale, format, tidy: None };
+        let mut quantity = Quantity {
+            negative: parts.negative,
+            digits,
+            exponent: scale,
+            format,
+            tidy: None,
+            fractional: scale < 0,
+        };
         quantity.normalise();
         if tidy && !quantity.digits.is_empty() {
             quantity.tidy = Some(text.to_owned());
@@ -109,7 +118,8 @@ impl Quantity {
         let format = if self.is_zero() { other.format } else { self.format };
         let sum = self.billionths().saturating_add(other.billionths());
         let digits = sum.unsigned_abs().to_string().into_bytes();
-        let mut sum = Quantity { negative: sum < 0, digits, exponent: NANO, format, tidy: None };
+        let fractional = self.fractional || other.fractional;
+        let mut sum = Quantity { negative: sum < 0, digits, exponent: NANO, format, tidy: None, fractional };
         sum.normalise();
         sum
     }
@@ -124,8 +134,11 @@ impl Quantity {
         self.rounded_up(0)
     }
 
-    /// The integer, if it is one and fits.
+    /// The integer, if it was written as one and fits.
     pub fn whole(&self) -> Option<i64> {
+        if self.fractional {
+            return None;
+        }
         let size = i128::from(if self.is_zero() { 0 } else { self.integer()? });
         i64::try_from(if self.negative { -size } else { size }).ok()
     }
@@ -296,8 +309,14 @@ fn increment(digits: &mut Vec<u8>) {
 impl From<i64> for Quantity {
     fn from(number: i64) -> Quantity {
         let digits = number.unsigned_abs().to_string().into_bytes();
-        let mut quantity =
-            Quantity { negative: number < 0, digits, exponent: 0, format: Format::Decimal, tidy: None };
+        let mut quantity = Quantity {
+            negative: number < 0,
+            digits,
+            exponent: 0,
+            format: Format::Decimal,
+            tidy: None,
+            fractional: false,
+        };
         quantity.normalise();
         quantity
     }

@@ -54,7 +54,8 @@ pub async fn read(
             Ok(plain(encoding, body))
         }
         Verb::Patch => {
-            let (language, encoding) = media::of_patch(content_type, offer)?;
+            let length = text(request.headers(), header::CONTENT_LENGTH);
+            let (language, encoding) = media::of_patch(content_type, length, offer)?;
             Ok(Body { encoding, patch: Some(language), bytes: whole(request, payload).await? })
         }
         _ => Ok(Body::default()),

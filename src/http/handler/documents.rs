@@ -31,6 +31,7 @@ pub async fn answer(
     path: &str,
     context: &Context,
 ) -> Result<HttpResponse> {
+    let path = with_one_slash(path);
     let served = worker.shared.served.load_full();
     served.is_written().await;
     let documents = worker.shared.merged.of(&served, &worker.shared.extensions).await;
@@ -55,8 +56,8 @@ pub async fn answer(
     }
     let Some(document) = documents.at(path) else {
         // Below a known group a missing document is a missing resource; elsewhere it is an unknown path.
-        let mut parts = path.trim_matches('/').split('/');
-        return match (parts.next(), parts.next()) {
+        let mut parts = path.strip_prefix('/').unwrap_or(path).split('/');
+        return match (parts.next(), parts.next().filter(|part| !part.is_empty())) {
             (Some("api"), _) => Err(Status::no_such_resource()),
             // Below groups of custom resources the reference answers with an unknown path.
             (Some("apis"), Some(group)) if served.catalog.group(group).is_some_and(Group::is_builtin) => {
@@ -91,6 +92,14 @@ pub async fn answer(
             Ok(response)
         }
         _ => render::document(context, agreed, 200, &document.json),
+    }
+}
+
+/// The path with only one of the slashes at its end. The reference does not count them, except after /apis itself.
+fn with_one_slash(path: &str) -> &str {
+    match path.trim_end_matches('/') {
+        "" | "/apis" => path,
+        trimmed => path.get(..=trimmed.len()).unwrap_or(path),
     }
 }
 

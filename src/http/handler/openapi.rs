@@ -277,7 +277,16 @@ async fn document(
     let name = asked.name.clone();
     let is_v2 = name.is_v2();
     let served = worker.shared.served.load_full();
-    let Some(media_type) = media_type else { return Some(HttpResponse::NotAcceptable().finish()) };
+    let Some(media_type) = media_type else {
+        if let Name::V3(name) = &name
+            && !has_own(worker, name)
+        {
+            return None;
+        }
+        let mut response = HttpResponse::NotAcceptable().finish();
+        insert(&mut response, header::VARY, "Accept");
+        return Some(response);
+    };
     // Only the one large document of the second version is ever compressed, as in the reference.
     let packed = is_v2 && gzip::is_taken(text(request.headers(), header::ACCEPT_ENCODING));
     let binary = media_type != JSON;

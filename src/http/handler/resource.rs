@@ -68,6 +68,7 @@ pub async fn serve(
     let Some(resource) = routes::find(&worker.served().catalog, known, found, asked.verb)? else {
         return Ok(render::page_not_found());
     };
+    routes::check_named(&resource, found, http.method().as_str())?;
     if let Some(way) = ConnectSubresource::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
         context.arrive();
         let (path, user, warnings, offer) = (asked.path, asked.user, &context.warnings, context.offer());
@@ -131,7 +132,8 @@ impl<'a> ResourceRequest<'a> {
     }
 
     fn check_patch_type(&self, offer: OfferedEncodings) -> Result<()> {
-        media::of_patch(render::text(self.http.headers(), header::CONTENT_TYPE), offer).map(|_| ())
+        let header = |name| render::text(self.http.headers(), name);
+        media::of_patch(header(header::CONTENT_TYPE), header(header::CONTENT_LENGTH), offer).map(drop)
     }
 
     fn agree_on_response(

@@ -3,6 +3,7 @@
 use super::super::eval::CallContext;
 use super::super::timestamps::{self, Instant};
 use super::super::value::{Fault, Outcome, Val};
+use crate::api::codec::json::short_float;
 
 /// `int(x)` and its like.
 pub fn convert<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
@@ -134,15 +135,5 @@ fn double(number: f64) -> String {
     if number.is_infinite() {
         return if number > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
     }
-    let size = number.abs();
-    if size != 0.0 && !(1e-4..1e21).contains(&size) {
-        let text = format!("{number:e}");
-        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-        let (sign, exponent) = match exponent.strip_prefix('-') {
-            Some(rest) => ('-', rest),
-            None => ('+', exponent),
-        };
-        return format!("{digits}e{sign}{exponent:0>2}");
-    }
-    format!("{number}")
+    short_float(number)
 }

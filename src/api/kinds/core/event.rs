@@ -25,6 +25,7 @@ pub const RULES: KindRules = KindRules {
 pub const NEW_RULES: KindRules = KindRules {
     create_on_update: true,
     garbage_collected: false,
+    validate_first: validate_reported,
     validate: validate_new,
     validate_update: validate_new_update,
     ..BASE
@@ -39,9 +40,13 @@ fn validate(event: &Value, errors: &mut ErrorList) {
     common(event, "reportingComponent", errors);
 }
 
-/// Checks an event of events.k8s.io.
-fn validate_new(event: &Value, errors: &mut ErrorList) {
+/// Checks what both groups require of an event of events.k8s.io.
+fn validate_reported(event: &Value, errors: &mut ErrorList) {
     common(event, "reportingController", errors);
+}
+
+/// Checks what only events.k8s.io requires.
+fn validate_new(event: &Value, errors: &mut ErrorList) {
     series(event, errors);
     if event.get("eventTime").is_none() {
         errors.push(FieldError::required(&FieldPath::new("eventTime"), ""));
@@ -204,9 +209,13 @@ mod tests {
     fn each_rule_of_a_new_event_refuses() {
         let long = format!("\"{}\"", "x".repeat(129));
         let note = format!("\"{}\"", "x".repeat(1025));
+        let whole = |event: &Value, errors: &mut ErrorList| {
+            validate_reported(event, errors);
+            validate_new(event, errors);
+        };
         each_refused(
             &new(),
-            validate_new,
+            whole,
             &[
                 ("metadata.namespace", r#""a""#, "does not match event.namespace"),
                 ("reportingComponent", r#""-""#, "reportingController: Invalid value: \"-\""),

@@ -166,10 +166,12 @@ fn by_type(spec: &FieldValue<'_>, errors: &mut ErrorList) {
                 }
             }
             let name = spec.child("externalName");
-            if name.text().trim_end_matches('.').is_empty() {
+            // A dot at the end says that the name is complete.
+            let cname = name.text().strip_suffix('.').unwrap_or(name.text());
+            if cname.is_empty() {
                 name.required(errors, "");
             } else {
-                name.syntax(errors, |name| names::dns_subdomain(name.strip_suffix('.').unwrap_or(name)));
+                meta::texts(errors, &name.path, cname, names::dns_subdomain(cname));
             }
         }
         _ => {}
@@ -424,6 +426,8 @@ mod tests {
             &[
                 ("spec.externalName", "null", "spec.externalName: Required value"),
                 ("spec.externalName", r#""A""#, "spec.externalName: Invalid value: \"A\""),
+                ("spec.externalName", r#""A.b.""#, "spec.externalName: Invalid value: \"A.b\""),
+                ("spec.externalName", r#""..""#, "spec.externalName: Invalid value: \".\""),
                 ("spec.clusterIPs", r#"["10.0.0.1"]"#, "may not be set for ExternalName services"),
             ],
         );

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::mem::discriminant;
 use std::sync::Arc;
 
 use super::super::super::eval::CallContext;
@@ -13,7 +14,20 @@ use crate::api::value::Value;
 /// `x == y`, `x != y`.
 pub fn equality<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
     let [left, right] = args else { return Err(Fault::no_overload()) };
-    Ok(Val::Bool(equal(left, right, work)? == (name == "_==_")))
+    let wants_equal = name == "_==_";
+    if is_of_library(left) && !matches!(right, Val::Null) && discriminant(left) != discriminant(right) {
+        // These types can only be compared with themselves; the reference takes the failed comparison for a difference.
+        return if wants_equal { Err(Fault::no_overload()) } else { Ok(Val::Bool(true)) };
+    }
+    Ok(Val::Bool(equal(left, right, work)? == wants_equal))
+}
+
+/// Whether a value is of a type that the libraries of the API add to the language.
+fn is_of_library(value: &Val<'_>) -> bool {
+    matches!(
+        value,
+        Val::Quantity(_) | Val::Url(_) | Val::Ip(_) | Val::Cidr(..) | Val::Format(_) | Val::Semver(_)
+    )
 }
 
 /// Whether two values are equal.
