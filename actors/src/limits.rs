@@ -93,6 +93,10 @@ pub const REQUESTS_WAITING_PER_LEVEL: usize = 16_384;
 pub const DIRECTORY_MAILBOX: usize = 1_024;
 /// The cache of redb. Its own default is 1 GiB; reads never go to disk here, so the cache only serves commits.
 pub const REDB_CACHE_BYTES: usize = 8 << 20;
+/// Files that are smaller are never compacted: it would not be worth the time.
+pub const COMPACTED_FROM_BYTES: u64 = 128 << 20;
+/// A file is compacted if it has more than this many times the bytes of its records. The more is free, the shorter it takes.
+pub const COMPACTED_IF_TIMES: u64 = 8;
 
 /// By how much a clock must have gone back to count as set back. Less is what clocks do by themselves.
 pub const CLOCK_SET_BACK: Duration = Duration::from_secs(1);

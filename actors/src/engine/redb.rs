@@ -3,6 +3,7 @@
 //! | table | key | value |
 //! |---|---|---|
 //! | `meta` | `format` | the format of this file |
+//! | `meta` | `record_bytes` | how many bytes the records had when the server was idle last |
 //! | `types` | name of a type | its id |
 //! | `counters` | id | last revision of the type |
 //! | `log` | (id, revision) | the record |
@@ -27,7 +28,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Tab
 use self::reader::Reader;
 use super::{Batch, Counters, Engine, EngineError, Stats, Visitor};
 use crate::archive::Archive;
-use crate::limits::REDB_CACHE_BYTES;
+use crate::limits::{COMPACTED_FROM_BYTES, COMPACTED_IF_TIMES, REDB_CACHE_BYTES};
 use crate::object::{Revision, TypeName};
 use crate::record::Record;
 
@@ -38,6 +39,8 @@ const LOG: TableDefinition<(u32, u64), &[u8]> = TableDefinition::new("log");
 
 /// The key under which `meta` keeps the format.
 const FORMAT_KEY: &str = "format";
+/// The key under which `meta` keeps the size of the records.
+const RECORD_BYTES_KEY: &str = "record_bytes";
 /// The table layout that this code writes, and the only one that it reads.
 const FORMAT: u64 = 1;
 /// The file format of redb itself, which only redb can check.
@@ -55,6 +58,8 @@ pub struct Redb {
     ids: HashMap<TypeName, u32>,
     counters: Counters,
     records: u64,
+    /// The size of all records, without what redb needs around them.
+    record_bytes: u64,
     /// Whether a crash now would require a walk over the whole file when it is opened.
     unsettled: bool,
     repaired: bool,
@@ -96,8 +101,12 @@ impl Drop for Closing {
 }
 
 impl Redb {
-    /// Opens the file, or creates it.
+    /// Opens the file, or creates it. A large file that is mostly free is made smaller.
     pub fn open(path: &Path) -> Result<Redb, EngineError> {
+        Redb::open_and_compact(path, COMPACTED_FROM_BYTES)
+    }
+
+    fn open_and_compact(path: &Path, from_bytes: u64) -> Result<Redb, EngineError> {
         let is_new = !path.exists();
         if is_new {
             // Regardless of the umask: the file contains Secrets.
@@ -124,13 +133,33 @@ impl Redb {
             ids: HashMap::new(),
             counters: Counters::default(),
             records: 0,
+            record_bytes: 0,
             unsettled: repaired,
             repaired,
             scratch: Vec::new(),
         };
         guarded(|| engine.check_format())?;
         guarded(|| engine.read_counters())?;
+        guarded(|| engine.compact(from_bytes))?;
         Ok(engine)
+    }
+
+    /// Gives free pages back to the system, if the file is large and most of it is free. redb itself only reuses them.
+    fn compact(&mut self, from_bytes: u64) -> Result<(), EngineError> {
+        let before = std::fs::metadata(&self.path)?.len();
+        let is_mostly_free = self.record_bytes.saturating_mul(COMPACTED_IF_TIMES) < before;
+        // After a crash the size of the records is that of an earlier time.
+        if self.repaired || before < from_bytes || !is_mostly_free {
+            return Ok(());
+        }
+        let Some(database) = self.database.0.as_mut().and_then(Arc::get_mut) else { return Ok(()) };
+        let (path, record_bytes) = (self.path.display(), self.record_bytes);
+        tracing::info!(%path, file_bytes = before, record_bytes, "the store is mostly free and is made smaller");
+        database.compact().map_err(|error| fault(&self.path, error))?;
+        self.unsettled = true;
+        let after = std::fs::metadata(&self.path)?.len();
+        tracing::info!(%path, file_bytes = after, "the store was made smaller");
+        Ok(())
     }
 
     /// Whether opening had to walk the whole file, because the last process neither closed nor settled it.
@@ -185,15 +214,20 @@ impl Redb {
         }
         let log = reading.open_table(LOG).map_err(|error| fault(path, error))?;
         self.records = log.len().map_err(|error| fault(path, error))?;
+        let meta = reading.open_table(META).map_err(|error| fault(path, error))?;
+        let record_bytes = meta.get(RECORD_BYTES_KEY).map_err(|error| fault(path, error))?;
+        // Without a note nothing is known to be free.
+        self.record_bytes = record_bytes.map_or(u64::MAX, |noted| noted.value());
         Ok(())
     }
 
-    fn scan(&self, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
+    /// Answers the size of all records.
+    fn scan(&self, visitor: &mut dyn Visitor) -> Result<u64, EngineError> {
         let mut types: Vec<(u32, &TypeName)> = self.ids.iter().map(|(name, id)| (*id, name)).collect();
         types.sort_unstable();
         let mut types = types.into_iter().peekable();
         let mut current = None;
-        let mut records = 0;
+        let (mut records, mut record_bytes) = (0, 0);
         let reading = self.database.begin_read().map_err(|error| self.fault(error))?;
         let log = reading.open_table(LOG).map_err(|error| self.fault(error))?;
         for entry in log.iter().map_err(|error| self.fault(error))? {
@@ -209,6 +243,7 @@ impl Redb {
             let revision = Revision(revision);
             visitor.record(revision, Record::decode(id, revision, bytes.value())?)?;
             records += 1;
+            record_bytes += bytes.value().len() as u64;
         }
         for (_, name) in types {
             visitor.begin_type(name.clone(), self.last(name))?;
@@ -220,7 +255,7 @@ impl Redb {
                 "the log has {records} records and should have {wanted}"
             )));
         }
-        Ok(())
+        Ok(record_bytes)
     }
 
     fn write(&mut self, batch: &Batch) -> Result<(), EngineError> {
@@ -235,7 +270,7 @@ impl Redb {
             |name: &TypeName| id_of(name).ok_or_else(|| EngineError::Damaged(format!("{name} has no id")));
 
         let writing = self.database.begin_write().map_err(|error| fault(path, error))?;
-        let mut records = self.records;
+        let (mut records, mut record_bytes) = (self.records, self.record_bytes);
         {
             let mut types = writing.open_table(TYPES).map_err(|error| fault(path, error))?;
             for (name, id) in &fresh {
@@ -252,18 +287,20 @@ impl Redb {
                 log.insert((id, write.revision.0), self.scratch.as_slice())
                     .map_err(|error| fault(path, error))?;
                 records += 1;
+                record_bytes = record_bytes.saturating_add(self.scratch.len() as u64);
             }
             for (name, revision) in &batch.trims {
-                if let Some(id) = id_of(name) {
-                    let gone = log.remove((id, revision.0)).map_err(|error| fault(path, error))?;
-                    records -= u64::from(gone.is_some());
+                let Some(id) = id_of(name) else { continue };
+                if let Some(gone) = log.remove((id, revision.0)).map_err(|error| fault(path, error))? {
+                    records -= 1;
+                    record_bytes = record_bytes.saturating_sub(gone.value().len() as u64);
                 }
             }
         }
         writing.commit().map_err(|error| fault(path, error))?;
         // Update memory only after the commit.
         self.unsettled = true;
-        self.records = records;
+        (self.records, self.record_bytes) = (records, record_bytes);
         self.counters.advance(moved);
         self.ids.extend(fresh);
         Ok(())
@@ -309,7 +346,8 @@ impl Redb {
 
 impl Engine for Redb {
     fn load(&mut self, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
-        guarded(|| self.scan(visitor))
+        self.record_bytes = guarded(|| self.scan(visitor))?;
+        Ok(())
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<(), EngineError> {
@@ -324,6 +362,10 @@ impl Engine for Redb {
         // walk over the file. So the list is written while the server is idle.
         let mut writing = self.database.begin_write().map_err(|error| self.fault(error))?;
         writing.set_quick_repair(true);
+        {
+            let mut meta = writing.open_table(META).map_err(|error| self.fault(error))?;
+            meta.insert(RECORD_BYTES_KEY, self.record_bytes).map_err(|error| self.fault(error))?;
+        }
         writing.commit().map_err(|error| self.fault(error))?;
         self.unsettled = false;
         Ok(())
@@ -383,6 +425,81 @@ fn sync_folder(path: &Path) -> Result<(), EngineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Writes records into a file until it has about 8 MiB, and leaves every n-th of them.
+    fn written(path: &Path, leaves_each: u64) {
+        use crate::clock::Timestamp;
+        use crate::engine::Write;
+        use crate::object::{Draft, Key, Object, Pairs};
+        use crate::record::Operation;
+
+        let pods = TypeName::new("pods");
+        let mut engine = Box::new(Redb::open(path).unwrap());
+        engine.load(&mut Counted::default()).unwrap();
+        let body = bytes::Bytes::from(format!(r#"{{"resourceVersion":"","x":"{}"}}"#, "x".repeat(4_000)));
+        for batch in 0..8 {
+            let revisions = (2 + 256 * batch)..(2 + 256 * (batch + 1));
+            let writes = revisions.map(|revision| {
+                let draft = Draft {
+                    key: Key::cluster(&format!("k{revision}")),
+                    bytes: body.clone(),
+                    revision_at: 20,
+                    item_at: 1,
+                    labels: Pairs::default(),
+                    fields: Pairs::default(),
+                };
+                let operation = Operation::Create(Arc::new(Object::new(draft, Revision(revision))));
+                let record = Record { operation, at: Timestamp(0) };
+                Write { type_name: pods.clone(), revision: Revision(revision), record }
+            });
+            engine.commit(&Batch { writes: writes.collect(), trims: Vec::new() }).unwrap();
+        }
+        let going = (2..2_050).filter(|revision| revision % leaves_each != 0);
+        let trims = going.map(|revision| (pods.clone(), Revision(revision))).collect();
+        engine.commit(&Batch { writes: Vec::new(), trims }).unwrap();
+        engine.close().unwrap();
+    }
+
+    /// The number of records that a scan finds.
+    #[derive(Default)]
+    struct Counted(u64);
+
+    impl Visitor for Counted {
+        fn begin_type(&mut self, _: TypeName, _: Revision) -> Result<(), EngineError> {
+            Ok(())
+        }
+
+        fn record(&mut self, _: Revision, _: Record) -> Result<(), EngineError> {
+            self.0 += 1;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_large_file_that_is_mostly_free_is_made_smaller_when_it_is_opened() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("log");
+        let size = || std::fs::metadata(&path).unwrap().len();
+        let reopened = |from_bytes| {
+            let mut engine = Box::new(Redb::open_and_compact(&path, from_bytes).unwrap());
+            let mut counted = Counted::default();
+            engine.load(&mut counted).unwrap();
+            engine.close().unwrap();
+            counted.0
+        };
+        written(&path, 64);
+        let full = size();
+        assert!(full > 8 << 20, "{full}");
+        assert_eq!((reopened(full + 1), size()), (32, full), "not large enough to be worth it");
+        assert_eq!(reopened(full), 32);
+        assert!(size() < full / 4, "{} of {full}", size());
+        assert_eq!(reopened(full), 32, "and everything is still there");
+
+        std::fs::remove_file(&path).unwrap();
+        written(&path, 1);
+        let full = size();
+        assert_eq!((reopened(1), size()), (2_048, full), "not mostly free");
+    }
 
     #[test]
     fn a_file_that_points_beyond_its_end_is_damaged_and_a_disk_that_fails_is_not() {
