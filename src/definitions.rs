@@ -41,7 +41,8 @@ const AGAIN: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: u32 = 6;
 /// How long the objects of a definition may take to go before it is said that they stay.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How soon a store is asked again to end that was busy, or that somebody may have started again.
+/// How soon a store is asked again to end that was busy, or that somebody may have started again. A removed definition's store is
+/// first asked after one to two such pauses.
 const RELEASED_AGAIN: Duration = Duration::from_secs(10);
 
 /// What is defined now.
@@ -167,8 +168,7 @@ impl Definitions {
             if releases_again && !std::mem::replace(&mut definitions.releases_again, true) {
                 context.run_later(RELEASED_AGAIN, |definitions, _| {
                     definitions.releases_again = false;
-                    let released = std::mem::take(&mut definitions.definition_set.released);
-                    definitions.definition_set.unreleased.extend(released);
+                    definitions.definition_set.tick_releases();
                     definitions.notify();
                 });
             }

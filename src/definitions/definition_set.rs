@@ -70,6 +70,9 @@ pub(super) struct DefinitionSet {
     news: bool,
     /// The stores whose resources differ from the published ones.
     changed: BTreeSet<TypeName>,
+    /// The stores of definitions that were removed since the last two ticks of the release timer, the latest last. Their watches
+    /// still tell of the last deletions: a store that was released at once would take the history from them.
+    lately_removed: [BTreeSet<TypeName>; 2],
     /// The stores of removed definitions, until they are released.
     pub(super) unreleased: BTreeSet<TypeName>,
     /// Released stores, until a check whether they stay released.
@@ -124,8 +127,11 @@ impl DefinitionSet {
     pub(super) fn take_in(&mut self, name: &str, revision: Revision, value: Value) {
         self.unsure.remove(name);
         self.unreadable.remove(name);
-        self.unreleased.remove(&store_named(name));
-        self.released.remove(&store_named(name));
+        let store = store_named(name);
+        let [earlier, latest] = &mut self.lately_removed;
+        for stores in [earlier, latest, &mut self.unreleased, &mut self.released] {
+            stores.remove(&store);
+        }
         let value = Arc::new(value);
         let before = match self.definitions.get_mut(name) {
             Some(known) => {
@@ -172,7 +178,21 @@ impl DefinitionSet {
             self.news = true;
             self.changed.insert(store.clone());
         }
-        self.unreleased.insert(store);
+        self.lately_removed[1].insert(store);
+    }
+
+    /// A tick of the release timer: stores that were removed before the last tick may be released, and released ones are checked.
+    pub(super) fn tick_releases(&mut self) {
+        let [earlier, latest] = std::mem::take(&mut self.lately_removed);
+        self.lately_removed = [latest, BTreeSet::new()];
+        self.unreleased.extend(earlier);
+        self.unreleased.append(&mut self.released);
+    }
+
+    /// Whether there are stores of removed definitions to release or to check.
+    pub(super) fn has_releases(&self) -> bool {
+        let [earlier, latest] = &self.lately_removed;
+        [earlier, latest, &self.unreleased, &self.released].into_iter().any(|stores| !stores.is_empty())
     }
 
     /// Settles names: accepted names stay, and of the other definitions the oldest come first. Answers the definitions whose

@@ -163,7 +163,7 @@ impl Reconciler {
                 Err(error) => tracing::debug!(%store, %error, "the store of a removed type cannot be closed"),
             }
         }
-        !definition_set.unreleased.is_empty() || !definition_set.released.is_empty()
+        definition_set.has_releases()
     }
 
     pub(super) fn call<'a>(
