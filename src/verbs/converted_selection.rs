@@ -21,7 +21,8 @@ fn selects_converted(resource: &Resource, filter: &Filter) -> bool {
     filter.reader.is_some() && resource.custom.as_ref().is_some_and(|custom| custom.conversion.is_some())
 }
 
-/// The part of a snapshot that a filter can match, in the version of the call if the filter selects by its fields. The memory of the converted objects is added to `held`.
+/// The part of a snapshot that a filter can match, in the version of the call if the filter selects by its fields. The memory of
+/// the converted objects is added to `held`.
 pub(super) async fn view(
     backend: &Backend,
     call: &Call<'_>,

@@ -82,15 +82,15 @@ impl Listing {
             list_meta.insert_str(1, r#""continue":"","#);
         }
         let mut page = page;
-        if resource.custom.as_ref().is_some_and(|custom| custom.conversion.is_some()) {
-            // Converted objects belong to this list alone, as far as they are not cached.
-            held.push(backend.lists.take_more(weight(&page.items), &held)?);
-        }
+        // Objects that are converted now belong to this list alone. Those that a selector had converted are counted already.
+        let foreign = page.items.iter().filter(|object| backend.is_foreign(resource, object));
+        let converted: usize = foreign.map(|object| object.bytes.len()).sum();
+        held.push(backend.lists.take_more(converted, &held)?);
         page.items = backend.in_version(resource, page.items, &call.permit).await?;
         if matches!(form.shape, Representation::Table(..)) {
             backend.objects.sort_rows(resource, &mut page.items)?;
         }
-        let weight = weight(&page.items);
+        let weight: usize = page.items.iter().map(|object| object.bytes.len()).sum();
         // Taken before anything is encoded: a Protobuf list is encoded as a whole, the others as the client reads.
         let at_once =
             if form.encoding == Encoding::Protobuf { weight } else { weight.min(2 * LIST_CHUNK_BYTES) };
@@ -194,11 +194,6 @@ impl Listing {
         }
         Ok((whole.freeze(), held))
     }
-}
-
-/// The total size of objects.
-fn weight(objects: &[Arc<Object>]) -> usize {
-    objects.iter().map(|object| object.bytes.len()).sum()
 }
 
 /// Writes one item in JSON. Items of lists of whole objects omit kind and apiVersion.
