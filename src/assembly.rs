@@ -12,6 +12,7 @@ mod authorization;
 mod bootstrap_objects;
 mod controller_setup;
 mod custom_resources;
+mod memory;
 mod openid;
 mod reload;
 mod shared_state;
@@ -37,6 +38,7 @@ use self::auth_setup::AuthSetup;
 use self::authentication::extension_authentication;
 use self::controller_setup::ControllerSetup;
 use self::custom_resources::Builtins;
+use self::memory::MemoryBudgets;
 use self::reload::Reload;
 use self::shared_state::SharedInputs;
 use self::storage::{Addresses, services};
@@ -52,7 +54,6 @@ use crate::backend::authorization::Access;
 use crate::backend::conversion::Conversions;
 use crate::backend::declarative_validation::DeclarativeValidation;
 use crate::backend::load_stats::LoadStats;
-use crate::backend::memory_budget::MemoryBudget;
 use crate::backend::objects::Objects;
 use crate::backend::stores::Stores;
 use crate::config::{Config, FeatureGates};
@@ -61,7 +62,6 @@ use crate::flowcontrol::RequestLimiter;
 use crate::http::edge::Edge;
 use crate::http::handler::app;
 use crate::http::handler::worker::{Shared, Worker};
-use crate::limits;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
 use crate::pki::Pki;
@@ -90,8 +90,8 @@ struct ServerParts {
     admission: admission::Settings,
     shared: Arc<Shared>,
     watches: WatchSetup,
-    /// The memory budget of list responses in flight.
-    lists: MemoryBudget,
+    /// The memory of requests, watches and caches.
+    memory: MemoryBudgets,
     /// Counts of objects and watches, from which API Priority and Fairness estimates the cost of a request.
     load: Arc<LoadStats>,
     loops: ControllerSetup,
@@ -124,7 +124,9 @@ async fn parts(
         .map_err(|error| StartError::part("metrics")(&error))?;
     let features = gates.all().map(|(name, stage, on)| (name, stage.word(), on)).collect();
     let metrics = Arc::new(metrics.telling(features).of_store(storage::file(&context.config)));
-    let storage = storage::open(context)?;
+    let memory = MemoryBudgets::new(&config.limits, &context.clock)?;
+    memory.observe()?;
+    let storage = storage::open(context, memory.windows.clone())?;
     let builtin =
         Builtins::new(&catalog, &context.address.to_string(), shared_state::openapi_contents(&gates));
     let loops = ControllerSetup::new(config, &context.pki, extra_controllers)?;
@@ -136,6 +138,7 @@ async fn parts(
         loops: &loops,
         load: &load,
         metrics: &metrics,
+        memory: &memory,
         token_metadata,
     };
     let shared = Arc::new(shared_state::shared(context, catalog, told).await?);
@@ -151,7 +154,7 @@ async fn parts(
         admission,
         shared,
         watches: WatchSetup::new(config),
-        lists: MemoryBudget::new(limits::LIST_BYTES),
+        memory,
         load,
         loops,
         trusted: Arc::new(ArcSwap::new(context.pki.clone())),
@@ -201,13 +204,15 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
                 metrics: parts.shared.metrics.clone(),
             },
             clock: parts.context.clock.clone(),
+            encodings: parts.memory.encodings.clone(),
         },
         stores: Stores::new(parts.storage.directory.clone()),
         admission: Chain::new(&parts.admission),
         clock: parts.context.clock.clone(),
         services: Rc::new(services(parts)),
         tokens: parts.auth.tokens.clone(),
-        lists: parts.lists.clone(),
+        requests: parts.memory.requests.clone(),
+        lists: parts.memory.lists.clone(),
         load: parts.load.clone(),
         access: Access {
             authenticator: Authenticator::new(

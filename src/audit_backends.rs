@@ -12,14 +12,14 @@ pub mod webhook;
 use std::sync::Arc;
 
 use futures::future::join_all;
+use pilothouse_actors::memory::{MemoryBudget, Reservation};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::api::audit::event::Event;
-use crate::backend::memory_budget::{MemoryBudget, Reservation};
 use crate::config::audit::{Delivery, Mode};
-use crate::limits::{AUDIT_BODIES_BYTES, AUDIT_CLOSING, AUDIT_HEADS_BYTES, AUDIT_UNATTENDED};
+use crate::limits::{AUDIT_CLOSING, AUDIT_UNATTENDED};
 use crate::metrics::audit::Audit as Counts;
 
 use self::batches::{EventReservation, NotifyOnRelease, QueueItem, QueuedEvent};
@@ -72,8 +72,7 @@ impl Drop for UnqueuedEvent<'_> {
 
 impl AuditBackends {
     /// No backends yet.
-    pub fn new(counts: Counts) -> AuditBackends {
-        let (heads, bodies) = (MemoryBudget::new(AUDIT_HEADS_BYTES), MemoryBudget::new(AUDIT_BODIES_BYTES));
+    pub fn new(counts: Counts, heads: MemoryBudget, bodies: MemoryBudget) -> AuditBackends {
         AuditBackends {
             backends: Vec::new(),
             heads,

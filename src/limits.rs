@@ -29,6 +29,22 @@ pub const EMPTY_QUEUES_TOLD: u32 = 1_024;
 pub const VISIT_CHARS: usize = 256;
 /// Bytes that all lists in flight may hold together before they are sent.
 pub const LIST_BYTES: usize = 256 << 20;
+/// Bytes that the bodies of all requests in flight may take while they are processed, without a memory limit.
+pub const REQUEST_BODIES_BYTES: usize = 2 << 30;
+/// How many bytes one byte of a body may take while it is processed.
+pub const DECODED_FACTOR: usize = 20;
+/// Bytes from which what a body takes counts against the share of its user.
+pub const LARGE_BODY_BYTES: usize = 1 << 20;
+/// Bytes up to which a body counts only once it is processed.
+pub const SMALL_BODY_BYTES: usize = 4 << 10;
+/// Bytes that a body is given at first; more as it arrives.
+pub const BODY_STEP_BYTES: usize = 64 << 10;
+/// The least memory limit: the server itself, and some requests at a time.
+pub const LEAST_MEMORY_LIMIT: usize = 64 << 20;
+/// The part of a control group's memory that the server uses by itself; the rest is for what it does not count.
+pub const CGROUP_PART_PERCENT: usize = 90;
+/// How often a server with a memory limit is measured.
+pub const MEMORY_OBSERVED_EVERY: Duration = Duration::from_millis(20);
 /// Warning headers of one response; further warnings are dropped.
 pub const WARNING_HEADERS: usize = 64;
 /// Characters of all warnings of one response before they are cut; the reference's value.

@@ -13,6 +13,7 @@ pub mod conversion;
 pub mod features;
 pub mod flowcontrol;
 pub mod match_conditions;
+pub mod memory;
 mod own_process;
 pub mod pod_security;
 pub mod policies;
@@ -37,6 +38,7 @@ use self::authorization::Authorization;
 use self::controllers::ControllerMetrics;
 use self::conversion::Conversions;
 use self::flowcontrol::FlowControlMetrics;
+use self::memory::MemoryMetrics;
 use self::own_process::Process;
 use self::pod_security::PodSecurity;
 use self::policies::Policies;
@@ -72,6 +74,8 @@ pub struct Metrics {
     pub objects: IntGaugeVec,
     /// Connections to others that wait for the next question.
     pub kept_connections: IntGauge,
+    /// Memory that is reserved, by budget.
+    pub memory: MemoryMetrics,
     mismatches: [IntCounter; 2],
     process: Process,
     /// What is written down of requests.
@@ -173,6 +177,7 @@ impl Metrics {
                 &["storage_cluster_id"],
             )?,
             store_file: None,
+            memory: MemoryMetrics::new(&page)?,
             kept_connections: page.gauge(
                 "pilothouse_connections_kept",
                 "Connections to other servers that wait for the next question.",

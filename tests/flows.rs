@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "flows/memory.rs"]
+mod memory;
 mod support;
 
 use std::thread;

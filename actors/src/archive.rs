@@ -196,9 +196,9 @@ mod tests {
             assert_eq!(revisions(read), (11..=30).collect::<Vec<_>>());
         }
         let last = archive_reader.read(Revision(10), Revision(40), 20).await.unwrap();
-        last[0].frame(Variant(1), || Bytes::from_static(b"once"));
+        last[0].frame(Variant(1), || Ok::<_, ()>(Bytes::from_static(b"once"))).unwrap();
         let again = archive_reader.read(Revision(10), Revision(40), 20).await.unwrap();
-        again[0].frame(Variant(1), || unreachable!("it is encoded already"));
+        again[0].frame::<()>(Variant(1), || unreachable!("it is encoded already")).unwrap();
     }
 
     #[actix_rt::test]

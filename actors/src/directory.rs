@@ -21,13 +21,16 @@ use crate::committer::{self, Committer};
 use crate::engine::{Engine, EngineError};
 use crate::error::StoreError;
 use crate::fatal::Fatal;
-use crate::limits::{COMMITTER_MAILBOX, DIRECTORY_MAILBOX, HISTORY, HOUSEKEEPING_EVERY, WINDOW_BYTES};
+use crate::limits::{
+    COMMITTER_MAILBOX, DIRECTORY_MAILBOX, HISTORY, HOUSEKEEPING_EVERY, WINDOW_BYTES, WINDOWS_BYTES,
+};
+use crate::memory::MemoryBudget;
 use crate::notifier::ChangeNotifiers;
 use crate::object::TypeName;
 use crate::recover::{State, recover};
 use crate::store::{self, Retired, Store, StoreDeps};
 use crate::trim_queue::TrimQueue;
-use crate::window::Extent;
+use crate::window::{Extent, WindowBounds};
 use crate::write_limiter::WriteLimiter;
 
 /// Finds the store of a type and starts it if necessary. The sender guarantees that the type exists. Answers its address, or
@@ -80,8 +83,8 @@ pub struct Options {
     pub clock: Clock,
     /// How long a superseded version stays readable and watchable.
     pub history: Duration,
-    /// Bytes of history that one type keeps in memory.
-    pub window_bytes: usize,
+    /// How much history is kept in memory.
+    pub window_bounds: WindowBounds,
     /// The number of threads that stores share; at least one.
     pub store_threads: usize,
     /// How often stores expire old history, and how often the committer checks whether it is idle.
@@ -93,7 +96,7 @@ impl Default for Options {
         Options {
             clock: Clock::system(),
             history: HISTORY,
-            window_bytes: WINDOW_BYTES,
+            window_bounds: WindowBounds { each: WINDOW_BYTES, all: MemoryBudget::alone(WINDOWS_BYTES) },
             store_threads: 1,
             housekeeping_every: HOUSEKEEPING_EVERY,
         }
@@ -122,7 +125,7 @@ pub struct Stores {
 pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, EngineError> {
     let archive = engine.archive();
     let horizon = options.clock.now().minus(options.history);
-    let recovered = recover(&mut *engine, horizon, options.window_bytes)?;
+    let recovered = recover(&mut *engine, horizon, options.window_bounds.clone())?;
     let (fatal, notifiers, write_limiter, trims) =
         (Fatal::new(), ChangeNotifiers::default(), WriteLimiter::default(), recovered.trims.clone());
 
@@ -156,7 +159,7 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
         gone: BTreeMap::new(),
         threads,
         committing: Some(committing),
-        window_bytes: options.window_bytes,
+        window_bounds: options.window_bounds,
         archive,
         deps,
     };
@@ -174,7 +177,7 @@ pub struct Directory {
     threads: Vec<Arbiter>,
     /// The committer's thread; `None` once the server ends.
     committing: Option<Arbiter>,
-    window_bytes: usize,
+    window_bounds: WindowBounds,
     /// Reads history that does not fit into memory.
     archive: Option<Arc<dyn Archive>>,
     deps: StoreDeps,
@@ -194,7 +197,7 @@ impl Directory {
                 .archive
                 .as_ref()
                 .map(|archive| ArchiveReader::new(Arc::clone(archive), type_name.clone()));
-            State::empty(self.window_bytes, archive_reader)
+            State::empty(&self.window_bounds, archive_reader)
         });
         let (name, deps) = (type_name.clone(), self.deps.clone());
         let store = Store::start_in_arbiter(&thread.handle(), move |ctx| Store::new(name, state, deps, ctx));

@@ -14,9 +14,12 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use futures::Stream;
 
-use crate::limits::{FEED_CHUNK_BYTES, SESSION_BYTES};
+use crate::frame::Frame;
+use crate::limits::{FEED_CHUNK_BYTES, HELD_FROM_BYTES, SESSION_BYTES};
+use crate::memory::{OutOfMemory, Reservation};
 use crate::session::progress::WatchProgress;
 use crate::session_waker::SessionWaker;
+use crate::watch_memory::{CutSignal, WatchAccount};
 
 /// The state of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +37,13 @@ enum Phase {
 struct Queue {
     frames: VecDeque<Bytes>,
     bytes: usize,
+    /// Bytes of frames that nobody has reserved yet, because they are small.
+    small: usize,
     phase: Phase,
+    /// What the watch has of the memory of all; `None` without a session.
+    account: Option<WatchAccount>,
+    /// The share of the small frames.
+    share: Option<Reservation>,
 }
 
 /// The session's end.
@@ -58,8 +67,8 @@ impl Feed {
     /// A feed without a session: one frame, and the end.
     pub fn only(frame: Bytes) -> Feed {
         let frames = VecDeque::from_iter(Some(frame).filter(|frame| !frame.is_empty()));
-        let bytes = frames.iter().map(Bytes::len).sum();
-        let queue = Queue { frames, bytes, phase: Phase::Ended };
+        let (bytes, small) = (frames.iter().map(Bytes::len).sum(), frames.iter().map(small).sum());
+        let queue = Queue { frames, bytes, small, phase: Phase::Ended, account: None, share: None };
         Feed { queue: Rc::new(RefCell::new(queue)), waker: None, progress: Weak::new(), is_mute: false }
     }
 
@@ -70,9 +79,14 @@ impl Feed {
         feed
     }
 
+    /// Tells whoever sends this body when it must stop at once; `None` without a session.
+    pub fn cut_signal(&self) -> Option<CutSignal> {
+        self.queue.borrow().account.as_ref().map(WatchAccount::cut_signal)
+    }
+
     /// The next single frame, for protocols with messages.
     pub fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        self.poll_with(context, Queue::frame)
+        self.poll_with(context, Queue::pop)
     }
 
     /// Runs turns of this session when there is nothing to read.
@@ -110,25 +124,52 @@ impl Feed {
 }
 
 /// A queue with its two ends. The body calls the session through `waker`.
-pub(crate) fn feed(waker: Arc<SessionWaker>) -> (FeedWriter, Feed) {
-    let queue = Queue { frames: VecDeque::new(), bytes: 0, phase: Phase::Open };
+pub(crate) fn feed(waker: Arc<SessionWaker>, account: WatchAccount) -> (FeedWriter, Feed) {
+    let share = Some(account.queue_share());
+    let queue = Queue {
+        frames: VecDeque::new(),
+        bytes: 0,
+        small: 0,
+        phase: Phase::Open,
+        account: Some(account),
+        share,
+    };
     let queue = Rc::new(RefCell::new(queue));
     let writer = FeedWriter { queue: Rc::clone(&queue), waker: Arc::clone(&waker) };
     (writer, Feed { queue, waker: Some(waker), progress: Weak::new(), is_mute: false })
 }
 
 impl FeedWriter {
-    /// Adds a frame, whether or not there is room: a caller that can wait checks [`FeedWriter::has_room`] first.
+    /// Adds a small frame, whether or not there is room: a caller that can wait checks [`FeedWriter::has_room`] first.
     pub(crate) fn push(&self, frame: Bytes) {
+        // Small frames are never refused.
+        let _ = self.push_event(Frame::Small(frame));
+    }
+
+    /// Adds the frame of an event, if there is memory for it.
+    pub(crate) fn push_event(&self, frame: Frame) -> Result<(), OutOfMemory> {
         let mut queue = self.queue.borrow_mut();
-        // An empty chunk would stall the stream for good at the HTTP layer.
-        if frame.is_empty() || queue.phase == Phase::Abandoned {
-            return;
+        if queue.phase == Phase::Abandoned {
+            return Ok(());
         }
-        queue.bytes += frame.len();
-        queue.frames.push_back(frame);
+        queue.push(frame)?;
         drop(queue);
         self.waker.wake_waiting_body();
+        Ok(())
+    }
+
+    /// Makes a frame of about this size, if there is memory for it.
+    pub(crate) fn make(&self, bytes: usize, make: impl FnOnce() -> Bytes) -> Result<Bytes, OutOfMemory> {
+        if let Some(account) = &self.queue.borrow().account {
+            account.may_make(bytes)?;
+        }
+        Ok(make())
+    }
+
+    /// Whether there is memory for more frames in this queue.
+    pub(crate) fn has_memory(&self) -> bool {
+        let queue = self.queue.borrow();
+        queue.account.as_ref().is_none_or(|account| account.may_grow(queue.bytes))
     }
 
     /// Whether the session may go on. If not, the body runs a turn once it has read everything.
@@ -158,16 +199,43 @@ impl FeedWriter {
 }
 
 impl Queue {
-    /// The next frame.
-    fn frame(&mut self) -> Option<Bytes> {
+    fn push(&mut self, frame: Frame) -> Result<(), OutOfMemory> {
+        let frame = match (&mut self.account, frame) {
+            (Some(account), frame) => account.hold(frame)?,
+            (None, Frame::Small(bytes)) => bytes,
+            (None, Frame::Large(frame)) => frame.bytes().clone(),
+        };
+        // An empty chunk would stall the stream for good at the HTTP layer.
+        if !frame.is_empty() {
+            self.bytes += frame.len();
+            self.small += small(&frame);
+            self.frames.push_back(frame);
+            self.count();
+        }
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
         let frame = self.frames.pop_front()?;
         self.bytes -= frame.len();
+        self.small -= small(&frame);
+        self.count();
         Some(frame)
+    }
+
+    /// Keeps the share of small frames near their size. In steps: a queue that is read as it grows, as most are, costs nothing.
+    fn count(&mut self) {
+        let size = self.small / HELD_FROM_BYTES * HELD_FROM_BYTES;
+        if let Some(share) = &mut self.share
+            && share.bytes() != size
+        {
+            share.charge_to(size);
+        }
     }
 
     /// The next chunk: one frame as it is, or several small ones joined.
     fn chunk(&mut self) -> Option<Bytes> {
-        let first = self.frames.pop_front()?;
+        let first = self.pop()?;
         let mut size = first.len();
         let more = self.frames.iter().take_while(|frame| {
             size += frame.len();
@@ -175,17 +243,24 @@ impl Queue {
         });
         let more = more.count();
         if more == 0 {
-            self.bytes -= first.len();
             return Some(first);
         }
-        let mut chunk = BytesMut::with_capacity(FEED_CHUNK_BYTES.min(self.bytes));
+        let mut chunk = BytesMut::with_capacity(FEED_CHUNK_BYTES.min(first.len() + self.bytes));
         chunk.extend_from_slice(&first);
-        for frame in self.frames.drain(..more) {
-            chunk.extend_from_slice(&frame);
+        for _ in 0..more {
+            chunk.extend_from_slice(&self.pop().unwrap_or_default());
         }
-        self.bytes -= chunk.len();
-        Some(chunk.freeze())
+        let chunk = chunk.freeze();
+        match &mut self.account {
+            Some(account) => Some(account.hold_joined(chunk)),
+            None => Some(chunk),
+        }
     }
+}
+
+/// What a frame adds to the bytes of small ones.
+fn small(frame: &Bytes) -> usize {
+    if frame.len() < HELD_FROM_BYTES { frame.len() } else { 0 }
 }
 
 impl Stream for Feed {
@@ -200,7 +275,14 @@ impl Drop for Feed {
     fn drop(&mut self) {
         let mut queue = self.queue.borrow_mut();
         let ended = queue.phase == Phase::Ended;
-        *queue = Queue { frames: VecDeque::new(), bytes: 0, phase: Phase::Abandoned };
+        *queue = Queue {
+            frames: VecDeque::new(),
+            bytes: 0,
+            small: 0,
+            phase: Phase::Abandoned,
+            account: None,
+            share: None,
+        };
         drop(queue);
         if let Some(waker) = &self.waker {
             waker.forget_body();
@@ -220,9 +302,11 @@ mod tests {
 
     use super::*;
     use crate::session_waker::tests::Counter;
+    use crate::watch_memory::WatchMemory;
 
     fn ends() -> (FeedWriter, Feed) {
-        feed(SessionWaker::new(Counter(Rc::new(Cell::new(0))).start().recipient()))
+        let account = WatchMemory::unbounded().open("user").unwrap();
+        feed(SessionWaker::new(Counter(Rc::new(Cell::new(0))).start().recipient()), account)
     }
 
     fn next(feed: &mut Feed) -> Option<Option<Bytes>> {

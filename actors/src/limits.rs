@@ -60,6 +60,34 @@ pub const SESSION_EVENTS_PER_TURN: usize = 256;
 pub const SESSION_MAILBOX: usize = 1;
 /// Small frames are joined up to this many bytes: a chunk each would cost a socket write each.
 pub const FEED_CHUNK_BYTES: usize = 64 << 10;
+/// The part of a memory limit that only small requests may use: an operator must be able to look and to delete when large requests
+/// have taken the rest.
+pub const LEDGER_RESERVE_PART: usize = 16;
+/// The part of a memory limit that must be free before something is kept only to save work.
+pub const LEDGER_KEPT_PART: usize = 8;
+/// If less than this part of a memory limit is reserved, what else the process uses is measured exactly.
+pub const LEDGER_SETTLED_PART: usize = 16;
+/// Bytes up to which a request counts as small.
+pub const RESERVE_FOR_REQUESTS_UP_TO: usize = 64 << 10;
+/// What an open watch takes when it has nothing to say: its session, the state of its stream, the index of watchers.
+pub const WATCH_BYTES: usize = 8 << 10;
+/// Bytes from which a frame, or a queue of them, is counted. Smaller ones are shared, or gone before anybody could count them.
+pub const HELD_FROM_BYTES: usize = 8 << 10;
+/// How long a client must have taken nothing before its watch may be cut in favour of others.
+pub const UNREAD_FOR: Duration = Duration::from_secs(1);
+/// How often watches may be cut, so that the first ones have given back their memory before others follow.
+pub const RELIEF_EVERY: Duration = Duration::from_millis(50);
+/// How long a session that found no memory waits before it tries again.
+pub const MEMORY_PAUSE: Duration = Duration::from_millis(50);
+/// Bytes of unread frames of all watches, without a memory limit.
+pub const WATCH_FRAMES_BYTES: usize = 256 << 20;
+/// Bytes of history that all types together keep in memory, without a memory limit.
+pub const WINDOWS_BYTES: usize = 512 << 20;
+/// Bytes of history that a type may keep even if all types together have too much: a quiet type must not lose what it has to a busy
+/// one, and none may lose its newest events.
+pub const WINDOW_LEAST_BYTES: usize = 1 << 20;
+/// Bytes of cached encodings of all objects, without a memory limit.
+pub const ENCODINGS_BYTES: usize = 1 << 30;
 /// How often a session that wants bookmarks gets one.
 pub const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// The number of slots over which bookmarks are spread, so that sessions do not all wake at once.

@@ -1,12 +1,14 @@
 //! The stored unit: a key, a revision, and the canonical bytes of one version of an object.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::{Bytes, BytesMut};
 
+use crate::frame::{Frame, LargeFrame};
 use crate::limits::VARIANTS_KEPT;
 use crate::lock::Lock;
+use crate::memory::{MemoryBudget, OutOfMemory, reserved_bytes};
 
 /// The position of a change in the history of one type. Comparable only within that type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -167,7 +169,31 @@ pub struct Object {
     pub fields: Pairs,
     revision_at: usize,
     item_at: usize,
-    variants: Lock<Vec<(Variant, Bytes)>>,
+    variants: Lock<Vec<(Variant, Form)>>,
+}
+
+/// Another form of an object's bytes.
+enum Form {
+    /// Cached for as long as the version lives.
+    Kept(Bytes),
+    /// Shared by those who hold it now, and gone with the last of them.
+    Shared(Weak<LargeFrame>),
+}
+
+impl Form {
+    fn kept(&self) -> Option<&Bytes> {
+        match self {
+            Form::Kept(bytes) => Some(bytes),
+            Form::Shared(_) => None,
+        }
+    }
+
+    fn shared(&self) -> Option<Arc<LargeFrame>> {
+        match self {
+            Form::Kept(_) => None,
+            Form::Shared(frame) => frame.upgrade(),
+        }
+    }
 }
 
 impl Object {
@@ -260,10 +286,11 @@ impl Object {
     }
 
     /// Another form of the bytes, made by `make` on first use and cached. Only a few forms are cached: a client that asks for all
-    /// of them must not multiply the memory of an object. Forms that `is_living` rejects, because their definition has changed,
-    /// are dropped first.
+    /// of them must not multiply the memory of an object, nor may the forms of all objects take more than `kept`, unless
+    /// this one is known to be small. Forms that `is_living` rejects, because their definition has changed, are dropped first.
     pub fn variant<E>(
         &self,
+        kept: Option<&MemoryBudget>,
         variant: Variant,
         is_living: impl Fn(Variant) -> bool,
         make: impl FnOnce(&Object) -> Result<Bytes, E>,
@@ -274,16 +301,41 @@ impl Object {
         // Made outside the lock: two threads may both make it, which costs time once and blocks nobody.
         let bytes = make(self)?;
         let mut variants = self.variants.lock();
-        variants.retain(|(known, _)| is_living(*known));
-        if variants.len() < VARIANTS_KEPT && !variants.iter().any(|(known, _)| *known == variant) {
-            variants.push((variant, bytes.clone()));
+        variants.retain(|(known, form)| form.kept().is_none() || is_living(*known));
+        let mut kept_forms = variants.iter().filter(|(_, form)| form.kept().is_some());
+        let has_room = kept_forms.clone().count() < VARIANTS_KEPT;
+        if has_room && !kept_forms.any(|(known, _)| *known == variant) {
+            let form = match kept.map(|kept| kept.take(bytes.len())) {
+                None => Some(bytes.clone()),
+                Some(Ok(share)) => Some(reserved_bytes(bytes.clone(), share)),
+                Some(Err(OutOfMemory)) => None,
+            };
+            variants.extend(form.map(|form| (variant, Form::Kept(form))));
         }
         Ok(bytes)
     }
 
     fn made(&self, variant: Variant) -> Option<Bytes> {
         let variants = self.variants.lock();
-        variants.iter().find(|(known, _)| *known == variant).map(|(_, bytes)| bytes.clone())
+        variants.iter().find_map(|(known, form)| form.kept().filter(|_| *known == variant).cloned())
+    }
+
+    /// A frame that nobody caches, but that all share who hold it at the same time: thousands of watches that begin with the same
+    /// large object, for instance. The numbers of these forms are their own.
+    pub fn frame<E>(&self, variant: Variant, make: impl FnOnce() -> Result<Bytes, E>) -> Result<Frame, E> {
+        let find = |variants: &[(Variant, Form)]| {
+            variants.iter().find_map(|(known, form)| form.shared().filter(|_| *known == variant))
+        };
+        if let Some(shared) = find(&self.variants.lock()) {
+            return Ok(Frame::Large(shared));
+        }
+        let frame = Frame::from(make()?);
+        if let Frame::Large(frame) = &frame {
+            let mut variants = self.variants.lock();
+            variants.retain(|(_, form)| form.kept().is_some() || form.shared().is_some());
+            variants.push((variant, Form::Shared(Arc::downgrade(frame))));
+        }
+        Ok(frame)
     }
 }
 
@@ -308,6 +360,7 @@ fn splice(bytes: &Bytes, at: usize, old_digits: usize, revision: Revision) -> By
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::HELD_FROM_BYTES;
 
     fn draft() -> Draft {
         let text = r#"{"kind":"K","apiVersion":"v1","metadata":{"name":"a","resourceVersion":""}}"#;
@@ -358,9 +411,41 @@ mod tests {
         let object = Object::new(draft(), Revision(2));
         let make = |_: &Object| Ok::<_, ()>(Bytes::from_static(b"x"));
         let all = |_: Variant| true;
-        assert_eq!(object.variant(Variant(1), all, make), Ok(Bytes::from_static(b"x")));
-        assert_eq!(object.variant(Variant(1), all, |_| Err(())), Ok(Bytes::from_static(b"x")));
-        assert_eq!(object.variant(Variant(2), all, |_| Err(())), Err(()));
+        assert_eq!(object.variant(None, Variant(1), all, make), Ok(Bytes::from_static(b"x")));
+        assert_eq!(object.variant(None, Variant(1), all, |_| Err(())), Ok(Bytes::from_static(b"x")));
+        assert_eq!(object.variant(None, Variant(2), all, |_| Err(())), Err(()));
+    }
+
+    #[test]
+    fn forms_are_cached_while_there_is_memory_and_give_it_back_with_their_object() {
+        let budget = MemoryBudget::alone(2);
+        let (one, other) = (Object::new(draft(), Revision(2)), Object::new(draft(), Revision(3)));
+        let make = |_: &Object| Ok::<_, ()>(Bytes::from_static(b"xy"));
+        let all = |_: Variant| true;
+        assert!(one.variant(Some(&budget), Variant(1), all, make).is_ok());
+        assert!(other.variant(Some(&budget), Variant(1), all, make).is_ok(), "it is made, but not cached");
+        assert_eq!(other.variant(Some(&budget), Variant(1), all, |_| Err(())), Err(()));
+        drop(one);
+        assert_eq!(budget.bytes(), 0);
+        assert!(other.variant(Some(&budget), Variant(1), all, make).is_ok());
+        assert!(other.variant(Some(&budget), Variant(1), all, |_| Err(())).is_ok());
+    }
+
+    #[test]
+    fn a_large_frame_is_shared_as_long_as_somebody_holds_it() {
+        let object = Object::new(draft(), Revision(2));
+        let make = || Ok::<_, ()>(Bytes::from(vec![b'x'; HELD_FROM_BYTES]));
+        let one = object.frame(Variant(1), make).unwrap();
+        let other = object.frame(Variant(1), || Err(())).expect("it is made once");
+        assert!(
+            matches!((&one, &other), (Frame::Large(one), Frame::Large(other)) if Arc::ptr_eq(one, other))
+        );
+        assert_eq!(object.made(Variant(1)), None, "these numbers are not those of cached forms");
+        assert!(object.frame(Variant(2), || Err(())).is_err());
+        drop(one);
+        assert!(object.frame(Variant(1), || Err(())).is_ok());
+        drop(other);
+        assert!(object.frame(Variant(1), || Err(())).is_err(), "nobody keeps it");
     }
 
     #[test]
@@ -371,10 +456,10 @@ mod tests {
         for generation in 0..5 {
             let living = |variant: Variant| variant.0 / count == generation;
             for form in generation * count..(generation + 1) * count {
-                assert!(object.variant(Variant(form), living, make).is_ok());
+                assert!(object.variant(None, Variant(form), living, make).is_ok());
             }
             for form in generation * count..(generation + 1) * count {
-                assert!(object.variant(Variant(form), living, |_| Err(())).is_ok(), "{form} is kept");
+                assert!(object.variant(None, Variant(form), living, |_| Err(())).is_ok(), "{form} is kept");
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::object::{Key, Object, Revision, TypeName};
 use crate::record::{Operation, Record};
 use crate::snapshot::Snapshot;
 use crate::trim_queue::{TrimQueue, freed_by};
-use crate::window::{Change, Event, Window};
+use crate::window::{Change, Event, Window, WindowBounds};
 
 /// What a store starts from.
 pub struct State {
@@ -28,9 +28,9 @@ pub struct State {
 
 impl State {
     /// The state of a type that nothing was ever written to. `archive_reader`: where its history can be read again.
-    pub fn empty(window_bytes: usize, archive_reader: Option<ArchiveReader>) -> State {
+    pub fn empty(window_bounds: &WindowBounds, archive_reader: Option<ArchiveReader>) -> State {
         let snapshot = Snapshot::empty();
-        let window = Window::new(snapshot.revision, window_bytes).with_archive(archive_reader);
+        let window = Window::new(snapshot.revision, window_bounds.clone()).with_archive(archive_reader);
         State { snapshot, window: Arc::new(window) }
     }
 }
@@ -43,25 +43,25 @@ pub struct Recovered {
     pub trims: TrimQueue,
 }
 
-/// Reads the log once. Events from before `horizon` are not kept, nor more than `window_bytes` of them for each type in
-/// memory.
+/// Reads the log once. Events from before `horizon` are not kept, nor more of them in memory than
+/// `window_bounds` allows.
 pub fn recover(
     engine: &mut dyn Engine,
     horizon: Timestamp,
-    window_bytes: usize,
+    window_bounds: impl Into<WindowBounds>,
 ) -> Result<Recovered, EngineError> {
-    recover_with(TrimQueue::default(), engine, horizon, window_bytes)
+    recover_with(TrimQueue::default(), engine, horizon, window_bounds.into())
 }
 
 fn recover_with(
     trims: TrimQueue,
     engine: &mut dyn Engine,
     horizon: Timestamp,
-    window_bytes: usize,
+    window_bounds: WindowBounds,
 ) -> Result<Recovered, EngineError> {
     let recovered = Recovered { types: BTreeMap::new(), trims };
     let archive = engine.archive();
-    let mut recovery = Recovery { recovered, rebuilding: None, horizon, window_bytes, archive };
+    let mut recovery = Recovery { recovered, rebuilding: None, horizon, window_bounds, archive };
     engine.load(&mut recovery)?;
     recovery.finish_type();
     Ok(recovery.recovered)
@@ -71,7 +71,7 @@ struct Recovery {
     recovered: Recovered,
     rebuilding: Option<Rebuilding>,
     horizon: Timestamp,
-    window_bytes: usize,
+    window_bounds: WindowBounds,
     archive: Option<Arc<dyn Archive>>,
 }
 
@@ -112,14 +112,14 @@ impl Visitor for Recovery {
         let Some(rebuilding) = &mut self.rebuilding else {
             return Err(EngineError::Damaged(format!("the record at revision {revision} has no type")));
         };
-        rebuilding.add(revision, record, self.horizon, self.window_bytes)
+        rebuilding.add(revision, record, self.horizon, &self.window_bounds)
     }
 }
 
 impl Recovery {
     fn finish_type(&mut self) {
         if let Some(rebuilding) = self.rebuilding.take() {
-            let (type_name, state, trims) = rebuilding.finish(self.window_bytes);
+            let (type_name, state, trims) = rebuilding.finish(&self.window_bounds);
             self.recovered.trims.push(&type_name, trims);
             self.recovered.types.insert(type_name, state);
         }
@@ -132,7 +132,7 @@ impl Rebuilding {
         revision: Revision,
         record: Record,
         horizon: Timestamp,
-        window_bytes: usize,
+        window_bounds: &WindowBounds,
     ) -> Result<(), EngineError> {
         if revision <= self.seen || revision > self.counter {
             return Err(self.damaged(revision, "lies outside the order of the log"));
@@ -154,7 +154,7 @@ impl Rebuilding {
                     self.trims.push(revision);
                 } else {
                     // Somebody may go on from before it.
-                    self.window(window_bytes).step(revision, at);
+                    self.window(window_bounds).step(revision, at);
                 }
                 return Ok(());
             }
@@ -181,17 +181,17 @@ impl Rebuilding {
             (Operation::Remove(..), None) | (Operation::Step, _) => return Ok(()),
         };
         let event = Event::new(change, object, previous, at);
-        for gone in self.window(window_bytes).append(Arc::new(event)) {
+        for gone in self.window(window_bounds).append(Arc::new(event)) {
             self.trims.extend(freed_by(&gone));
         }
         Ok(())
     }
 
     /// The window, which begins after the floor.
-    fn window(&mut self, window_bytes: usize) -> &Window {
+    fn window(&mut self, window_bounds: &WindowBounds) -> &Window {
         let Rebuilding { floor, counter, archive_reader, window, .. } = self;
         window.get_or_insert_with(|| {
-            Window::restored(*floor, *counter, window_bytes).with_archive(archive_reader.clone())
+            Window::restored(*floor, *counter, window_bounds.clone()).with_archive(archive_reader.clone())
         })
     }
 
@@ -224,15 +224,14 @@ impl Rebuilding {
         self.floor = floor;
     }
 
-    fn finish(mut self, window_bytes: usize) -> (TypeName, State, Vec<Revision>) {
+    fn finish(mut self, window_bounds: &WindowBounds) -> (TypeName, State, Vec<Revision>) {
         if self.seen != self.counter {
             self.cut(self.counter);
         }
         let window = match self.window {
             Some(window) => window,
-            None => {
-                Window::restored(self.floor, self.counter, window_bytes).with_archive(self.archive_reader)
-            }
+            None => Window::restored(self.floor, self.counter, window_bounds.clone())
+                .with_archive(self.archive_reader),
         };
         let snapshot = Snapshot { revision: self.counter, objects: self.objects };
         (self.type_name, State { snapshot, window: Arc::new(window) }, self.trims)
@@ -412,7 +411,7 @@ mod tests {
         writes.push(of(&nodes, 3, replace("a", 3, 2)));
         engine.commit(&Batch { writes, trims: Vec::new() }).unwrap();
         let start = |engine: &mut Memory| {
-            recover_with(TrimQueue::new(4), engine, Timestamp(1), 1 << 20).unwrap().trims
+            recover_with(TrimQueue::new(4), engine, Timestamp(1), (1 << 20).into()).unwrap().trims
         };
         let trims = start(&mut engine);
         assert_eq!((trims.len(), trims.room()), (18, 0));

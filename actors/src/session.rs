@@ -27,10 +27,11 @@ use crate::broadcaster::Broadcaster;
 use crate::clock::Timestamp;
 use crate::feed::Feed;
 use crate::filter::Filter;
-use crate::limits::{SESSION_EVENTS_PER_TURN, SESSION_MAILBOX};
+use crate::limits::{MEMORY_PAUSE, SESSION_EVENTS_PER_TURN, SESSION_MAILBOX};
 use crate::object::{Object, Revision, TypeName, Variant};
 use crate::session_waker::{SessionWaker, Wake};
 use crate::watch_event::WatchEventType;
+use crate::watch_memory::WatchAccount;
 use crate::window::{Event, Window};
 use progress::{AfterTurn, WatchProgress};
 
@@ -107,6 +108,8 @@ pub struct Watch {
     pub initial_end_bookmark: bool,
     /// Counts this session while it lives.
     pub live: LiveSessions,
+    /// What it has of the memory of all watches.
+    pub account: WatchAccount,
     /// Whether what is watched still means what it meant when the client asked. It is asked once, when the session is known to its
     /// broadcaster: whoever changes the meaning later tells that one to end it, whoever did before is found out here.
     pub is_current: Box<dyn Fn() -> bool>,
@@ -157,6 +160,9 @@ impl Session {
                     progress.prepared(prepared);
                     progress.waker.resume();
                 }));
+            }
+            AfterTurn::Pause => {
+                context.run_later(MEMORY_PAUSE, |session, _| session.progress.borrow().waker.resume());
             }
             AfterTurn::Stop => context.stop(),
         }

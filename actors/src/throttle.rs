@@ -9,19 +9,31 @@ use crate::clock::Moment;
 const SPAN: Duration = Duration::from_secs(1);
 
 /// Decides about the lines of one kind. They are written for the first of many events; metrics count all of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Throttle {
     /// No line before this moment, in microseconds.
     quiet_until: AtomicU64,
+    span: Duration,
+}
+
+impl Default for Throttle {
+    fn default() -> Throttle {
+        Throttle::with_span(SPAN)
+    }
 }
 
 impl Throttle {
+    /// Allows something once in this time.
+    pub fn with_span(span: Duration) -> Throttle {
+        Throttle { quiet_until: AtomicU64::new(0), span }
+    }
+
     /// Whether to write a line now.
     pub fn allows(&self, now: Moment) -> bool {
         let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         let now = micros(now.since(Moment::default()));
         let until = self.quiet_until.load(Ordering::Relaxed);
-        let next = now.saturating_add(micros(SPAN));
+        let next = now.saturating_add(micros(self.span));
         // Of several threads at the same moment, one writes.
         now >= until
             && self.quiet_until.compare_exchange(until, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()

@@ -16,8 +16,10 @@ use bytes::Bytes;
 use crate::archive::ArchiveReader;
 use crate::checkpoints::Checkpoints;
 use crate::clock::Timestamp;
-use crate::limits::{ARCHIVED_EVENTS, CLOCK_SET_BACK, FRAMES_KEPT};
+use crate::frame::Frame;
+use crate::limits::{ARCHIVED_EVENTS, CLOCK_SET_BACK, FRAMES_KEPT, WINDOW_LEAST_BYTES};
 use crate::lock::{Lock, SharedLock};
+use crate::memory::{MemoryBudget, Reservation};
 use crate::object::{Object, Revision, Variant};
 
 /// What happened to an object.
@@ -41,7 +43,7 @@ pub struct Event {
     pub previous: Option<Arc<Object>>,
     /// When the change was accepted.
     pub at: Timestamp,
-    frames: Lock<Vec<(Variant, Bytes)>>,
+    frames: Lock<Vec<(Variant, Frame)>>,
 }
 
 impl Event {
@@ -61,19 +63,19 @@ impl Event {
     }
 
     /// The event as a session sends it, encoded by the first session that asks and shared by all others.
-    pub fn frame(&self, variant: Variant, make: impl FnOnce() -> Bytes) -> Bytes {
+    pub fn frame<E>(&self, variant: Variant, make: impl FnOnce() -> Result<Bytes, E>) -> Result<Frame, E> {
         if let Some(made) = self.made(variant) {
-            return made;
+            return Ok(made);
         }
-        let frame = make();
+        let frame = Frame::from(make()?);
         let mut frames = self.frames.lock();
         if frames.len() < FRAMES_KEPT && !frames.iter().any(|(known, _)| *known == variant) {
             frames.push((variant, frame.clone()));
         }
-        frame
+        Ok(frame)
     }
 
-    fn made(&self, variant: Variant) -> Option<Bytes> {
+    fn made(&self, variant: Variant) -> Option<Frame> {
         let frames = self.frames.lock();
         frames.iter().find(|(known, _)| *known == variant).map(|(_, frame)| frame.clone())
     }
@@ -135,12 +137,36 @@ pub struct Extent {
     pub oldest: Option<Timestamp>,
 }
 
+/// How much history may be in memory. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct WindowBounds {
+    /// Bytes of one type.
+    pub each: usize,
+    /// Bytes of all types together.
+    pub all: MemoryBudget,
+}
+
+impl From<usize> for WindowBounds {
+    /// A bound for one type alone.
+    fn from(each: usize) -> WindowBounds {
+        WindowBounds { each, all: MemoryBudget::alone(usize::MAX) }
+    }
+}
+
+impl WindowBounds {
+    /// Whether a window that weighs so much must let go of events. Where all windows together are too large, the busy ones shrink:
+    /// only a window that grows looks here.
+    fn exceeded_by(&self, bytes: usize) -> bool {
+        bytes > self.each || (bytes > WINDOW_LEAST_BYTES && self.all.is_exhausted())
+    }
+}
+
 /// The history itself. See the module text.
 pub struct Window {
     inner: SharedLock<Inner>,
     /// A copy of the head, for those who look often and seldom find anything.
     latest: AtomicU64,
-    max_bytes: usize,
+    bounds: WindowBounds,
     /// Where events are read from again that no longer fit; nowhere, if the log lives in memory too.
     archive_reader: Option<ArchiveReader>,
     /// States at older revisions that lists in chunks go on from.
@@ -149,7 +175,8 @@ pub struct Window {
 
 struct Inner {
     events: VecDeque<Arc<Event>>,
-    bytes: usize,
+    /// What the events weigh, as part of what those of all types do.
+    bytes: Reservation,
     /// A cursor below this must be read from the archive.
     in_memory: Revision,
     /// What is in the archive: the events after `floor`, up to `in_memory`.
@@ -172,10 +199,11 @@ struct Inner {
 
 impl Window {
     /// An empty window of a type that stands at `head`: nothing before it is known.
-    pub fn new(head: Revision, max_bytes: usize) -> Window {
+    pub fn new(head: Revision, bounds: impl Into<WindowBounds>) -> Window {
+        let bounds = bounds.into();
         let inner = Inner {
             events: VecDeque::new(),
-            bytes: 0,
+            bytes: bounds.all.nothing(),
             in_memory: head,
             archived: VecDeque::new(),
             steps: VecDeque::new(),
@@ -188,7 +216,7 @@ impl Window {
         Window {
             inner: SharedLock::new(inner),
             latest: AtomicU64::new(head.0),
-            max_bytes,
+            bounds,
             archive_reader: None,
             checkpoints: Checkpoints::default(),
         }
@@ -202,8 +230,8 @@ impl Window {
 
     /// An empty window of a type that stands at `head` and whose events after `floor` follow, from disk. `floor` is the oldest
     /// cursor from which nothing is missing.
-    pub fn restored(floor: Revision, head: Revision, max_bytes: usize) -> Window {
-        let window = Window::new(head, max_bytes);
+    pub fn restored(floor: Revision, head: Revision, bounds: impl Into<WindowBounds>) -> Window {
+        let window = Window::new(head, bounds);
         {
             let mut inner = window.write();
             (inner.floor, inner.in_memory, inner.newest) = (floor, floor, floor);
@@ -217,12 +245,12 @@ impl Window {
         let mut inner = self.write();
         debug_assert!(inner.events.back().is_none_or(|last| last.revision() < event.revision()));
         inner.note_time(event.revision(), event.at);
-        inner.bytes += event.weight();
+        inner.weigh(|bytes| bytes + event.weight());
         inner.head = inner.head.max(event.revision());
         inner.events.push_back(event);
         self.latest.store(inner.head.0, Ordering::Release);
         let mut gone = Vec::new();
-        while inner.bytes > self.max_bytes && inner.events.len() > 1 {
+        while inner.events.len() > 1 && self.bounds.exceeded_by(inner.bytes.bytes()) {
             match (inner.pop(), &self.archive_reader) {
                 (Some(stub), Some(_)) => inner.archived.push_back(stub),
                 (Some(stub), None) => gone.push(inner.forget(stub)),
@@ -310,7 +338,7 @@ impl Window {
         let archived = inner.archived.front().map(|stub| stub.at);
         Extent {
             events: inner.events.len(),
-            bytes: inner.bytes,
+            bytes: inner.bytes.bytes(),
             archived: inner.archived.len(),
             oldest: archived.or_else(|| inner.events.front().map(|event| event.at)),
         }
@@ -340,9 +368,15 @@ impl Inner {
     /// Takes the oldest event out of memory.
     fn pop(&mut self) -> Option<EventStub> {
         let oldest = self.events.pop_front()?;
-        self.bytes = self.bytes.saturating_sub(oldest.weight());
+        self.weigh(|bytes| bytes.saturating_sub(oldest.weight()));
         self.in_memory = oldest.revision();
         Some(EventStub::from(&*oldest))
+    }
+
+    /// Changes what the events weigh.
+    fn weigh(&mut self, change: impl FnOnce(usize) -> usize) {
+        let bytes = change(self.bytes.bytes());
+        self.bytes.charge_to(bytes);
     }
 
     /// The next event was accepted at this time.

@@ -25,6 +25,7 @@ use pilothouse_actors::session::{EventEncoder, LiveSessions, Session, Watch};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
 use pilothouse_actors::watch_event::WatchEventType;
+use pilothouse_actors::watch_memory::{WatchAccount, WatchMemory};
 use pilothouse_actors::window::{Change, Event, Read, Window};
 use proptest::prelude::*;
 
@@ -182,6 +183,11 @@ struct World {
     live: LiveSessions,
 }
 
+fn account() -> WatchAccount {
+    let Ok(account) = WatchMemory::unbounded().open("user") else { unreachable!("there are no bounds") };
+    account
+}
+
 impl World {
     fn new(window_bytes: usize) -> World {
         let notifiers = ChangeNotifiers::default();
@@ -268,6 +274,7 @@ impl World {
             bookmarks: false,
             initial_end_bookmark: false,
             live: self.live.clone(),
+            account: account(),
             is_current: Box::new(|| true),
         });
         let is_woken = Arc::new(Woken(AtomicBool::new(true)));
@@ -602,6 +609,7 @@ fn a_deadline_ends_the_watch() {
             bookmarks: true,
             initial_end_bookmark: false,
             live: world.live.clone(),
+            account: account(),
             is_current: Box::new(|| true),
         });
         assert_eq!(feed.next().await, Some(Bytes::from_static(b"bookmark 1\n")));

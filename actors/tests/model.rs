@@ -140,7 +140,13 @@ struct World {
 impl World {
     fn new(open: Box<dyn Fn() -> Box<dyn Engine>>, window_bytes: usize) -> World {
         let clock = Clock::manual(Timestamp(1_000_000_000));
-        let options = Options { clock, history: HISTORY, store_threads: 2, window_bytes, ..quiet() };
+        let options = Options {
+            clock,
+            history: HISTORY,
+            store_threads: 2,
+            window_bounds: window_bytes.into(),
+            ..quiet()
+        };
         let stores = run(open(), &options);
         World { open, options, stores, model: BTreeMap::new() }
     }

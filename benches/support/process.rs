@@ -20,12 +20,18 @@ impl Process {
 
     /// The same on a port.
     pub fn server_at(data: &Path, engine: &str, port: u16) -> (Process, Duration) {
+        Process::server_with(data, engine, &[&format!("--secure-port={port}")])
+    }
+
+    /// The same with more flags, on any port if none of them names one.
+    pub fn server_with(data: &Path, engine: &str, flags: &[&str]) -> (Process, Duration) {
         let begun = Instant::now();
         let tokens = data.join("tokens.csv");
         std::fs::create_dir_all(data).unwrap();
         std::fs::write(&tokens, "bench,bench,1,system:masters\n").unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_pilothouse"))
-            .arg(format!("--secure-port={port}"))
+            .args(flags.iter().all(|flag| !flag.starts_with("--secure-port")).then_some("--secure-port=0"))
+            .args(flags)
             .args([
                 "--controllers=-*",
                 "--disable-admission-plugins=ServiceAccount",

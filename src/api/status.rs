@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::fmt;
 
 use pilothouse_actors::error::StoreError;
+use pilothouse_actors::memory::OutOfMemory;
 use serde::Serialize;
 
 use super::field::{FieldError, quoted};
@@ -610,6 +611,12 @@ impl fmt::Display for Status {
 }
 
 impl std::error::Error for Status {}
+
+impl From<OutOfMemory> for Box<Status> {
+    fn from(_: OutOfMemory) -> Box<Status> {
+        Status::too_many_requests("Too many requests, please try again later.", 1)
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -17,10 +17,16 @@ use crate::limits::AUDIT_LOG_BYTES;
 use crate::metrics::Metrics;
 use crate::webhook::Service;
 
+use super::memory::MemoryBudgets;
+
 const MEGABYTE: u64 = 1 << 20;
 
 /// Opens auditing; `None` unless there is both a policy and a backend.
-pub(super) fn open(context: &StartContext, metrics: &Metrics) -> Result<Option<Audit>, StartError> {
+pub(super) fn open(
+    context: &StartContext,
+    metrics: &Metrics,
+    memory: &MemoryBudgets,
+) -> Result<Option<Audit>, StartError> {
     let flags = &context.config.audit;
     let policy = flags.policy().map_err(broken)?;
     if let Some(path) = file(&flags.log) {
@@ -30,7 +36,8 @@ pub(super) fn open(context: &StartContext, metrics: &Metrics) -> Result<Option<A
     if !lenient.is_empty() {
         tracing::warn!(faults = lenient.join(", "), "unknown fields in the audit policy are ignored");
     }
-    let mut ledger = AuditBackends::new(metrics.audit.clone());
+    let mut ledger =
+        AuditBackends::new(metrics.audit.clone(), memory.audit_heads.clone(), memory.audit_bodies.clone());
     add_log(&mut ledger, flags, context.clock.clone())?;
     add_webhook(&mut ledger, flags, context)?;
     Ok((!ledger.is_empty()).then(|| Audit { policy, ledger: Arc::new(ledger) }))

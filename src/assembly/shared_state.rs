@@ -23,7 +23,6 @@ use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
 use crate::backend::aggregation::Extensions;
 use crate::backend::load_stats::LoadStats;
-use crate::backend::memory_budget::MemoryBudget;
 use crate::config::{Config, FeatureGates};
 use crate::flowcontrol::{FlowController, InFlightLimits, RequestLimiter};
 use crate::http::drain::Drain;
@@ -34,12 +33,12 @@ use crate::http::handler::health::Health;
 use crate::http::handler::merged_discovery::MergedDocuments;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{self, Encodings, Served, Shared};
-use crate::limits;
 use crate::metrics::Metrics;
 use crate::upstream::{TlsError, Upstream};
 
 use super::auth_setup::AuthSetup;
 use super::controller_setup::ControllerSetup;
+use super::memory::MemoryBudgets;
 use super::{BUILTIN, audit, reload};
 
 /// The built-in resources that `--runtime-config` leaves enabled.
@@ -69,6 +68,7 @@ pub(super) struct SharedInputs<'a> {
     pub loops: &'a ControllerSetup,
     pub load: &'a Arc<LoadStats>,
     pub metrics: &'a Arc<Metrics>,
+    pub memory: &'a MemoryBudgets,
     /// The issuer's metadata and public keys, served to those that verify service account tokens.
     pub token_metadata: Option<Metadata>,
 }
@@ -79,9 +79,9 @@ pub(super) async fn shared(
     catalog: Catalog,
     told: SharedInputs<'_>,
 ) -> Result<Shared, StartError> {
-    let SharedInputs { storage, auth, loops, load, metrics, token_metadata } = told;
+    let SharedInputs { storage, auth, loops, load, metrics, memory, token_metadata } = told;
     let (config, gates) = (&context.config, context.config.gates());
-    let connecting = connecting(context)?;
+    let connecting = connecting(context, memory)?;
     let to_endpoints = config.kubelets.enable_aggregator_routing;
     let extensions =
         Extensions::open(storage.directory.clone(), connecting.upstream.clone(), to_endpoints).await;
@@ -95,8 +95,9 @@ pub(super) async fn shared(
     Ok(Shared {
         served: ArcSwap::from_pointee(Served::new(catalog, context.address.to_string().into(), openapi)),
         room: room(context, storage, load, metrics).await?,
-        audit: audit::open(context, metrics)?,
+        audit: audit::open(context, metrics, memory)?,
         metrics: metrics.clone(),
+        memory: memory.ledger.clone(),
         health: Health {
             committer: storage.committer.clone(),
             storage: Lock::default(),
@@ -149,7 +150,7 @@ async fn room(
 }
 
 /// Makes the connections to kubelets, pods and services.
-fn connecting(context: &StartContext) -> Result<ConnectDeps, StartError> {
+fn connecting(context: &StartContext, memory: &MemoryBudgets) -> Result<ConnectDeps, StartError> {
     let config = &context.config;
     let broken = |error: TlsError| StartError::part("connections to kubelets and extension servers")(&error);
     let kubelets = &config.kubelets;
@@ -166,7 +167,7 @@ fn connecting(context: &StartContext) -> Result<ConnectDeps, StartError> {
         upstream: Arc::new(upstream),
         translates_streams: config.gates().enabled(TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS),
         unpacks_tunnels: config.gates().enabled(PORT_FORWARD_WEBSOCKETS),
-        pages: MemoryBudget::new(limits::PROXY_PAGES_BYTES),
+        pages: memory.proxied_pages.clone(),
         leaving: Drain::default(),
     })
 }

@@ -9,6 +9,7 @@ use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::engine::{Engine, EngineError};
 use pilothouse_actors::ports::{PortAllocator, PortPool};
+use pilothouse_actors::window::WindowBounds;
 
 use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
@@ -26,14 +27,14 @@ use super::ServerParts;
 const STORE_FILE: &str = "pilothouse.redb";
 
 /// Opens the engine and starts the actors that keep objects.
-pub(super) fn open(context: &StartContext) -> Result<Storage, StartError> {
+pub(super) fn open(context: &StartContext, window_bounds: WindowBounds) -> Result<Storage, StartError> {
     let config = &context.config;
     let engine = engine(config).map_err(|error| StartError::store(&error))?;
     // Zero disables compaction in the reference: no history is dropped because of its age.
     let history = Some(config.storage.etcd_compaction_interval).filter(|history| !history.is_zero());
     let history = history.unwrap_or(limits::LONGEST_HISTORY);
-    let options =
-        directory::Options { clock: context.clock.clone(), history, ..directory::Options::default() };
+    let clock = context.clock.clone();
+    let options = directory::Options { clock, history, window_bounds, ..directory::Options::default() };
     directory::start(engine, options).map_err(|error| StartError::store(&error))
 }
 

@@ -50,5 +50,6 @@ pub(super) fn watch_deps(parts: &ServerParts) -> WatchDeps {
         min_request_timeout: watches.min_request_timeout,
         initial_events: watches.initial_events,
         metrics: parts.shared.metrics.clone(),
+        memory: parts.memory.watches.clone(),
     }
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilothouse_actors::clock::{Clock, Moment};
+use pilothouse_actors::memory::Reservation;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::api::audit::Level;
 use crate::api::audit::event::Event;
-use crate::backend::memory_budget::Reservation;
 use crate::config::audit::{Batching, Delivery, Mode, Truncation};
 use crate::limits::{AUDIT_BATCH_BYTES, AUDIT_LINES_AT_ONCE};
 use crate::metrics::audit::Audit as Counts;
@@ -280,10 +280,10 @@ impl Batches {
 #[cfg(test)]
 mod tests {
     use pilothouse_actors::clock::Timestamp;
+    use pilothouse_actors::memory::MemoryBudget;
 
     use super::*;
     use crate::api::audit::Stage;
-    use crate::backend::memory_budget::MemoryBudget;
 
     #[test]
     fn batches_are_few_after_the_first() {
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn no_batch_is_larger_than_may_go_together() {
-        let budget = MemoryBudget::new(1_000);
+        let budget = MemoryBudget::alone(1_000);
         let line = |bytes: usize| {
             let reservation = Arc::new(EventReservation {
                 _head: budget.nothing(),

@@ -12,6 +12,7 @@ use crate::api::audit::event::{EventMetadata, ResponseStatus};
 use crate::api::audit::{Level, Stage};
 use crate::api::status::Status;
 use crate::config::audit::{Batching, Truncation};
+use crate::limits::{AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES};
 use crate::metrics::Metrics;
 
 /// Writes once it may, and counts.
@@ -52,7 +53,11 @@ fn bench(mode: Mode, waiting: usize, most: usize, truncation: Option<Truncation>
     let metrics = Metrics::new(Timestamp(0)).unwrap();
     let (may, written, largest) =
         (Arc::new(Semaphore::new(0)), Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
-    let mut ledger = AuditBackends::new(metrics.audit.clone());
+    let mut ledger = AuditBackends::new(
+        metrics.audit.clone(),
+        MemoryBudget::alone(AUDIT_HEADS_BYTES),
+        MemoryBudget::alone(AUDIT_BODIES_BYTES),
+    );
     let batching = Batching { waiting, most, wait: Duration::ZERO, rate: None };
     let delivery = Delivery { mode, batching, truncation };
     let slow = Slow { may: may.clone(), written: written.clone(), largest: largest.clone(), works };

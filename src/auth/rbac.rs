@@ -192,7 +192,7 @@ mod tests {
 
     #[actix::test]
     async fn what_the_window_has_forgotten_is_read_anew() {
-        let options = Options { window_bytes: 1, ..Options::default() };
+        let options = Options { window_bounds: 1.into(), ..Options::default() };
         let stores = directory::start(Box::new(Memory::new()), options).unwrap();
         let policy = Rbac(Arc::new(open(stores.directory.clone()).await.unwrap()));
         create(&stores, "clusterroles", Key::cluster("r"), RULES).await;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilothouse_actors::clock::Clock;
+use pilothouse_actors::memory::MemoryBudget;
 use pilothouse_actors::object::{Draft, Key, Object, Pairs};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::throttle::Throttle;
@@ -152,7 +153,7 @@ impl Backend {
         }
         let mut all = self.in_version(call.resource, vec![copy.clone()], &call.permit).await?;
         let made = all.pop().unwrap_or(copy);
-        keep(call.resource, object, &made.bytes);
+        keep(&self.objects.encodings, call.resource, object, &made.bytes);
         Ok(Some(made.at(object.revision)))
     }
 
@@ -250,7 +251,7 @@ impl Backend {
         for (place, value) in places.iter().zip(made) {
             let Some(object) = objects.get_mut(*place) else { continue };
             let made = object_of(custom, object, &custom.known(value));
-            keep(resource, object, &made.bytes);
+            keep(&self.objects.encodings, resource, object, &made.bytes);
             *object = Arc::new(made);
         }
         Ok(())
@@ -348,16 +349,21 @@ pub fn wanted(resources: &[Arc<Resource>], pool: &Arc<Pool>) -> Vec<KeepAliveHan
 
 /// The cached conversion of an object.
 fn known(resource: &Resource, custom: &CustomResource, object: &Object) -> Option<Object> {
-    let kept =
-        object.variant(variant(resource, ResponseFormat::PLAIN), is_living(resource), |_| Err(())).ok()?;
+    let kept = object
+        .variant(None, variant(resource, ResponseFormat::PLAIN), is_living(resource), |_| Err(()))
+        .ok()?;
     let value = codec::decode_stored(&kept, custom.registry.free_object(), &custom.registry)?;
     Some(object_of(custom, object, &value))
 }
 
 /// Caches the conversion of an object.
-fn keep(resource: &Resource, object: &Object, bytes: &Bytes) {
-    let kept: std::result::Result<Bytes, ()> =
-        object.variant(variant(resource, ResponseFormat::PLAIN), is_living(resource), |_| Ok(bytes.clone()));
+fn keep(encodings: &MemoryBudget, resource: &Resource, object: &Object, bytes: &Bytes) {
+    let kept: std::result::Result<Bytes, ()> = object.variant(
+        Some(encodings),
+        variant(resource, ResponseFormat::PLAIN),
+        is_living(resource),
+        |_| Ok(bytes.clone()),
+    );
     drop(kept);
 }
 

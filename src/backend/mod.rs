@@ -10,10 +10,10 @@ pub mod csr_signature;
 pub mod declarative_validation;
 pub mod list_envelope;
 pub mod load_stats;
-pub mod memory_budget;
 pub mod objects;
 pub mod ownership;
 pub mod present;
+pub mod request_memory;
 pub mod rewrite;
 pub mod services;
 pub mod stores;
@@ -27,6 +27,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pilothouse_actors::clock::{Clock, Moment};
 use pilothouse_actors::identity::Identity;
+use pilothouse_actors::memory::MemoryBudget;
 use pilothouse_actors::object::{Key, Object};
 use pilothouse_actors::permit::Permit;
 
@@ -49,8 +50,8 @@ use self::audit_body::AuditBody;
 use self::authorization::Access;
 use self::conversion::Conversions;
 use self::load_stats::LoadStats;
-use self::memory_budget::MemoryBudget;
 use self::objects::Objects;
+use self::request_memory::RequestMemory;
 use self::services::Services;
 use self::stores::Stores;
 
@@ -80,6 +81,8 @@ pub struct Backend {
     pub services: Rc<Services>,
     /// Issues service account tokens.
     pub tokens: Arc<Issuer>,
+    /// The memory of request bodies.
+    pub requests: RequestMemory,
     /// The memory budget of lists.
     pub lists: MemoryBudget,
     /// Statistics for estimating the cost of requests.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pilothouse_actors::clock::Clock;
+use pilothouse_actors::memory::MemoryBudget;
 use pilothouse_actors::object::{Draft, Key, Object, Pairs};
 
 use crate::api::catalog::resource::Resource;
@@ -35,6 +36,8 @@ pub struct Objects {
     pub validation: DeclarativeValidation,
     /// The source of time, which tests replace.
     pub clock: Clock,
+    /// The memory of encodings that are cached with their objects.
+    pub encodings: MemoryBudget,
 }
 
 /// Looks for unknown fields in a body of a custom resource with another apiVersion, which precede that error.

@@ -177,16 +177,22 @@ impl Objects {
                 Ok(object.bytes.clone())
             }
             (Encoding::Json | Encoding::Yaml, Representation::Whole) if resource.custom.is_some() => object
-                .variant(variant(resource, ResponseFormat::PLAIN), is_living(resource), |object| {
-                    self.json(resource, Kept::of(object))
-                }),
+                .variant(
+                    Some(&self.encodings),
+                    variant(resource, ResponseFormat::PLAIN),
+                    is_living(resource),
+                    |object| self.json(resource, Kept::of(object)),
+                ),
             (_, Representation::Table(..))
             | (Encoding::Json | Encoding::Yaml, Representation::Metadata(_)) => {
                 self.made(resource, form, Kept::of(object), columns)
             }
-            _ => object.variant(variant(resource, form), is_living(resource), |object| {
-                self.made(resource, form, Kept::of(object), columns)
-            }),
+            _ => object.variant(
+                Some(&self.encodings),
+                variant(resource, form),
+                is_living(resource),
+                |object| self.made(resource, form, Kept::of(object), columns),
+            ),
         }
     }
 
@@ -197,7 +203,7 @@ impl Objects {
         form: ResponseFormat,
         object: &Object,
     ) -> Result<Bytes> {
-        object.variant(variant(resource, form), is_living(resource), |object| {
+        object.variant(Some(&self.encodings), variant(resource, form), is_living(resource), |object| {
             self.message(resource, form, Kept::of(object))
         })
     }

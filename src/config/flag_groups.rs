@@ -10,7 +10,7 @@ use clap::{ArgAction, Args, ValueEnum};
 
 use super::gates::GateSetting;
 use super::tls_values::{NamedCertificate, transport_directive};
-use super::values::{IpRange, PortRange, RuntimeSetting, go_duration};
+use super::values::{IpRange, MemoryLimit, PortRange, RuntimeSetting, go_duration};
 use crate::api::release::Release;
 use crate::limits;
 
@@ -379,6 +379,14 @@ pub struct RequestLimits {
     /// How long a request may take, watches excepted.
     #[arg(long, default_value = "1m0s", value_parser = go_duration, value_name = "DURATION")]
     pub request_timeout: Duration,
+    /// Memory that the server may use, such as 512Mi; requests that need more get a 429. By default what the control group (the
+    /// container) allows, less a tenth; `none` for no limit. Not a flag of the reference.
+    #[arg(long, default_value = "auto", value_parser = MemoryLimit::parse, value_name = "QUANTITY")]
+    pub memory_limit: MemoryLimit,
+    /// Watches that one user may have open; 0 for no number, but at most half of what the memory limit has room for. Not a flag of
+    /// the reference.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub max_watches_per_user: usize,
     /// Seconds that a watch without a timeout of its own lasts at least; at most it lasts twice as long.
     #[arg(long, default_value_t = 1_800, value_name = "SECONDS")]
     pub min_request_timeout: u32,

@@ -41,6 +41,7 @@ pub use gates::FeatureGates;
 pub use oidc::OpenId;
 pub use signing::Signing;
 pub use tls_values::NamedCertificate;
+pub use values::MemoryLimit;
 
 use crate::api::admission_plugins::PluginName;
 use crate::api::gates::{ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS, STRUCTURED_AUTHENTICATION_CONFIGURATION};

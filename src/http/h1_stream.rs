@@ -14,6 +14,7 @@ use std::task::{Context, Poll, ready};
 use actix_http::body::{BodySize, BoxBody, MessageBody as _};
 use actix_http::{ConnectionType, Payload, Request, Response, StatusCode, Version};
 use bytes::Bytes;
+use pilothouse_actors::watch_memory::CutSignal;
 use tokio::io::AsyncWrite as _;
 
 use super::h2_stream::Dates;
@@ -37,6 +38,7 @@ thread_local! {
 pub(super) struct Streaming {
     head: Bytes,
     body: BoxBody,
+    cut: Option<CutSignal>,
 }
 
 /// Whether the response to this request can be sent without the driver: the request says nothing special about the connection,
@@ -59,18 +61,20 @@ impl Streaming {
     /// Takes a response that may last for hours.
     pub(super) fn of(response: Response<BoxBody>, dates: &Dates) -> Streaming {
         let (response, body) = response.into_parts();
+        let cut = response.extensions().get::<CutSignal>().cloned();
         let headers = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         let date = dates.now();
         let date = date.iter().map(|date| ("date", date.as_bytes()));
         let chunked = [("transfer-encoding", b"chunked".as_slice())];
         let head = head("200 OK", headers.chain(date).chain(chunked));
-        Streaming { head: Bytes::from(head), body }
+        Streaming { head: Bytes::from(head), body, cut }
     }
 
     /// Sends the response until it ends. Answers the connection if it can serve more requests.
     pub(super) async fn send(self, io: TlsStream) -> Option<TlsStream> {
         let unsent = VecDeque::from([self.head]);
-        let mut writing = Writing { io, body: Some(self.body), unsent, stall: Stall::default() };
+        let mut writing =
+            Writing { io, body: Some(self.body), unsent, stall: Stall::default(), cut: self.cut };
         match poll_fn(|cx| writing.poll(cx)).await {
             Ok(()) => Some(writing.io),
             Err(error) => {
@@ -107,6 +111,8 @@ struct Writing {
     /// the client does not read.
     unsent: VecDeque<Bytes>,
     stall: Stall,
+    /// Ends the response for lack of memory.
+    cut: Option<CutSignal>,
 }
 
 impl Writing {
@@ -114,6 +120,9 @@ impl Writing {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Without this, a quiet watch would never notice that its client is gone.
         self.io.listen(cx)?;
+        if self.cut.as_ref().is_some_and(|cut| cut.poll_raised(cx).is_ready()) {
+            return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
+        }
         loop {
             ready!(self.flush(cx))?;
             let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };

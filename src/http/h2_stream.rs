@@ -15,6 +15,7 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{Method, StatusCode};
 use pilothouse_actors::clock::Clock;
+use pilothouse_actors::watch_memory::CutSignal;
 use tokio::time::timeout;
 
 use super::app::App;
@@ -51,7 +52,10 @@ pub(super) async fn serve(
         in_flight.ends_connection();
     }
     match respond.send_response(head(&response, size, &dates), last) {
-        Ok(stream) if !last => send(stream, body, size, SendWithin::of(&response)).await,
+        Ok(stream) if !last => {
+            let cut = response.extensions().get::<CutSignal>().cloned();
+            send(stream, body, size, SendWithin::of(&response), cut).await;
+        }
         Ok(_) => {}
         Err(error) => tracing::debug!(%error, "a response could not be sent"),
     }
@@ -117,15 +121,28 @@ fn head(response: &Response<()>, size: BodySize, dates: &Dates) -> http::Respons
 enum Gone {
     /// The client reset the stream, lost its connection, or stopped reading.
     Client,
-    /// The body failed, or its time is over. The stream is reset, so that the client does not take the part for the whole.
+    /// The body failed, its time is over, or it was cut. The stream is reset, so that the client does not take the part for the whole.
     Body,
 }
 
-async fn send(mut stream: SendStream<Bytes>, body: BoxBody, size: BodySize, within: Option<SendWithin>) {
-    let sending = send_all(&mut stream, body, size);
-    let sent = match within {
-        Some(SendWithin(within)) => timeout(within, sending).await.unwrap_or(Err(Gone::Body)),
-        None => sending.await,
+async fn send(
+    mut stream: SendStream<Bytes>,
+    body: BoxBody,
+    size: BodySize,
+    within: Option<SendWithin>,
+    cut: Option<CutSignal>,
+) {
+    let sent = {
+        // What is left of the body is dropped at the end of this block, with the memory that it holds.
+        let mut sending = pin!(send_all(&mut stream, body, size));
+        let sending = poll_fn(|cx| match &cut {
+            Some(cut) if cut.poll_raised(cx).is_ready() => Poll::Ready(Err(Gone::Body)),
+            _ => sending.as_mut().poll(cx),
+        });
+        match within {
+            Some(SendWithin(within)) => timeout(within, sending).await.unwrap_or(Err(Gone::Body)),
+            None => sending.await,
+        }
     };
     match sent {
         Ok(()) => {}

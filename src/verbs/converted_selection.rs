@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use pilothouse_actors::filter::{FieldReader, Filter};
 use pilothouse_actors::lock::Lock;
+use pilothouse_actors::memory::Reservation;
 use pilothouse_actors::object::{Key, Object, Pairs, Revision};
 use pilothouse_actors::snapshot::Snapshot;
 
 use super::paging::Start;
 use crate::api::catalog::resource::Resource;
 use crate::api::status::Result;
-use crate::backend::memory_budget::Reservation;
 use crate::backend::{Backend, Call};
 
 /// Whether a filter selects by fields that objects have only in another version than the stored one.

@@ -20,12 +20,12 @@ use crate::api::response_format::{MetaVersion, Representation, ResponseFormat};
 use crate::api::select;
 use crate::api::status::{Result, Status};
 use crate::limits::{LIST_BYTES, LIST_CHUNK_BYTES};
+use pilothouse_actors::memory::{OutOfMemory, Reservation};
 
 use super::converted_selection;
 use super::paging::{Continue, Page, Start, select_page};
 use super::{Reply, VerbResult};
 use crate::backend::list_envelope::{cbor_ends, json_ends, protobuf_ends, protobuf_items, read_meta};
-use crate::backend::memory_budget::Reservation;
 use crate::backend::objects::Objects;
 use crate::backend::{Backend, Call};
 
@@ -386,7 +386,9 @@ async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<O
     match state_at(position, Revision(revision), room).await {
         Ok(snapshot) => Ok(Some(Chosen { held, ..Chosen::present(snapshot, backend.clock.now()) })),
         Err(PointInTimeError::Gone) => Ok(None),
-        Err(PointInTimeError::TooLarge) => refused.map_or(Ok(None), Err),
+        Err(PointInTimeError::TooLarge) => {
+            refused.map_or(Ok(None), |refused: OutOfMemory| Err(refused.into()))
+        }
         Err(PointInTimeError::Broken(why)) => {
             tracing::error!(%why, "an older state cannot be read");
             Err(Status::internal(why))

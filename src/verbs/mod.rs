@@ -26,6 +26,7 @@ use bytes::Bytes;
 use pilothouse_actors::broadcaster::Broadcaster;
 use pilothouse_actors::feed::Feed;
 use pilothouse_actors::session::LiveSessions;
+use pilothouse_actors::watch_memory::WatchMemory;
 
 use self::list::Listing;
 use crate::api::status::{Result, Status};
@@ -43,6 +44,8 @@ pub struct WatchDeps {
     pub initial_events: bool,
     /// Counts watches and their events.
     pub metrics: Arc<Metrics>,
+    /// The memory of all watches.
+    pub memory: WatchMemory,
 }
 
 /// How a request that answers an object succeeded.

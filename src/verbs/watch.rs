@@ -71,6 +71,7 @@ pub async fn watch(backend: &Rc<Backend>, watching: &WatchDeps, call: &Call<'_>)
         Err(status) if status.is_timeout() => return Ok(Reply::Watch(Feed::only(encoder.error(&status)))),
         Err(status) => return Err(status),
     };
+    let account = watching.memory.open(&call.user.name)?;
     let head = position.snapshot.revision;
     let (initial, cursor): (Box<dyn Iterator<Item = Arc<Object>>>, _) =
         match (options.send_initial_events, requested) {
@@ -93,6 +94,7 @@ pub async fn watch(backend: &Rc<Backend>, watching: &WatchDeps, call: &Call<'_>)
         bookmarks: options.allow_watch_bookmarks,
         initial_end_bookmark: options.is_streaming_list(),
         live: watching.live_sessions.clone(),
+        account,
         is_current: {
             let (served_now, resource) = (backend.served_now.clone(), call.resource.clone());
             Box::new(move || served_now(&resource).is_some_and(|now| Arc::ptr_eq(&now, &resource)))

@@ -13,6 +13,7 @@ use crate::broadcaster::{Broadcaster, Subscribe, SubscriptionId, Unsubscribe};
 use crate::feed::{Feed, FeedWriter, feed};
 use crate::filter::Filter;
 use crate::limits::SESSION_EVENTS_PER_TURN;
+use crate::memory::OutOfMemory;
 use crate::object::{Object, Revision, TypeName};
 use crate::session_waker::{Close, SessionWaker, WakeReasons};
 use crate::watch_event::{self, WatchEventType};
@@ -46,6 +47,8 @@ pub(crate) enum AfterTurn {
     Fetch(ArchiveReader, Revision),
     /// Goes on when what it found can be written.
     Prepare,
+    /// Goes on after a while: there is no memory for the next frame.
+    Pause,
     /// Stops.
     Stop,
 }
@@ -64,6 +67,8 @@ pub(crate) struct WatchProgress {
     broadcaster: Addr<Broadcaster>,
     bookmarks: bool,
     initial_end_bookmark: bool,
+    /// An object of the start for whose frame there was no memory.
+    unsent: Option<Arc<Object>>,
     /// What a turn that the body took left for the session to do.
     owed: Option<AfterTurn>,
     /// What [`AfterTurn::Prepare`] means.
@@ -72,6 +77,8 @@ pub(crate) struct WatchProgress {
     stalled: bool,
     /// Whether it ends with the last event of its type.
     ends_when_caught_up: bool,
+    /// Whether there was no memory for the next frame.
+    lacks_memory: bool,
     live: LiveSessions,
 }
 
@@ -91,7 +98,7 @@ impl Drop for WatchProgress {
 impl WatchProgress {
     /// The beginning of a watch, and what its body reads.
     pub(super) fn new(watch: Watch, waker: Arc<SessionWaker>) -> (WatchProgress, Feed) {
-        let (writer, feed) = feed(Arc::clone(&waker));
+        let (writer, feed) = feed(Arc::clone(&waker), watch.account);
         watch.live.0.live.fetch_add(1, Ordering::Relaxed);
         let progress = WatchProgress {
             id: SubscriptionId::fresh(),
@@ -106,10 +113,12 @@ impl WatchProgress {
             broadcaster: watch.broadcaster,
             bookmarks: watch.bookmarks,
             initial_end_bookmark: watch.initial_end_bookmark,
+            unsent: None,
             owed: None,
             preparation: None,
             stalled: false,
             ends_when_caught_up: false,
+            lacks_memory: false,
             live: watch.live,
         };
         (progress, feed)
@@ -203,14 +212,20 @@ impl WatchProgress {
     fn pull(&mut self) -> AfterTurn {
         let mut left = SESSION_EVENTS_PER_TURN;
         while left > 0 {
+            if std::mem::take(&mut self.lacks_memory) {
+                return AfterTurn::Pause;
+            }
             match &mut self.state {
                 State::CaughtUp | State::Fetching => return AfterTurn::Wait,
                 State::Ended => return AfterTurn::Stop,
                 State::Initial(_) | State::CatchingUp if !self.writer.has_room() => return AfterTurn::Wait,
-                State::Initial(source) => match source.next() {
+                State::Initial(_) | State::CatchingUp if !self.writer.has_memory() => {
+                    return AfterTurn::Pause;
+                }
+                State::Initial(source) => match self.unsent.take().or_else(|| source.next()) {
                     Some(object) => {
                         left -= 1;
-                        self.send_initial(&object);
+                        self.send_initial(object);
                     }
                     None => self.end_initial(),
                 },
@@ -223,13 +238,23 @@ impl WatchProgress {
         AfterTurn::Again
     }
 
-    fn send_initial(&mut self, object: &Object) {
+    fn send_initial(&mut self, object: Arc<Object>) {
         if !object.is_readable() && self.filter.wants_key(&object.key) {
-            return self.end_unreadable(object, false);
+            return self.end_unreadable(&object, false);
         }
-        if self.filter.matches(object) {
-            self.writer.push(self.encoder.frame(WatchEventType::Added, object));
-            self.encoder.sent();
+        if !self.filter.matches(&object) {
+            return;
+        }
+        // Many watches begin with the same objects, and those who do not read would hold a copy each of a large one.
+        let frame = object.frame(WatchEventType::Added.frame_of(self.encoder.variant()), || {
+            self.writer.make(object.bytes.len(), || self.encoder.frame(WatchEventType::Added, &object))
+        });
+        match frame.and_then(|frame| self.writer.push_event(frame)) {
+            Ok(()) => self.encoder.sent(),
+            Err(OutOfMemory) => {
+                self.unsent = Some(object);
+                self.lacks_memory = true;
+            }
         }
     }
 
@@ -314,7 +339,7 @@ impl WatchProgress {
 
     /// Tells events in order until there is no room; returns how many the client now knows of.
     fn take_in<'a>(&mut self, events: impl Iterator<Item = &'a Event>) -> usize {
-        let (mut taken, mut event_type, mut oldest) = (0, 0, None);
+        let (mut taken, mut delivered, mut oldest) = (0, 0, None);
         for event in events {
             if !self.writer.has_room() {
                 break;
@@ -323,15 +348,22 @@ impl WatchProgress {
                 self.end_unreadable(&event.object, event.change == Change::Removed);
                 break;
             }
-            if self.send(event) {
-                event_type += 1;
-                oldest = oldest.or(Some(event.at));
+            match self.send(event) {
+                Ok(true) => {
+                    delivered += 1;
+                    oldest = oldest.or(Some(event.at));
+                }
+                Ok(false) => {}
+                Err(OutOfMemory) => {
+                    self.lacks_memory = true;
+                    break;
+                }
             }
             self.cursor = event.revision();
             taken += 1;
         }
         if let Some(oldest) = oldest {
-            self.encoder.delivered(event_type, oldest);
+            self.encoder.delivered(delivered, oldest);
         }
         taken
     }
@@ -353,15 +385,17 @@ impl WatchProgress {
         }
     }
 
-    /// Tells one event, if it is of interest.
-    fn send(&self, event: &Event) -> bool {
-        let Some(event_type) = watch_event::event_type_for(&self.filter, event) else { return false };
+    /// Tells one event, if it is of interest; whether it was.
+    fn send(&self, event: &Event) -> Result<bool, OutOfMemory> {
+        let Some(event_type) = watch_event::event_type_for(&self.filter, event) else { return Ok(false) };
         let frame = event.frame(event_type.frame_of(self.encoder.variant()), || {
-            self.encoder.frame(event_type, &watch_event::object_for(event_type, event))
-        });
-        self.writer.push(frame);
+            self.writer.make(event.object.bytes.len(), || {
+                self.encoder.frame(event_type, &watch_event::object_for(event_type, event))
+            })
+        })?;
+        self.writer.push_event(frame)?;
         self.encoder.sent();
-        true
+        Ok(true)
     }
 
     /// Tells how far the client has come, unless it still lacks objects of the start.

@@ -17,6 +17,7 @@ use crate::object::{Draft, Key, Pairs, Variant};
 use crate::session::Session;
 use crate::session_waker::Close;
 use crate::session_waker::tests::Counter;
+use crate::watch_memory::WatchMemory;
 use crate::window::Change;
 
 /// Encodes each frame as a word, and pads the frames of events.
@@ -99,6 +100,7 @@ fn watch(window: &Arc<Window>, encoder: &Rc<Words>) -> Watch {
         bookmarks: true,
         initial_end_bookmark: false,
         live: LiveSessions::default(),
+        account: WatchMemory::unbounded().open("user").unwrap(),
         is_current: Box::new(|| true),
     }
 }
@@ -496,4 +498,53 @@ async fn what_the_log_had_is_made_ready_also_where_the_body_waits() {
     };
     tokio::time::timeout(Duration::from_secs(60), all).await.expect("the watch goes on");
     assert_eq!(text.trim_end(), "Added:a@2 Added:a@3 Added:a@4");
+}
+
+#[actix::test]
+async fn a_session_without_memory_waits_and_loses_nothing() {
+    use crate::clock::Clock;
+    use crate::memory::MemoryBudget;
+
+    const LARGE: usize = 100 << 10;
+    let frames = MemoryBudget::alone(LARGE + 1_000);
+    let memory = WatchMemory::new(MemoryBudget::alone(1 << 20), frames.clone(), 9, Clock::system());
+    let window = window();
+    let large = |revision: u64| {
+        let padding = "x".repeat(LARGE);
+        let bytes = Bytes::from(format!(r#"{{"resourceVersion":"","p":"{padding}"}}"#));
+        let draft = Draft {
+            key: Key::namespaced("n", "a"),
+            bytes,
+            revision_at: 20,
+            item_at: 1,
+            labels: Pairs::default(),
+            fields: Pairs::default(),
+        };
+        Arc::new(Object::new(draft, Revision(revision)))
+    };
+    for revision in 2..=3 {
+        window.append(Arc::new(Event::new(
+            Change::Replaced,
+            large(revision),
+            Some(large(revision - 1)),
+            Timestamp(0),
+        )));
+    }
+    let account = memory.open("user").unwrap();
+    let encoder = words(LARGE);
+    let initial = Box::new(std::iter::once(large(1)));
+    let (mut session, mut feed) = session(Watch { initial, account, ..watch(&window, &encoder) });
+    let mut read = Vec::new();
+    for _ in 0..3 {
+        let other = frames.take(LARGE).unwrap();
+        assert_eq!(session.turn(), AfterTurn::Pause, "there is no memory");
+        assert_eq!(feed.next().now_or_never(), None);
+        drop(other);
+        session.turn();
+        let frame = feed.next().now_or_never().flatten().expect("a frame");
+        let name = frame.split(|byte| !b":@".contains(byte) && !byte.is_ascii_alphanumeric()).next();
+        read.push(String::from_utf8_lossy(name.unwrap_or_default()).into_owned());
+    }
+    assert_eq!(read, ["Added:a@1", "Modified:a@2", "Modified:a@3"]);
+    assert_eq!(encoder.encoded.get(), 3, "each was encoded once");
 }

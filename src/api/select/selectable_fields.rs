@@ -212,6 +212,7 @@ pub(super) fn reader_of(custom: &Arc<CustomResource>, ordinal: u32) -> FieldRead
     FieldReader::new(&mark, move |object| {
         let is_living = |variant: Variant| custom.ordinals.contains(&(variant.0 / ResponseFormat::NUMBERS));
         let made = object.variant(
+            None,
             Variant(ordinal * ResponseFormat::NUMBERS + ResponseFormat::FIELDS),
             is_living,
             |object| {

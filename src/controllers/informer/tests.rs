@@ -74,7 +74,7 @@ fn draft(name: &str) -> Draft {
 async fn whoever_falls_behind_what_memory_holds_still_hears_what_went() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Redb::open(&folder.path().join("log")).unwrap();
-    let options = Options { window_bytes: WINDOW, ..Options::default() };
+    let options = Options { window_bounds: WINDOW.into(), ..Options::default() };
     let storage = directory::start(Box::new(engine), options).unwrap();
     let (stores, permit) = (Stores::new(storage.directory.clone()), Permit::none());
     let of = TypeName::new("configmaps");

@@ -12,7 +12,8 @@ use futures::StreamExt as _;
 use crate::api::media::{self, Encoding, OfferedEncodings, PatchType};
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
-use crate::limits::REQUEST_BODY_BYTES;
+use crate::backend::request_memory::{BodyMemory, RequestMemory};
+use crate::limits::{BODY_STEP_BYTES, REQUEST_BODY_BYTES, SMALL_BODY_BYTES};
 
 use super::render::text;
 
@@ -24,52 +25,69 @@ pub struct Body {
     pub patch: Option<PatchType>,
     /// The bytes as they came.
     pub bytes: Bytes,
+    /// What the body takes while it is processed; `None` for what is too small to count.
+    pub memory: Option<BodyMemory>,
 }
 
 impl Default for Body {
     fn default() -> Body {
-        Body { encoding: Encoding::Json, patch: None, bytes: Bytes::new() }
+        Body { encoding: Encoding::Json, patch: None, bytes: Bytes::new(), memory: None }
     }
 }
 
-/// Reads the body of a request with this verb, and its encoding.
+/// Reads the body of a request with this verb, and its encoding, on behalf of this user.
 pub async fn read(
     request: &HttpRequest,
     payload: Payload,
     verb: Verb,
     offer: OfferedEncodings,
+    (memory, user): (&RequestMemory, &str),
 ) -> Result<Body> {
     let content_type = text(request.headers(), header::CONTENT_TYPE);
-    let plain = |encoding, bytes| Body { encoding, patch: None, bytes };
+    let mut memory = memory.body();
     match verb {
         Verb::Create | Verb::Update => {
             let encoding = media::of_body(content_type, offer)?;
-            Ok(plain(encoding, whole(request, payload).await?))
+            let bytes = whole(request, payload, &mut memory).await?;
+            memory.process(user, &bytes)?;
+            Ok(Body { encoding, patch: None, bytes, memory: Some(memory) })
         }
         Verb::Delete | Verb::DeleteCollection => {
-            let body = whole(request, payload).await?;
+            let bytes = whole(request, payload, &mut memory).await?;
             // The Content-Type of an empty body is not checked.
             let encoding =
-                if body.is_empty() { Encoding::Json } else { media::of_body(content_type, offer)? };
-            Ok(plain(encoding, body))
+                if bytes.is_empty() { Encoding::Json } else { media::of_body(content_type, offer)? };
+            if bytes.len() <= SMALL_BODY_BYTES {
+                // A deletion makes room: it must not be refused for lack of it.
+                return Ok(Body { encoding, bytes, ..Body::default() });
+            }
+            memory.process(user, &bytes)?;
+            Ok(Body { encoding, patch: None, bytes, memory: Some(memory) })
         }
         Verb::Patch => {
             let length = text(request.headers(), header::CONTENT_LENGTH);
             let (language, encoding) = media::of_patch(content_type, length, offer)?;
-            Ok(Body { encoding, patch: Some(language), bytes: whole(request, payload).await? })
+            let bytes = whole(request, payload, &mut memory).await?;
+            memory.process(user, &bytes)?;
+            Ok(Body { encoding, patch: Some(language), bytes, memory: Some(memory) })
         }
         _ => Ok(Body::default()),
     }
 }
 
-async fn whole(request: &HttpRequest, mut payload: Payload) -> Result<Bytes> {
+async fn whole(request: &HttpRequest, mut payload: Payload, memory: &mut BodyMemory) -> Result<Bytes> {
     let too_large = || Status::too_large(format!("Request entity too large: limit is {REQUEST_BODY_BYTES}"));
     let announced: usize = text(request.headers(), header::CONTENT_LENGTH).parse().unwrap_or(0);
     if announced > REQUEST_BODY_BYTES {
         return Err(too_large());
     }
     let is_endless = is_endless(request);
-    let mut body = BytesMut::with_capacity(announced);
+    // A client that announces much and sends nothing must not hold more than it sends.
+    let mut reserved = announced.min(BODY_STEP_BYTES);
+    if announced > SMALL_BODY_BYTES {
+        memory.read(reserved)?;
+    }
+    let mut body = BytesMut::with_capacity(reserved);
     while !is_endless || body.len() < announced {
         let Some(chunk) = payload.next().await else { break };
         let chunk = chunk.map_err(|error| match error {
@@ -78,6 +96,11 @@ async fn whole(request: &HttpRequest, mut payload: Payload) -> Result<Bytes> {
         })?;
         if body.len() + chunk.len() > REQUEST_BODY_BYTES {
             return Err(too_large());
+        }
+        if body.len() + chunk.len() > reserved {
+            reserved = (2 * body.len()).max(body.len() + chunk.len()).min(REQUEST_BODY_BYTES);
+            memory.read(reserved)?;
+            body.reserve(reserved - body.len());
         }
         body.extend_from_slice(&chunk);
     }

@@ -8,7 +8,7 @@ use actix_web::HttpResponse;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use bytes::Bytes;
 
-use crate::backend::memory_budget::Reservation;
+use pilothouse_actors::memory::Reservation;
 
 /// Bodies are sent in pieces of this size, so that the budget shrinks as the client reads.
 const PIECE_BYTES: usize = 64 << 10;
@@ -61,13 +61,13 @@ pub fn counted(response: HttpResponse, mut held: Reservation) -> HttpResponse {
 #[cfg(test)]
 mod tests {
     use actix_web::body::to_bytes;
+    use pilothouse_actors::memory::MemoryBudget;
 
     use super::*;
-    use crate::backend::memory_budget::MemoryBudget;
 
     #[actix_rt::test]
     async fn an_answer_keeps_what_it_needs_of_its_room_until_it_is_sent() {
-        let budget = MemoryBudget::new(1 << 20);
+        let budget = MemoryBudget::alone(1 << 20);
         let text = Bytes::from(vec![b'x'; 2 * PIECE_BYTES + 1]);
         let answer = counted(HttpResponse::Ok().body(text.clone()), budget.take(1 << 20).unwrap());
         assert_eq!(budget.bytes(), text.len());

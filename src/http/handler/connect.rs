@@ -20,6 +20,7 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use hyper::Method;
 use pilothouse_actors::identity::Identity;
+use pilothouse_actors::memory::MemoryBudget;
 use tokio::time::sleep;
 
 use crate::api::catalog::resource::Resource;
@@ -29,7 +30,6 @@ use crate::api::media::{self, OfferedEncodings};
 use crate::api::path::ResourcePath;
 use crate::api::query::Query;
 use crate::api::status::{GroupResource, Result, Status};
-use crate::backend::memory_budget::MemoryBudget;
 use crate::backend::{BodylessCall, Origin, Warnings};
 use crate::http::body::DeadlineLift;
 use crate::http::drain::Drain;

@@ -26,6 +26,7 @@ pub async fn page(worker: &Worker) -> HttpResponse {
     let watching = &metrics.watching;
     watching.stalled.set(number(worker.watching.live_sessions.stalled()));
     watching.list_bytes.set(number(worker.backend.lists.bytes()));
+    metrics.memory.update(&shared.memory, worker.watching.memory.cut());
     metrics.kept_connections.set(number(worker.shared.connecting.upstream.pool().waiting()));
     let now = worker.backend.clock.now();
     let types = shared.health.directory.send(Types).await.unwrap_or_default();

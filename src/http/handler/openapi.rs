@@ -24,8 +24,9 @@ use crate::api::well_known::JSON;
 use crate::backend::aggregation::{Description, Digest};
 use crate::limits::OPENAPI_KEPT_BYTES;
 
+use super::budgeted_body::counted;
 use super::gzip;
-use super::render::{Context, text};
+use super::render::{Context, plain, text};
 use super::worker::{Served, Worker};
 
 /// The media types that each version offers: JSON, and two spellings of its Protobuf form, of which the first is the
@@ -323,7 +324,13 @@ async fn document(
         insert(&mut response, header::VARY, "Accept");
         return Some(response);
     }
-    let mut response = respond(request, media_type, &known, body);
+    // Only small documents are kept and shared; of a large one each client that reads slowly holds a copy.
+    let Ok(held) = worker.backend.lists.take(body.len()) else {
+        let mut refused = plain(429, "Too many requests, please try again later.\n".to_owned());
+        insert(&mut refused, header::RETRY_AFTER, "1");
+        return Some(refused);
+    };
+    let mut response = counted(respond(request, media_type, &known, body), held);
     insert(&mut response, header::VARY, "Accept");
     if is_v2 {
         response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Encoding"));

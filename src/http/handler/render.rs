@@ -186,9 +186,11 @@ pub async fn answer(context: &Context, agreed: Negotiated<'_>, reply: Reply) -> 
         Reply::List(listing) => list(context, agreed, listing).await,
         Reply::Watch(feed) => {
             let media = agreed.encoding.stream_type().ok_or_else(|| media::no_stream(context.offer()))?;
+            let cut = feed.cut_signal();
             let body = feed.map(Ok::<_, Infallible>);
             let mut response = HttpResponse::Ok().content_type(media).streaming(body);
             response.extensions_mut().insert(Endless);
+            cut.map(|cut| response.extensions_mut().insert(cut));
             Ok(response)
         }
     }

@@ -82,7 +82,10 @@ pub async fn serve(
     let socket = if verb == Verb::Watch { Upgrade::asked(http)? } else { None };
     let (body, payload) = match &socket {
         Some(_) => (Body::default(), Some(payload)),
-        None => (body::read(http, payload, verb, offer).await?, None),
+        None => {
+            let memory = (&worker.backend.requests, asked.user.name.as_str());
+            (body::read(http, payload, verb, offer, memory).await?, None)
+        }
     };
     let (permit, ends) = (asked.permit.clone(), asked.ends);
     let reply = asked.dispatch(verb, &resource, body, response.form).await?;
@@ -208,6 +211,8 @@ impl<'a> ResourceRequest<'a> {
             // docs/compat.md lists resources that are not served yet.
             return Err(Status::no_such_resource());
         };
+        // Held until the verb has answered: what it makes of the body is counted there.
+        let _memory = body.memory;
         let agent = self.http.headers().get(header::USER_AGENT);
         let user_agent = agent.map(|agent| String::from_utf8_lossy(agent.as_bytes())).unwrap_or_default();
         let call = Call {

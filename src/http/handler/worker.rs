@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use actix_web::http::header::{HeaderValue, InvalidHeaderValue};
 use arc_swap::{ArcSwap, Guard};
+use pilothouse_actors::memory::MemoryLedger;
 use pilothouse_actors::throttle::Throttle;
 use tokio::sync::watch;
 
@@ -55,6 +56,8 @@ pub struct Shared {
     pub encoding: Encodings,
     /// The metrics of the whole server.
     pub metrics: Arc<Metrics>,
+    /// The memory of the whole server.
+    pub memory: MemoryLedger,
     /// Connections to kubelets, pods and services.
     pub connecting: Arc<ConnectDeps>,
     /// Which release this server says it is.

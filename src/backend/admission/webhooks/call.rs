@@ -99,6 +99,8 @@ impl Webhooks {
         })?;
         let uid = random::uuid();
         let body = question(subject, object, &uid, version, &options);
+        // The webhook may take its time, and many may wait for it with large bodies.
+        let _copy = subject.write.backend.requests.copy(body.len()).map_err(CallError::Server)?;
         let target = WebhookTarget::of(&hook.way, &hook.authority_pem).map_err(calling)?;
         let reply = self.exchange(subject, &target, body).await?;
         let said = read(&reply, version, &uid, self.phase == Phase::Mutating)?;

@@ -10,6 +10,7 @@ use actix_web::{HttpMessage as _, HttpRequest};
 use bytes::Bytes;
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::Identity;
+use pilothouse_actors::memory::Reservation;
 
 use crate::api::audit::bodies::compact;
 use crate::api::audit::event::{Event, EventMetadata, ObjectRef, ResponseStatus, TRUNCATED, span};
@@ -23,7 +24,6 @@ use crate::api::path::{Request, Target};
 use crate::api::schema::Registry;
 use crate::api::status::Status;
 use crate::audit_backends::AuditBackends;
-use crate::backend::memory_budget::Reservation;
 use crate::http::peer::Peer;
 use crate::limits::{AUDIT_AGENT_BYTES, AUDIT_BODY_BYTES};
 
@@ -312,6 +312,7 @@ mod tests {
 
     use futures::FutureExt as _;
     use pilothouse_actors::clock::Timestamp;
+    use pilothouse_actors::memory::MemoryBudget;
     use tokio::sync::mpsc;
 
     use super::*;
@@ -322,7 +323,11 @@ mod tests {
 
     /// The trail of a request, and the receiver of its events.
     fn trail(omitted: Stages) -> (Trail, mpsc::Receiver<QueueItem>) {
-        let mut ledger = AuditBackends::new(Metrics::new(Timestamp(0)).unwrap().audit);
+        let mut ledger = AuditBackends::new(
+            Metrics::new(Timestamp(0)).unwrap().audit,
+            MemoryBudget::alone(1 << 20),
+            MemoryBudget::alone(1 << 20),
+        );
         let batching = Batching { waiting: 10, most: 1, wait: Duration::ZERO, rate: None };
         let delivery = Delivery { mode: Mode::Blocking, batching, truncation: None };
         let mut queue = None;

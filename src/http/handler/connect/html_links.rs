@@ -10,11 +10,11 @@ use bytes::{Bytes, BytesMut};
 use flate2::read::GzDecoder;
 use futures::{Stream, StreamExt as _, stream};
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName};
+use pilothouse_actors::memory::Reservation;
 use tokio::time::sleep;
 
 use crate::api::connect::links::Links;
 use crate::api::status::{Result, Status};
-use crate::backend::memory_budget::Reservation;
 use crate::limits::{PROXY_PAGE_BYTES, PROXY_PAGE_TIMEOUT};
 use crate::upstream::UpstreamResponse;
 
@@ -108,7 +108,7 @@ where
         };
         let broken = |error| Status::unavailable(format!("error trying to reach service: {error}"));
         page.extend_from_slice(&piece.map_err(broken)?);
-        full = held.set(page.len()).err();
+        full = held.set(page.len()).err().map(Into::into);
     }
     Ok(Gathered::Begun(BudgetedBody { bytes: page.freeze(), held }, full))
 }
@@ -149,16 +149,16 @@ fn make(page: &Bytes, packing: Packing, links: &Links, held: &mut Reservation) -
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
+    use pilothouse_actors::memory::MemoryBudget;
 
     use super::*;
-    use crate::backend::memory_budget::MemoryBudget;
 
     fn links() -> Links {
         Links { prefix: "/p".to_owned(), there: "t".to_owned(), here: "h".to_owned() }
     }
 
     fn made(page: &Bytes, packing: Packing) -> Bytes {
-        let held = MemoryBudget::new(64 << 20).take(page.len()).unwrap();
+        let held = MemoryBudget::alone(64 << 20).take(page.len()).unwrap();
         let (page, full) = rewrite(BudgetedBody { bytes: page.clone(), held }, packing, &links());
         assert!(full.is_none());
         page.bytes
@@ -178,7 +178,7 @@ mod tests {
 
     #[actix_rt::test]
     async fn pages_are_counted_until_they_are_sent() {
-        let budget = MemoryBudget::new(1 << 20);
+        let budget = MemoryBudget::alone(1 << 20);
         let page = Bytes::from(vec![b'x'; 100_000]);
         let gathering = |pieces: usize| {
             let (budget, page) = (&budget, &page);
@@ -209,7 +209,7 @@ mod tests {
 
     #[actix_rt::test]
     async fn a_page_that_is_too_large_or_too_slow_passes_as_it_is() {
-        let budget = MemoryBudget::new(64 << 20);
+        let budget = MemoryBudget::alone(64 << 20);
         let piece = Bytes::from(vec![b'x'; PROXY_PAGE_BYTES]);
         let mut large = stream::iter(vec![Ok(piece.clone()), Ok(piece)]).chain(stream::pending());
         let begun = gather(&mut large, budget.take(0).unwrap(), PROXY_PAGE_TIMEOUT);

@@ -1,0 +1,366 @@
+//! The memory of watches: how many a user may have, and the frames that clients have not read.
+//!
+//! A frame of one event is shared by all watches ([`crate::frame`]). Who does not read keeps it alive, and a client that is in no
+//! hurry can keep many. So each watch also notes what it holds and when its client last took
+//! something ([`WatchHoldings`]). A watch that finds no memory for its next frame waits, because it pulls; meanwhile the watches of
+//! the user who holds most, and whose clients take nothing, are cut ([`WatchMemory::relieve`]). They resume where they were.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::task::AtomicWaker;
+
+use crate::clock::{Clock, Moment};
+use crate::frame::{Frame, LargeFrame};
+use crate::limits::{HELD_FROM_BYTES, RELIEF_EVERY, UNREAD_FOR, WATCH_BYTES};
+use crate::lock::Lock;
+use crate::memory::{MemoryBudget, OutOfMemory, Reservation};
+use crate::throttle::Throttle;
+use crate::user_shares::{UserShare, UserShares};
+
+/// The memory of the watches of one server. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct WatchMemory(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// Open watches, by what each takes when it has nothing to say.
+    open: MemoryBudget,
+    /// Frames that no client has read yet.
+    frames: MemoryBudget,
+    users: UserShares,
+    /// The watches that hold large frames, or did.
+    holders: Lock<HashMap<u64, Arc<WatchHoldings>>>,
+    next_holder: AtomicU64,
+    /// No relief before this moment, in microseconds.
+    relieved: Throttle,
+    cut: AtomicU64,
+    clock: Clock,
+}
+
+impl WatchMemory {
+    /// The watches of one user may be `watches_per_user` at most.
+    pub fn new(
+        open: MemoryBudget,
+        frames: MemoryBudget,
+        watches_per_user: usize,
+        clock: Clock,
+    ) -> WatchMemory {
+        WatchMemory(Arc::new(Shared {
+            open,
+            frames,
+            users: UserShares::new(watches_per_user),
+            holders: Lock::default(),
+            next_holder: AtomicU64::new(0),
+            relieved: Throttle::with_span(RELIEF_EVERY),
+            cut: AtomicU64::new(0),
+            clock,
+        }))
+    }
+
+    /// Without bounds, for tests.
+    pub fn unbounded() -> WatchMemory {
+        let budget = || MemoryBudget::alone(usize::MAX);
+        WatchMemory::new(budget(), budget(), usize::MAX, Clock::system())
+    }
+
+    /// A new watch of this user.
+    pub fn open(&self, user: &str) -> Result<WatchAccount, OutOfMemory> {
+        let open = self.0.open.take(WATCH_BYTES)?;
+        let share = self.0.users.take(user, 1).ok_or(OutOfMemory)?;
+        let holdings = Arc::new(WatchHoldings {
+            id: self.0.next_holder.fetch_add(1, Ordering::Relaxed),
+            user: Arc::clone(share.user()),
+            clock: self.0.clock.clone(),
+            bytes: AtomicUsize::new(0),
+            taken_at: AtomicU64::new(0),
+            cut: CutSignal::default(),
+        });
+        Ok(WatchAccount { memory: self.clone(), holdings, is_listed: false, _open: open, _share: share })
+    }
+
+    /// The number of watches that were cut because their clients did not read.
+    pub fn cut(&self) -> u64 {
+        self.0.cut.load(Ordering::Relaxed)
+    }
+
+    /// Cuts watches whose clients do not read: of the user who holds most, those first that have waited longest, until an eighth of
+    /// the budget is free. One caller does it at a time, the others wait for its effect.
+    fn relieve(&self) {
+        let now = self.0.clock.moment();
+        if !self.0.relieved.allows(now) {
+            return;
+        }
+        let holders = self.0.holders.lock();
+        let mut unread: HashMap<&Arc<str>, Vec<(&Arc<WatchHoldings>, usize)>> = HashMap::new();
+        for holder in holders.values() {
+            let bytes = holder.bytes.load(Ordering::Relaxed);
+            if bytes > 0 && holder.unread_for(now) >= UNREAD_FOR {
+                unread.entry(&holder.user).or_default().push((holder, bytes));
+            }
+        }
+        let sum = |watches: &Vec<(&Arc<WatchHoldings>, usize)>| {
+            watches.iter().map(|(_, bytes)| bytes).sum::<usize>()
+        };
+        let Some((user, mut watches)) = unread.into_iter().max_by_key(|(_, watches)| sum(watches)) else {
+            return;
+        };
+        watches.sort_by_key(|(holder, _)| std::cmp::Reverse(holder.unread_for(now)));
+        let wanted = self.0.frames.most() / 8;
+        let (mut freed, mut cut) = (0, 0);
+        for (holder, bytes) in watches {
+            if freed >= wanted {
+                break;
+            }
+            holder.cut.raise();
+            (freed, cut) = (freed + bytes, cut + 1);
+        }
+        self.0.cut.fetch_add(cut, Ordering::Relaxed);
+        tracing::warn!(user = %user, watches = cut, bytes = freed, "watches whose clients do not read were cut for lack of memory");
+    }
+}
+
+/// What one watch has of the memory of all. Dropped with its session.
+#[derive(Debug)]
+pub struct WatchAccount {
+    memory: WatchMemory,
+    holdings: Arc<WatchHoldings>,
+    /// Whether the holdings are listed. Most watches never hold anything large, and cost no lock.
+    is_listed: bool,
+    _open: Reservation,
+    _share: UserShare,
+}
+
+impl WatchAccount {
+    /// Whether there is memory to make a frame of about this size.
+    pub(crate) fn may_make(&self, bytes: usize) -> Result<(), OutOfMemory> {
+        if bytes < HELD_FROM_BYTES || self.memory.0.frames.has_room_for(bytes) {
+            return Ok(());
+        }
+        self.memory.relieve();
+        Err(OutOfMemory)
+    }
+
+    /// Whether a queue that holds so much may grow.
+    pub(crate) fn may_grow(&self, queued: usize) -> bool {
+        let may = queued < HELD_FROM_BYTES || !self.memory.0.frames.is_exhausted();
+        if !may {
+            self.memory.relieve();
+        }
+        may
+    }
+
+    /// The bytes of a frame, noted as held by this watch until they are sent.
+    pub(crate) fn hold(&mut self, frame: Frame) -> Result<Bytes, OutOfMemory> {
+        let frame = match frame {
+            Frame::Small(bytes) => return Ok(bytes),
+            Frame::Large(frame) => frame,
+        };
+        let reserved = frame.reserve(&self.memory.0.frames).inspect_err(|_| self.memory.relieve())?;
+        if !std::mem::replace(&mut self.is_listed, true) {
+            self.memory.0.holders.lock().insert(self.holdings.id, Arc::clone(&self.holdings));
+        }
+        Ok(Bytes::from_owner(HeldFrame::new(Held::Shared(frame), &self.holdings, reserved)))
+    }
+
+    /// Several small frames in one piece, which exists for this watch alone.
+    pub(crate) fn hold_joined(&mut self, chunk: Bytes) -> Bytes {
+        if chunk.len() < HELD_FROM_BYTES {
+            return chunk;
+        }
+        let reserved = Arc::new(self.memory.0.frames.charge(chunk.len()));
+        Bytes::from_owner(HeldFrame::new(Held::Alone(chunk), &self.holdings, reserved))
+    }
+
+    /// An empty share, for a queue of small frames.
+    pub(crate) fn queue_share(&self) -> Reservation {
+        self.memory.0.frames.nothing()
+    }
+
+    /// Tells the sender of the response that the watch is cut.
+    pub(crate) fn cut_signal(&self) -> CutSignal {
+        self.holdings.cut.clone()
+    }
+}
+
+impl Drop for WatchAccount {
+    fn drop(&mut self) {
+        if self.is_listed {
+            self.memory.0.holders.lock().remove(&self.holdings.id);
+        }
+    }
+}
+
+/// The frames that one watch has given to its client, and the client has not taken.
+#[derive(Debug)]
+struct WatchHoldings {
+    id: u64,
+    user: Arc<str>,
+    clock: Clock,
+    bytes: AtomicUsize,
+    /// When it began to hold something, or the client last took something, in microseconds.
+    taken_at: AtomicU64,
+    cut: CutSignal,
+}
+
+impl WatchHoldings {
+    fn note_progress(&self) {
+        let now = self.clock.moment().since(Moment::default());
+        self.taken_at.store(u64::try_from(now.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How long its client has taken nothing.
+    fn unread_for(&self, now: Moment) -> Duration {
+        now.since(Moment::default().plus(Duration::from_micros(self.taken_at.load(Ordering::Relaxed))))
+    }
+}
+
+/// What a watch holds.
+enum Held {
+    /// A frame that others may hold as well.
+    Shared(Arc<LargeFrame>),
+    /// Several frames in one piece.
+    Alone(Bytes),
+}
+
+/// Bytes that a watch holds, and their share of the memory.
+struct HeldFrame {
+    held: Held,
+    holdings: Arc<WatchHoldings>,
+    _reserved: Arc<Reservation>,
+}
+
+impl HeldFrame {
+    fn new(held: Held, holdings: &Arc<WatchHoldings>, reserved: Arc<Reservation>) -> HeldFrame {
+        let frame = HeldFrame { held, holdings: Arc::clone(holdings), _reserved: reserved };
+        if holdings.bytes.fetch_add(frame.as_ref().len(), Ordering::Relaxed) == 0 {
+            holdings.note_progress();
+        }
+        frame
+    }
+}
+
+impl AsRef<[u8]> for HeldFrame {
+    fn as_ref(&self) -> &[u8] {
+        match &self.held {
+            Held::Shared(frame) => frame.bytes(),
+            Held::Alone(bytes) => bytes,
+        }
+    }
+}
+
+impl Drop for HeldFrame {
+    fn drop(&mut self) {
+        self.holdings.bytes.fetch_sub(self.as_ref().len(), Ordering::Relaxed);
+        self.holdings.note_progress();
+    }
+}
+
+/// Tells whoever sends a response to stop at once and drop what it has.
+#[derive(Clone, Debug, Default)]
+pub struct CutSignal(Arc<Cut>);
+
+#[derive(Debug, Default)]
+struct Cut {
+    is_raised: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl CutSignal {
+    /// Cuts the response.
+    pub fn raise(&self) {
+        self.0.is_raised.store(true, Ordering::SeqCst);
+        self.0.waker.wake();
+    }
+
+    /// Ready when the response is cut. One task may wait at a time.
+    pub fn poll_raised(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.waker.register(cx.waker());
+        if self.0.is_raised.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Future for CutSignal {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_raised(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::clock::Timestamp;
+
+    const FRAME: usize = 1 << 20;
+    const FRAMES: usize = 8;
+
+    fn memory(watches_per_user: usize) -> (WatchMemory, Clock) {
+        let clock = Clock::manual(Timestamp(1_000_000));
+        let (open, frames) = (MemoryBudget::alone(1 << 30), MemoryBudget::alone(FRAMES * FRAME));
+        (WatchMemory::new(open, frames, watches_per_user, clock.clone()), clock)
+    }
+
+    fn frame(account: &mut WatchAccount) -> Option<Bytes> {
+        account.may_make(FRAME).ok()?;
+        account.hold(Frame::from(Bytes::from(vec![b'x'; FRAME]))).ok()
+    }
+
+    #[test]
+    fn a_user_has_so_many_watches_and_others_have_theirs() {
+        let (memory, _) = memory(2);
+        let held: Vec<WatchAccount> = (0..3).filter_map(|_| memory.open("one").ok()).collect();
+        assert_eq!(held.len(), 2);
+        assert!(memory.open("other").is_ok());
+        drop(held);
+        assert!(memory.open("one").is_ok());
+        assert_eq!(memory.0.open.bytes(), 0);
+    }
+
+    #[test]
+    fn unread_frames_of_the_greediest_user_make_room_and_who_reads_is_spared() {
+        let (memory, clock) = memory(usize::MAX);
+        let mut greedy: Vec<WatchAccount> = (0..5).map(|_| memory.open("greedy").unwrap()).collect();
+        let mut modest = memory.open("modest").unwrap();
+        let mut reader = memory.open("greedy").unwrap();
+        let unread: Vec<Bytes> = greedy.iter_mut().filter_map(frame).collect();
+        let kept = frame(&mut modest).unwrap();
+        let _read: Vec<Bytes> = (0..2).filter_map(|_| frame(&mut reader)).collect();
+        assert_eq!(memory.0.frames.bytes(), FRAMES * FRAME);
+        assert!(frame(&mut modest).is_none(), "full, and nobody has been idle for long");
+        assert_eq!(memory.cut(), 0);
+
+        clock.advance(UNREAD_FOR);
+        reader.holdings.note_progress();
+        assert!(frame(&mut modest).is_none());
+        assert_eq!(memory.cut(), 1, "an eighth is enough");
+        let cut: Vec<bool> = greedy.iter().map(|one| one.cut_signal().now_or_never().is_some()).collect();
+        assert_eq!(cut.iter().filter(|cut| **cut).count(), 1);
+        assert!(modest.cut_signal().now_or_never().is_none() && reader.cut_signal().now_or_never().is_none());
+        // The sender of a watch that is cut drops what it had.
+        drop(unread);
+        assert!(frame(&mut modest).is_some());
+        drop(kept);
+    }
+
+    #[test]
+    fn a_frame_that_many_share_counts_once() {
+        let (memory, _) = memory(usize::MAX);
+        let mut watches: Vec<WatchAccount> = (0..100).map(|_| memory.open("one").unwrap()).collect();
+        let shared = Frame::from(Bytes::from(vec![b'x'; FRAME]));
+        let held: Vec<Bytes> =
+            watches.iter_mut().filter_map(|watch| watch.hold(shared.clone()).ok()).collect();
+        assert_eq!(held.len(), watches.len());
+        assert_eq!(memory.0.frames.bytes(), FRAME);
+        drop(held);
+        assert_eq!(memory.0.frames.bytes(), 0);
+    }
+}

@@ -1,0 +1,284 @@
+//! The memory ceiling: what hostile and heavy load makes of the memory of a limited server, and of the others' requests.
+//!
+//! `cargo bench --bench ceiling` runs all of it; `-- lists`, `-- watches`, `-- bodies`, `-- definitions` run a part; a number is the
+//! size of the stored objects in MB (1,000). The server may use 256 MiB more than its objects take. docs/numbers.md keeps what it
+//! printed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use support::load::{Until, ask, request, run, try_connect};
+use support::process::{Process, scratch};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::task::{JoinSet, LocalSet};
+
+const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
+const SMALL: &str = "/api/v1/namespaces/default";
+/// What the server may use beside its objects.
+const ROOM: usize = 256 << 20;
+const MEGABYTE: usize = 1_000_000;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let objects = words.iter().find_map(|word| word.parse().ok()).unwrap_or(1_000_u64);
+    let parts: Vec<&String> = words.iter().filter(|word| word.parse::<u64>().is_err()).collect();
+    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|word| *word == part);
+
+    let data = scratch("ceiling");
+    let (server, _) = Process::server(&data, "redb");
+    run(server.port, 4, Until::Count(objects), 201, |number| {
+        request("POST", COLLECTION, &config_map(&format!("large-{number}"), MEGABYTE))
+    });
+    server.stop();
+    let (server, _) = Process::server(&data, "redb");
+    let resident = server.resident_mib();
+    server.stop();
+    let limit = (resident as usize + (ROOM >> 20)) << 20;
+    println!("{objects} objects of 1 MB: {resident:.0} MiB resident, limit {} MiB", limit >> 20);
+    let (server, _) = Process::server_with(
+        &data,
+        "redb",
+        &[&format!("--memory-limit={limit}"), "--authorization-mode=AlwaysAllow"],
+    );
+    let mut idle = Prober::start(server.port).stop_after(Duration::from_secs(3));
+    println!(
+        "a small GET, nothing else: p50 {:.1} ms, p99 {:.1} ms",
+        ms(&mut idle, 0.5),
+        ms(&mut idle, 0.99)
+    );
+
+    if wanted("lists") {
+        for form in ["", "?pretty=true"] {
+            let name = if form.is_empty() { "ten plain lists at once" } else { "ten pretty lists at once" };
+            measure(name, &server, limit, |port| drain_all(port, 10, &format!("{COLLECTION}{form}")));
+        }
+    }
+    if wanted("watches") {
+        measure("2,000 stalled watches", &server, limit, |port| stalled_watches(port, 2_000));
+    }
+    if wanted("bodies") {
+        measure("100 bodies of 3 MB, a webhook that hangs", &server, limit, |port| {
+            bodies_behind_a_dead_webhook(port, 100)
+        });
+    }
+    if wanted("definitions") {
+        measure("1,000 definitions of 100 KB", &server, limit, |port| definitions(port, 1_000));
+    }
+    let metrics = ask(server.port, &request("GET", "/metrics", ""));
+    for line in metrics
+        .lines()
+        .filter(|line| line.starts_with("pilothouse_memory") || line.starts_with("pilothouse_watches_cut"))
+    {
+        println!("  {line}");
+    }
+}
+
+/// Statuses and how often each was answered; 0 for a connection that was closed.
+type Statuses = BTreeMap<u16, usize>;
+
+/// Runs a load; prints how much memory it took at most, what was answered, and how a small GET of another client fared.
+fn measure(name: &str, server: &Process, limit: usize, load: impl FnOnce(u16) -> Statuses) {
+    let prober = Prober::start(server.port);
+    let mut statuses = Statuses::new();
+    let begun = Instant::now();
+    let before = server.resident_mib();
+    let peak = before + server.peak_mib(|| statuses = load(server.port));
+    let mut latencies = prober.stop();
+    println!(
+        "{name}: {:.1} s, at most {peak:.0} MiB of {} MiB; answered {statuses:?}; a small GET: {} answers, p50 {:.1} ms, p99 {:.1} ms",
+        begun.elapsed().as_secs_f64(),
+        limit >> 20,
+        latencies.len(),
+        ms(&mut latencies, 0.5),
+        ms(&mut latencies, 0.99),
+    );
+}
+
+fn ms(latencies: &mut [Duration], share: f64) -> f64 {
+    latencies.sort_unstable();
+    let at = ((latencies.len() as f64 * share) as usize).min(latencies.len().saturating_sub(1));
+    latencies.get(at).copied().unwrap_or_default().as_secs_f64() * 1e3
+}
+
+/// Another client, which asks for a small object a hundred times a second.
+struct Prober {
+    over: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<Vec<Duration>>,
+}
+
+impl Prober {
+    fn start(port: u16) -> Prober {
+        let over = Arc::new(AtomicBool::new(false));
+        let is_over = over.clone();
+        let thread = std::thread::spawn(move || {
+            block_on(async move {
+                let mut stream = try_connect(port).await.unwrap();
+                let (mut latencies, mut buffer) = (Vec::new(), Vec::new());
+                while !is_over.load(Ordering::Relaxed) {
+                    let sent = Instant::now();
+                    stream.write_all(&request("GET", SMALL, "")).await.unwrap();
+                    buffer.clear();
+                    while !buffer.ends_with(b"}\n") {
+                        assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "the server hung up");
+                    }
+                    latencies.push(sent.elapsed());
+                    assert!(buffer.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&buffer));
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                latencies
+            })
+        });
+        Prober { over, thread }
+    }
+
+    fn stop(self) -> Vec<Duration> {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+
+    fn stop_after(self, time: Duration) -> Vec<Duration> {
+        std::thread::sleep(time);
+        self.stop()
+    }
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, work)
+}
+
+/// Sends `count` requests at once, each on a connection of its own; reads of each what `read` allows.
+fn at_once(port: u16, count: usize, text: impl Fn(usize) -> Vec<u8>, read: Reading) -> Statuses {
+    block_on(async move {
+        let mut all = JoinSet::new();
+        for number in 0..count {
+            let text = text(number);
+            all.spawn_local(async move { one(port, text, read).await.unwrap_or(0) });
+        }
+        let mut statuses = Statuses::new();
+        while let Some(status) = all.join_next().await {
+            *statuses.entry(status.unwrap()).or_default() += 1;
+        }
+        statuses
+    })
+}
+
+/// How much of a response a client reads.
+#[derive(Clone, Copy)]
+enum Reading {
+    /// All of it.
+    Everything,
+    /// The first bytes; then it waits for this long with the connection open.
+    OnlyTheHead(Duration),
+}
+
+async fn one(port: u16, text: Vec<u8>, reading: Reading) -> std::io::Result<u16> {
+    let mut stream = try_connect(port).await?;
+    stream.write_all(&text).await?;
+    let mut buffer = vec![0; 64 << 10];
+    let read = stream.read(&mut buffer).await?;
+    let status =
+        std::str::from_utf8(buffer.get(9..12).unwrap_or_default()).ok().and_then(|code| code.parse().ok());
+    if let Reading::OnlyTheHead(time) = reading {
+        tokio::time::sleep(time).await;
+        return Ok(status.unwrap_or(0));
+    }
+    let mut tail = buffer[..read].to_vec();
+    // Refusals have a length and end with a line; lists are sent in chunks.
+    let is_over = |tail: &[u8]| match status {
+        Some(200) => tail.ends_with(b"\r\n0\r\n\r\n"),
+        _ => tail.ends_with(b"}\n"),
+    };
+    while !is_over(&tail) {
+        let read = stream.read(&mut buffer).await?;
+        if read == 0 {
+            return Ok(0);
+        }
+        tail.extend_from_slice(&buffer[..read]);
+        let keep = tail.len().saturating_sub(16);
+        tail.drain(..keep);
+    }
+    Ok(status.unwrap_or(0))
+}
+
+fn drain_all(port: u16, count: usize, path: &str) -> Statuses {
+    at_once(port, count, |_| request("GET", path, ""), Reading::Everything)
+}
+
+fn stalled_watches(port: u16, count: usize) -> Statuses {
+    let path = format!("{COLLECTION}?watch=true");
+    at_once(port, count, |_| request("GET", &path, ""), Reading::OnlyTheHead(Duration::from_secs(20)))
+}
+
+/// A server that accepts connections and never says a word, and a webhook that points at it.
+fn bodies_behind_a_dead_webhook(port: u16, count: usize) -> Statuses {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        block_on(async move {
+            listener.set_nonblocking(true).unwrap();
+            let listener = TcpListener::from_std(listener).unwrap();
+            let mut kept = Vec::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                kept.push(stream);
+            }
+        });
+    });
+    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    let hook = format!(
+        r#"{{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{{"name":"dead"}},"webhooks":[{{"name":"dead.example.com","clientConfig":{{"url":"https://127.0.0.1:{at}/"}},"rules":[{{"operations":["CREATE"],"apiGroups":["apps"],"apiVersions":["v1"],"resources":["controllerrevisions"]}}],"sideEffects":"None","admissionReviewVersions":["v1"],"timeoutSeconds":10,"failurePolicy":"Fail"}}]}}"#
+    );
+    ask(port, &request("POST", path, &hook));
+    let value = "x".repeat(2_900_000);
+    let body = |number: usize| {
+        let object = format!(
+            r#"{{"apiVersion":"apps/v1","kind":"ControllerRevision","metadata":{{"name":"hook-{number}"}},"revision":1,"data":{{"a":"{value}"}}}}"#
+        );
+        request("POST", "/apis/apps/v1/namespaces/default/controllerrevisions", &object)
+    };
+    let statuses = at_once(port, count, body, Reading::Everything);
+    ask(port, &request("DELETE", &format!("{path}/dead"), ""));
+    statuses
+}
+
+/// Definitions with schemas of some 100 KB.
+fn definitions(port: u16, count: usize) -> Statuses {
+    let mut statuses = Statuses::new();
+    for batch in 0..count / 10 {
+        let text = |number: usize| {
+            let group = format!("g{}.example.com", batch * 10 + number);
+            let fields: Vec<String> = (0..800)
+                .map(|field| format!(r#""f{field}":{{"type":"object","description":"{}","properties":{{"x":{{"type":"integer","minimum":0}}}}}}"#, "d".repeat(60)))
+                .collect();
+            let body = format!(
+                r#"{{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{{"name":"things.{group}"}},"spec":{{"group":"{group}","names":{{"plural":"things","singular":"thing","kind":"Thing","listKind":"ThingList"}},"scope":"Namespaced","versions":[{{"name":"v1","served":true,"storage":true,"schema":{{"openAPIV3Schema":{{"type":"object","properties":{{"spec":{{"type":"object","properties":{{{}}}}}}}}}}}}}]}}}}"#,
+                fields.join(",")
+            );
+            request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &body)
+        };
+        for (status, count) in at_once(port, 10, text, Reading::OnlyTheHead(Duration::ZERO)) {
+            *statuses.entry(status).or_default() += count;
+        }
+    }
+    statuses
+}
+
+fn config_map(name: &str, bytes: usize) -> String {
+    let value = "x".repeat(bytes);
+    format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}"}},"data":{{"a":"{value}"}}}}"#
+    )
+}

@@ -1,0 +1,181 @@
+//! Assembles the memory of the server: its limit, and the budgets that divide it. docs/queues.md lists them.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::limits::{
+    ENCODINGS_BYTES, WATCH_BYTES, WATCH_FRAMES_BYTES, WINDOW_BYTES, WINDOWS_BYTES,
+};
+use pilothouse_actors::memory::{MemoryBudget, MemoryLedger};
+use pilothouse_actors::watch_memory::WatchMemory;
+use pilothouse_actors::window::WindowBounds;
+
+use crate::application::StartError;
+use crate::backend::request_memory::RequestMemory;
+use crate::config::{MemoryLimit, RequestLimits};
+use crate::limits::{
+    AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES, CGROUP_PART_PERCENT, LEAST_MEMORY_LIMIT, LIST_BYTES,
+    MEMORY_OBSERVED_EVERY, PROXY_PAGES_BYTES, REQUEST_BODIES_BYTES,
+};
+
+/// The budgets of one server.
+pub(super) struct MemoryBudgets {
+    pub ledger: MemoryLedger,
+    pub requests: RequestMemory,
+    pub lists: MemoryBudget,
+    pub encodings: MemoryBudget,
+    pub proxied_pages: MemoryBudget,
+    pub audit_heads: MemoryBudget,
+    pub audit_bodies: MemoryBudget,
+    pub windows: WindowBounds,
+    pub watches: WatchMemory,
+}
+
+impl MemoryBudgets {
+    /// The budgets that the flags ask for. With a limit, no budget may have more than a part of it, so that none starves the others;
+    /// the ledger sees to it that all together stay below it.
+    pub(super) fn new(limits: &RequestLimits, clock: &Clock) -> Result<MemoryBudgets, StartError> {
+        let limit = limit(limits.memory_limit)?;
+        let ledger = MemoryLedger::new(limit);
+        let part = |of: usize, otherwise: usize| limit.map_or(otherwise, |limit| otherwise.min(limit / of));
+        let open_watches = part(4, usize::MAX);
+        let per_user = match (limits.max_watches_per_user, limit) {
+            (0, None) => usize::MAX,
+            // One user may have half of what there is room for.
+            (0, Some(_)) => open_watches / WATCH_BYTES / 2,
+            (most, _) => most,
+        };
+        let frames = ledger.budget("watch_frames", part(8, WATCH_FRAMES_BYTES));
+        let all = ledger.cache("windows", part(8, WINDOWS_BYTES));
+        Ok(MemoryBudgets {
+            requests: RequestMemory::new(ledger.budget("request_bodies", part(2, REQUEST_BODIES_BYTES))),
+            lists: ledger.budget("lists", part(4, LIST_BYTES)),
+            encodings: ledger.cache("encodings", part(8, ENCODINGS_BYTES)),
+            proxied_pages: ledger.budget("proxied_pages", part(8, PROXY_PAGES_BYTES)),
+            audit_heads: ledger.budget("audit_events", part(16, AUDIT_HEADS_BYTES)),
+            audit_bodies: ledger.budget("audit_bodies", part(16, AUDIT_BODIES_BYTES)),
+            windows: WindowBounds { each: part(16, WINDOW_BYTES), all },
+            watches: WatchMemory::new(
+                ledger.budget("watches", open_watches),
+                frames,
+                per_user,
+                clock.clone(),
+            ),
+            ledger,
+        })
+    }
+
+    /// Measures the process from now on, if it has a limit. On a thread of its own: it must not wait behind those that allocate.
+    pub(super) fn observe(&self) -> Result<(), StartError> {
+        if self.ledger.limit().is_none() {
+            return Ok(());
+        }
+        self.ledger.observe(resident());
+        let ledger = self.ledger.downgrade();
+        let observe = move || {
+            while let Some(ledger) = ledger.upgrade() {
+                ledger.observe(resident());
+                drop(ledger);
+                thread::sleep(MEMORY_OBSERVED_EVERY);
+            }
+        };
+        let spawned = thread::Builder::new().name("memory".to_owned()).spawn(observe);
+        spawned.map(drop).map_err(|error| StartError::part("the observation of memory")(&error))
+    }
+}
+
+/// The limit of the process, in bytes.
+fn limit(given: MemoryLimit) -> Result<Option<usize>, StartError> {
+    let limit = match given {
+        MemoryLimit::None => None,
+        MemoryLimit::Bytes(bytes) => Some(bytes),
+        MemoryLimit::Cgroup => cgroup_limit().map(|bytes| bytes / 100 * CGROUP_PART_PERCENT),
+    };
+    match limit {
+        Some(bytes) if bytes < LEAST_MEMORY_LIMIT && given != MemoryLimit::Cgroup => {
+            let least = LEAST_MEMORY_LIMIT >> 20;
+            Err(StartError::flag("--memory-limit")(&format!("must be at least {least}Mi")))
+        }
+        limit => {
+            if let Some(bytes) = limit {
+                tracing::info!(bytes, "the memory of the server is limited");
+            }
+            Ok(limit)
+        }
+    }
+}
+
+/// The resident memory of this process. 0 if the system does not tell: then only what is reserved counts.
+fn resident() -> usize {
+    const PAGE: usize = 4 << 10;
+    let pages = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    pages.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * PAGE
+}
+
+/// The limit of the control group that this process is in, or of one above it; `None` without one.
+fn cgroup_limit() -> Option<usize> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    groups.lines().filter_map(|line| group_limit(line, Path::new("/sys/fs/cgroup"))).min()
+}
+
+/// The limit of one line of `/proc/self/cgroup`: `0::/path` in the second version of control groups, `4:memory:/path` in the first.
+fn group_limit(line: &str, root: &Path) -> Option<usize> {
+    let mut parts = line.splitn(3, ':');
+    let (_, controllers, group) = (parts.next()?, parts.next()?, parts.next()?);
+    let (root, file) = match controllers {
+        "" => (root.to_owned(), "memory.max"),
+        "memory" => (root.join("memory"), "memory.limit_in_bytes"),
+        _ => return None,
+    };
+    // In a container the path may be the host's, which is not there; the group's own files are at the root then.
+    let group = root.join(group.trim_start_matches('/'));
+    let above = group.ancestors().take_while(|path| path.starts_with(&root));
+    let read = |path: &Path| fs::read_to_string(path.join(file)).ok()?.trim().parse::<usize>().ok();
+    // The first version writes a number near the largest there is for "none".
+    above.filter_map(read).filter(|bytes| *bytes < usize::MAX / 4).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_narrowest_control_group_decides() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("outer/inner");
+        fs::create_dir_all(&group).unwrap();
+        assert_eq!(group_limit("0::/outer/inner", root.path()), None);
+        fs::write(group.join("memory.max"), "max\n").unwrap();
+        fs::write(root.path().join("outer/memory.max"), "536870912\n").unwrap();
+        assert_eq!(group_limit("0::/outer/inner", root.path()), Some(512 << 20));
+        fs::write(group.join("memory.max"), "268435456\n").unwrap();
+        assert_eq!(group_limit("0::/outer/inner", root.path()), Some(256 << 20));
+        assert_eq!(group_limit("0::/of/the/host", root.path()), None);
+        fs::write(root.path().join("memory.max"), "1073741824\n").unwrap();
+        assert_eq!(group_limit("0::/of/the/host", root.path()), Some(1 << 30));
+        assert_eq!(group_limit("5:cpu:/outer", root.path()), None);
+        fs::create_dir_all(root.path().join("memory")).unwrap();
+        fs::write(root.path().join("memory/memory.limit_in_bytes"), "9223372036854771712\n").unwrap();
+        assert_eq!(group_limit("4:memory:/docker/x", root.path()), None, "this number means none");
+    }
+
+    #[test]
+    fn this_process_is_measured() {
+        assert!(resident() > 1 << 20);
+    }
+
+    #[test]
+    fn every_budget_has_its_part_of_the_limit() {
+        let limits = RequestLimits {
+            memory_limit: MemoryLimit::Bytes(256 << 20),
+            ..crate::config::Config::default().limits
+        };
+        let memory = MemoryBudgets::new(&limits, &Clock::system()).unwrap();
+        let most = |name: &str| memory.ledger.budgets().iter().find(|one| one.name == name).unwrap().most;
+        assert_eq!((most("lists"), most("windows"), most("request_bodies")), (64 << 20, 32 << 20, 128 << 20));
+        let small = RequestLimits { memory_limit: MemoryLimit::Bytes(1), ..limits };
+        assert!(MemoryBudgets::new(&small, &Clock::system()).is_err());
+    }
+}

@@ -1,0 +1,85 @@
+//! The memory of requests: what their bodies take while they are read, decoded, admitted and stored.
+
+use pilothouse_actors::memory::{MemoryBudget, OutOfMemory, Reservation};
+use pilothouse_actors::user_shares::{UserShare, UserShares};
+
+use crate::api::status::Result;
+use crate::limits::{DECODED_FACTOR, LARGE_BODY_BYTES};
+
+/// Counts the bodies of all requests in flight. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct RequestMemory {
+    bodies: MemoryBudget,
+    /// What of it each user has for large bodies. Small ones are not worth a look at a table.
+    users: UserShares,
+}
+
+impl RequestMemory {
+    /// Of the budget, one user may have half.
+    pub fn new(bodies: MemoryBudget) -> RequestMemory {
+        RequestMemory { users: UserShares::new(bodies.most() / 2), bodies }
+    }
+
+    /// Reserves memory for a copy of an object, as other servers are sent one.
+    pub fn copy(&self, bytes: usize) -> Result<Reservation> {
+        Ok(self.bodies.take(bytes)?)
+    }
+
+    /// The memory of one body, which is empty yet.
+    pub fn body(&self) -> BodyMemory {
+        BodyMemory { of: self.clone(), reserved: self.bodies.nothing(), share: None }
+    }
+}
+
+/// What one body takes, until its request has ended.
+#[derive(Debug)]
+pub struct BodyMemory {
+    of: RequestMemory,
+    reserved: Reservation,
+    share: Option<UserShare>,
+}
+
+impl BodyMemory {
+    /// Reserves what a body of this size takes while it is read.
+    pub fn read(&mut self, bytes: usize) -> Result<()> {
+        Ok(self.reserved.set(bytes)?)
+    }
+
+    /// Reserves what this body takes while it is processed, for this user: 429 if there is no room for it, or if the user has as
+    /// much as one may have.
+    pub fn process(&mut self, user: &str, body: &[u8]) -> Result<()> {
+        let bytes = body.len().saturating_mul(DECODED_FACTOR);
+        if bytes > LARGE_BODY_BYTES {
+            self.share = Some(self.of.users.take(user, bytes).ok_or(OutOfMemory)?);
+        }
+        Ok(self.reserved.set(bytes)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: usize = 64 << 20;
+
+    #[test]
+    fn a_user_with_large_bodies_leaves_half_to_others() {
+        let memory = RequestMemory::new(MemoryBudget::alone(MOST));
+        let body = vec![b' '; MOST / DECODED_FACTOR / 4];
+        let process = |user: &str| {
+            let mut held = memory.body();
+            held.read(body.len())?;
+            held.process(user, &body).map(|()| held)
+        };
+        let held: Vec<BodyMemory> = (0..4).filter_map(|_| process("greedy").ok()).collect();
+        assert_eq!(held.len(), 2);
+        let refused = process("greedy").unwrap_err();
+        assert_eq!((refused.code, refused.retry_after()), (429, Some(1)));
+        assert!(process("modest").is_ok());
+        let mut small = memory.body();
+        small.process("greedy", b"{}").expect("a small body needs no share");
+        drop((held, small));
+        assert_eq!(memory.bodies.bytes(), 0);
+        assert!(process("greedy").is_ok());
+    }
+}
