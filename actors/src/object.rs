@@ -268,8 +268,8 @@ impl Object {
         is_living: impl Fn(Variant) -> bool,
         make: impl FnOnce(&Object) -> Result<Bytes, E>,
     ) -> Result<Bytes, E> {
-        if let Some(made) = self.made(variant) {
-            return Ok(made);
+        if let Some(cached) = self.cached_variant(variant) {
+            return Ok(cached);
         }
         // Made outside the lock: two threads may both make it, which costs time once and blocks nobody.
         let bytes = make(self)?;
@@ -281,7 +281,8 @@ impl Object {
         Ok(bytes)
     }
 
-    fn made(&self, variant: Variant) -> Option<Bytes> {
+    /// Another form of the bytes, if it is cached. For those who make a form for one use.
+    pub fn cached_variant(&self, variant: Variant) -> Option<Bytes> {
         let variants = self.variants.lock();
         variants.iter().find(|(known, _)| *known == variant).map(|(_, bytes)| bytes.clone())
     }
