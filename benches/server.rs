@@ -277,6 +277,19 @@ fn list() {
         drain(server.port, 10, 3, &json);
     });
     println!("list, 10 at once: {peak:.1} MiB more than before at the most (goal 32)");
+    for (layout, request) in [
+        ("indented JSON", request("GET", &format!("{COLLECTION}?pretty=true"), "")),
+        ("YAML", request_for("application/yaml", "GET", COLLECTION, "")),
+    ] {
+        let begun = Instant::now();
+        let peak = server.peak_mib(|| {
+            drain(server.port, 10, 1, &request);
+        });
+        let taken = begun.elapsed().as_secs_f64() * 1e3;
+        println!(
+            "list in {layout}, 10 at once: {taken:.0} ms, {peak:.1} MiB more than before at the most (goal 32)"
+        );
+    }
     let protobuf = request_for(PROTOBUF, "GET", COLLECTION, "");
     let first = Instant::now();
     drain(server.port, 1, 1, &protobuf);

@@ -384,6 +384,11 @@ pub const OPENAPI_KEPT_BYTES: usize = 4 << 20;
 /// Bytes of a list that are encoded at a time: enough to fill the network, few enough that thousands of lists in flight hold
 /// little.
 pub const LIST_CHUNK_BYTES: usize = 64 << 10;
+/// Bytes of the objects of a Protobuf list whose messages are kept until they are sent, because the length of all of them comes first.
+/// A larger list is encoded twice: once for its length, and again as the client reads it.
+pub const PROTOBUF_LIST_KEPT: usize = 32 << 20;
+/// How many times its JSON an object may take in memory while it is turned into YAML.
+pub const YAML_GROWTH: usize = 8;
 /// Bytes of events that are sent together over WebSocket.
 pub const WEBSOCKET_CHUNK_BYTES: usize = 64 << 10;
 /// The maximum size of a TLS record.
@@ -403,5 +408,5 @@ pub const PODS_WARNED_ABOUT_WITHIN: Duration = Duration::from_secs(1);
 pub const CONTINUE_TOKEN_BYTES: usize = 4 << 10;
 /// Bytes of a client's audit ID; a longer one is replaced.
 pub const AUDIT_ID_BYTES: usize = 128;
-/// Larger responses are formatted on another thread.
+/// Larger objects are indented, or turned into YAML, as the client reads them; YAML on another thread.
 pub const LAID_OUT_ASIDE_BYTES: usize = 64 << 10;

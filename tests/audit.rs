@@ -202,13 +202,18 @@ fn every_kind_of_request_has_its_records() {
     assert_eq!(admin.last(("GET", &one), &protobuf, "")["responseObject"], got["responseObject"]);
     let table = [("Accept", "application/json;as=Table;g=meta.k8s.io;v=v1")];
     assert_eq!(admin.last(("GET", MAPS), &table, "")["responseObject"]["kind"], "Table");
-    for headers in [&[][..], &protobuf] {
+    let (yaml, indented) = ([("Accept", "application/yaml")], [("User-Agent", "curl/8")]);
+    for headers in [&[][..], &protobuf, &yaml, &indented] {
         let list = admin.last(("GET", MAPS), headers, "");
         assert_eq!(
             (&list["verb"], &list["responseObject"]["kind"]),
             (&json!("list"), &json!("ConfigMapList"))
         );
         assert_eq!(list["responseObject"]["items"].as_array().unwrap().len(), 2, "{list}");
+    }
+    for headers in [yaml, indented] {
+        let none = admin.last(("GET", &format!("{MAPS}?labelSelector=none")), &headers, "");
+        assert_eq!(none["responseObject"]["items"].as_array().map(Vec::len), Some(0), "{none}");
     }
     let missing = admin.last(("GET", &format!("{MAPS}/none")), &[], "");
     assert_eq!(missing["responseStatus"]["reason"], "NotFound");

@@ -295,8 +295,8 @@ impl Object {
         is_living: impl Fn(Variant) -> bool,
         make: impl FnOnce(&Object) -> Result<Bytes, E>,
     ) -> Result<Bytes, E> {
-        if let Some(made) = self.made(variant) {
-            return Ok(made);
+        if let Some(cached) = self.cached_variant(variant) {
+            return Ok(cached);
         }
         // Made outside the lock: two threads may both make it, which costs time once and blocks nobody.
         let bytes = make(self)?;
@@ -315,7 +315,8 @@ impl Object {
         Ok(bytes)
     }
 
-    fn made(&self, variant: Variant) -> Option<Bytes> {
+    /// Another form of the bytes, if it is cached. For those who make a form for one use.
+    pub fn cached_variant(&self, variant: Variant) -> Option<Bytes> {
         let variants = self.variants.lock();
         variants.iter().find_map(|(known, form)| form.kept().filter(|_| *known == variant).cloned())
     }
@@ -440,7 +441,7 @@ mod tests {
         assert!(
             matches!((&one, &other), (Frame::Large(one), Frame::Large(other)) if Arc::ptr_eq(one, other))
         );
-        assert_eq!(object.made(Variant(1)), None, "these numbers are not those of cached forms");
+        assert_eq!(object.cached_variant(Variant(1)), None, "these numbers are not those of cached forms");
         assert!(object.frame(Variant(2), || Err(())).is_err());
         drop(one);
         assert!(object.frame(Variant(1), || Err(())).is_ok());

@@ -7,15 +7,36 @@ use pilothouse_actors::object::Object;
 
 use super::objects::Objects;
 use crate::api::catalog::resource::Resource;
+use crate::api::codec::protobuf::ListFields;
 use crate::api::codec::{self, cbor, protobuf};
 use crate::api::media::Encoding;
 use crate::api::print;
-use crate::api::response_format::{Representation, ResponseFormat};
+use crate::api::response_format::{MetaVersion, Representation, ResponseFormat};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 
-/// Objects that are encoded before the worker's other requests get a turn.
-pub(crate) const ITEMS_PER_TURN: usize = 256;
+/// Objects that are encoded before the worker's other requests get a turn, and their bytes: whichever comes first.
+const ITEMS_PER_TURN: usize = 256;
+const BYTES_PER_TURN: usize = 256 << 10;
+
+/// The work since other requests had their turn.
+#[derive(Default)]
+struct Turn {
+    items: usize,
+    bytes: usize,
+}
+
+impl Turn {
+    /// Yields to other requests if enough was done.
+    async fn worked(&mut self, bytes: usize) {
+        self.items += 1;
+        self.bytes += bytes;
+        if self.items >= ITEMS_PER_TURN || self.bytes >= BYTES_PER_TURN {
+            *self = Turn::default();
+            tokio::task::yield_now().await;
+        }
+    }
+}
 
 /// An empty list in the form of a watch event. It tells a client that builds a list from events the kind of that list.
 pub(crate) fn blueprint(objects: &Objects, resource: &Resource, form: ResponseFormat) -> Result<Bytes> {
@@ -26,7 +47,7 @@ pub(crate) fn blueprint(objects: &Objects, resource: &Resource, form: ResponseFo
                 format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{{}},"items":null}}"#);
             return Ok(Bytes::from(list + "\n"));
         }
-        Encoding::Protobuf => protobuf_ends(objects, resource, form, "{}", &[])?,
+        Encoding::Protobuf => protobuf_ends(objects, resource, form, "{}", 0)?,
         Encoding::Cbor => cbor_ends(resource, form, "{}", 0)?,
     };
     Ok([head, tail].concat().into())
@@ -71,39 +92,72 @@ pub(crate) fn json_ends(
     (Bytes::from(head), Bytes::from_static(b"]}\n"))
 }
 
-/// Encodes the items in Protobuf, all of them, because the envelope states the total length. The encoded items are cached with
-/// their objects. Yields to other requests in between.
+/// The field that holds the items.
+pub(crate) fn items_key(shape: Representation) -> &'static str {
+    match shape {
+        Representation::Table(..) => "rows",
+        _ => "items",
+    }
+}
+
+/// Encodes all items in Protobuf, because the envelope states their total length. The encoded items are cached with their objects.
+/// Yields to other requests in between.
 pub(crate) async fn protobuf_items(
     objects: &Objects,
     resource: &Resource,
     form: ResponseFormat,
     items: &[Arc<Object>],
 ) -> Result<Vec<Bytes>> {
-    let mut messages = Vec::with_capacity(items.len());
-    for batch in items.chunks(ITEMS_PER_TURN) {
-        for object in batch {
-            messages.push(objects.protobuf_message(resource, form, object)?);
-        }
-        if batch.len() == ITEMS_PER_TURN {
-            tokio::task::yield_now().await;
-        }
+    let (mut messages, mut turn) = (Vec::with_capacity(items.len()), Turn::default());
+    for object in items {
+        messages.push(objects.protobuf_message(resource, form, object)?);
+        turn.worked(object.bytes.len()).await;
     }
     Ok(messages)
 }
 
-/// The bytes before the first item and after the last one, in Protobuf.
+/// The total length of the items in Protobuf, each with its header. Nothing that is encoded for it is kept. Yields to other
+/// requests in between.
+pub(crate) async fn protobuf_items_len(
+    objects: &Objects,
+    resource: &Resource,
+    form: ResponseFormat,
+    items: &[Arc<Object>],
+) -> Result<usize> {
+    let (mut total, mut turn, fields) = (0, Turn::default(), list_fields(form.shape));
+    for object in items {
+        total += item_len(fields, &objects.transient_message(resource, form, object)?);
+        turn.worked(object.bytes.len()).await;
+    }
+    Ok(total)
+}
+
+/// The length of an item of a Protobuf list with its header.
+pub(crate) fn item_len(fields: ListFields, message: &Bytes) -> usize {
+    fields.item_header(message.len()).len() + message.len()
+}
+
+/// The field numbers of a Protobuf list.
+pub(crate) fn list_fields(shape: Representation) -> ListFields {
+    match shape {
+        Representation::Metadata(MetaVersion::V1beta1) => ListFields::ItemsFirst,
+        _ => ListFields::MetadataFirst,
+    }
+}
+
+/// The bytes before the first item and after the last one, in Protobuf. `items_len` is the total length of the items with their
+/// headers.
 pub(crate) fn protobuf_ends(
     objects: &Objects,
     resource: &Resource,
     form: ResponseFormat,
     list_meta: &str,
-    messages: &[Bytes],
+    items_len: usize,
 ) -> Result<(Bytes, Bytes)> {
-    let total =
-        messages.iter().map(|message| protobuf::list_item_header(message.len()).len() + message.len());
     let (kind, api_version) = list_kind(resource, form.shape);
-    let meta = read_meta(list_meta)?;
-    let (head, tail) = protobuf::list_envelope(api_version, kind, &meta, &objects.registry, total.sum());
+    let (meta, fields) = (read_meta(list_meta)?, list_fields(form.shape));
+    let (head, tail) =
+        protobuf::list_envelope(api_version, kind, fields, &meta, &objects.registry, items_len);
     Ok((Bytes::from(head), Bytes::from(tail)))
 }
 
@@ -119,6 +173,6 @@ pub(crate) fn cbor_ends(
     Ok((Bytes::from(frame.head), Bytes::from(frame.tail)))
 }
 
-pub(crate) fn read_meta(list_meta: &str) -> Result<Value> {
+fn read_meta(list_meta: &str) -> Result<Value> {
     codec::json::read(list_meta.as_bytes()).map_err(|error| Status::internal(error.to_string()))
 }

@@ -25,10 +25,9 @@ use crate::api::schema::{Registry, TypeId};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::well_known::{INITIAL_EVENTS_BLUEPRINT, INITIAL_EVENTS_END, META_GROUP};
+use crate::api::well_known::{INITIAL_EVENTS_BLUEPRINT, INITIAL_EVENTS_END};
 
 use super::Call;
-use super::list_envelope::ITEMS_PER_TURN;
 use super::objects::Objects;
 
 /// A stored object: JSON of the stored version, and the offset of its fields after kind and apiVersion.
@@ -208,6 +207,17 @@ impl Objects {
         })
     }
 
+    /// The Protobuf message of an object, for one use: it is not cached, unless it is already.
+    pub fn transient_message(
+        &self,
+        resource: &Resource,
+        form: ResponseFormat,
+        object: &Object,
+    ) -> Result<Bytes> {
+        let cached = object.cached_variant(variant(resource, form));
+        cached.map_or_else(|| self.message(resource, form, Kept::of(object)), Ok)
+    }
+
     fn message(&self, resource: &Resource, form: ResponseFormat, kept: Kept<'_>) -> Result<Bytes> {
         // An object stored in the requested version is transcoded directly, without building a value.
         if form.shape == Representation::Whole && resource.is_storage_version() {
@@ -217,33 +227,6 @@ impl Objects {
         }
         let (ty, value) = self.shaped(resource, form, kept)?;
         Ok(Bytes::from(protobuf::message(&self.registry, ty, &value)))
-    }
-
-    /// Encodes a whole list of PartialObjectMetadata: its older version has the items before the metadata, so it cannot be
-    /// streamed item by item.
-    pub async fn partial_list(
-        &self,
-        version: MetaVersion,
-        meta: Value,
-        objects: &[Arc<Object>],
-    ) -> Result<Bytes> {
-        let item_type = partial_type(&self.registry)?;
-        let mut items = Vec::with_capacity(objects.len());
-        for batch in objects.chunks(ITEMS_PER_TURN) {
-            for object in batch {
-                let kept = Kept::of(object);
-                items.push(self.value_of(item_type, kept, &partial(version, kept)?)?);
-            }
-            tokio::task::yield_now().await;
-        }
-        let mut list = Value::object();
-        list.set("kind", "PartialObjectMetadataList");
-        list.set("apiVersion", version.api_version());
-        list.set("metadata", meta);
-        list.set("items", Value::Array(items));
-        let ty = self.registry.kind(META_GROUP, version.version(), "PartialObjectMetadataList");
-        let ty = ty.ok_or_else(|| Status::internal("no schema for lists of metadata".to_owned()))?;
-        Ok(Bytes::from(protobuf::encode_object(&self.registry, ty, &list)))
     }
 
     fn enveloped(&self, resource: &Resource, form: ResponseFormat, message: &[u8]) -> Bytes {

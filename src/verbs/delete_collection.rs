@@ -9,7 +9,8 @@ use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::converted_selection;
 use super::delete::{delete_object, warn_of_dependents};
-use super::list::{Chosen, Listing, at_version, filter, open, page_limit};
+use super::list::{Chosen, at_version, filter, open, page_limit};
+use super::listing::Listing;
 use super::paging::select_page;
 use super::{Reply, VerbResult};
 use crate::backend::{Backend, Call};

@@ -1,235 +1,30 @@
-//! list: the matching objects of a snapshot, encoded as they are sent and never parsed.
+//! list: the matching objects of a snapshot. `listing.rs` encodes them.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
 use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::filter::Filter;
-use pilothouse_actors::object::{Object, Revision};
+use pilothouse_actors::memory::{OutOfMemory, Reservation};
+use pilothouse_actors::object::Revision;
 use pilothouse_actors::point_in_time::{PointInTimeError, state_at};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
 
-use crate::api::catalog::resource::Resource;
-use crate::api::codec::protobuf;
-use crate::api::media::Encoding;
 use crate::api::options::{self, ListOptions, VersionMatch};
-use crate::api::response_format::{MetaVersion, Representation, ResponseFormat};
 use crate::api::select;
 use crate::api::status::{Result, Status};
-use crate::limits::{LIST_BYTES, LIST_CHUNK_BYTES};
-use pilothouse_actors::memory::{OutOfMemory, Reservation};
+use crate::limits::LIST_BYTES;
 
 use super::converted_selection;
-use super::paging::{Continue, Page, Start, select_page};
+use super::listing::Listing;
+use super::paging::{Continue, Start, select_page};
 use super::{Reply, VerbResult};
-use crate::backend::list_envelope::{cbor_ends, json_ends, protobuf_ends, protobuf_items, read_meta};
-use crate::backend::objects::Objects;
 use crate::backend::{Backend, Call};
-
-/// The memory that a list in YAML or indented JSON needs, as a multiple of its JSON: the JSON and the final text.
-const WRITTEN_ANEW: usize = 2;
 
 /// How long to wait for a resourceVersion in the future: 3 s in steps, as in the reference.
 const FUTURE_TURNS: u32 = 60;
 const FUTURE_TURN: Duration = Duration::from_millis(50);
-
-/// A list that is being sent.
-pub struct Listing {
-    backend: Rc<Backend>,
-    resource: Arc<Resource>,
-    form: ResponseFormat,
-    head: Bytes,
-    items: std::vec::IntoIter<Arc<Object>>,
-    /// Items in Protobuf, which are encoded before the first is sent; empty in other encodings.
-    messages: std::vec::IntoIter<Bytes>,
-    tail: Bytes,
-    state: State,
-    /// The total size of the items.
-    weight: usize,
-    /// Its shares of the list budget, held until everything is sent.
-    held: Vec<Reservation>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Nothing is sent yet.
-    Head,
-    /// The next item is the first.
-    First,
-    /// The next item needs a comma.
-    Rest,
-    /// Everything is sent.
-    Done,
-}
-
-impl Listing {
-    /// The list of one page. `held`: shares of the budget that its snapshot takes already.
-    pub async fn page(
-        backend: &Rc<Backend>,
-        call: &Call<'_>,
-        at: Revision,
-        page: Page,
-        selective: bool,
-        mut held: Vec<Reservation>,
-    ) -> Result<Listing> {
-        let (resource, form) = (call.resource, call.form);
-        let mut list_meta = list_meta(at, &page, selective);
-        if resource.custom.is_some() && form.shape == Representation::Whole && page.next.is_none() {
-            // The reference always writes an empty `continue` in lists of custom resources.
-            list_meta.insert_str(1, r#""continue":"","#);
-        }
-        let mut page = page;
-        // Objects that are converted now belong to this list alone. Those that a selector had converted are counted already.
-        let foreign = page.items.iter().filter(|object| backend.is_foreign(resource, object));
-        let converted: usize = foreign.map(|object| object.bytes.len()).sum();
-        held.push(backend.lists.take_more(converted, &held)?);
-        page.items = backend.in_version(resource, page.items, &call.permit).await?;
-        if matches!(form.shape, Representation::Table(..)) {
-            backend.objects.sort_rows(resource, &mut page.items)?;
-        }
-        let weight: usize = page.items.iter().map(|object| object.bytes.len()).sum();
-        // Taken before anything is encoded: a Protobuf list is encoded as a whole, the others as the client reads.
-        let at_once =
-            if form.encoding == Encoding::Protobuf { weight } else { weight.min(2 * LIST_CHUNK_BYTES) };
-        held.push(backend.lists.take_more(at_once, &held)?);
-        let mut messages = Vec::new();
-        let (head, tail) = match form.encoding {
-            Encoding::Json | Encoding::Yaml => json_ends(resource, form, &list_meta, page.items.is_empty()),
-            Encoding::Protobuf if form.shape == Representation::Metadata(MetaVersion::V1beta1) => {
-                let items = std::mem::take(&mut page.items);
-                (
-                    backend
-                        .objects
-                        .partial_list(MetaVersion::V1beta1, read_meta(&list_meta)?, &items)
-                        .await?,
-                    Bytes::new(),
-                )
-            }
-            Encoding::Protobuf => {
-                messages = protobuf_items(&backend.objects, resource, form, &page.items).await?;
-                protobuf_ends(&backend.objects, resource, form, &list_meta, &messages)?
-            }
-            Encoding::Cbor => cbor_ends(resource, form, &list_meta, page.items.len())?,
-        };
-        Ok(Listing {
-            backend: backend.clone(),
-            resource: resource.clone(),
-            form,
-            head,
-            items: page.items.into_iter(),
-            messages: messages.into_iter(),
-            tail,
-            state: State::Head,
-            weight,
-            held,
-        })
-    }
-
-    /// The next piece of the encoded list; `None` after the last.
-    pub fn next_chunk(&mut self) -> Option<Result<Bytes>> {
-        if self.is_done() {
-            return None;
-        }
-        let mut chunk = BytesMut::with_capacity(self.room());
-        if self.state == State::Head {
-            chunk.put(self.head.clone());
-            self.state = State::First;
-        }
-        while chunk.len() < LIST_CHUNK_BYTES {
-            let Some(object) = self.items.next() else {
-                chunk.put(self.tail.clone());
-                self.state = State::Done;
-                break;
-            };
-            if let Err(status) = self.put_item(&object, &mut chunk) {
-                self.state = State::Done;
-                return Some(Err(status));
-            }
-        }
-        Some(Ok(chunk.freeze()))
-    }
-
-    /// An estimate for the buffer of the next chunk, so that small lists take little memory and large ones never reallocate.
-    fn room(&self) -> usize {
-        let items: usize = self.items.as_slice().iter().take(256).map(|object| object.bytes.len()).sum();
-        (items + self.head.len() + (4 << 10)).min(LIST_CHUNK_BYTES + (16 << 10))
-    }
-
-    fn put_item(&mut self, object: &Object, chunk: &mut BytesMut) -> Result<()> {
-        let (objects, resource) = (&self.backend.objects, &self.resource);
-        let text = matches!(self.form.encoding, Encoding::Json | Encoding::Yaml);
-        if text && self.state == State::Rest {
-            chunk.put_u8(b',');
-        }
-        self.state = State::Rest;
-        match (self.form.encoding, self.form.shape) {
-            (Encoding::Protobuf, _) => {
-                let message = self.messages.next().unwrap_or_default();
-                chunk.put_slice(&protobuf::list_item_header(message.len()));
-                chunk.put_slice(&message);
-            }
-            (Encoding::Cbor, _) => chunk.put(objects.cbor_item(resource, self.form, object)?),
-            (Encoding::Json | Encoding::Yaml, shape) => put_json(objects, resource, shape, object, chunk)?,
-        }
-        Ok(())
-    }
-
-    /// Whether everything is sent.
-    pub fn is_done(&self) -> bool {
-        self.state == State::Done
-    }
-
-    /// Encodes the whole list, for encodings that cannot be streamed, yielding to other requests of the worker. The returned
-    /// share covers rewriting it once.
-    pub async fn collect(mut self) -> Result<(Bytes, Reservation)> {
-        let room = self.weight.saturating_mul(WRITTEN_ANEW);
-        let held = self.backend.lists.take_more(room, &self.held)?;
-        let mut whole = BytesMut::new();
-        while let Some(chunk) = self.next_chunk() {
-            whole.extend_from_slice(&chunk?);
-            tokio::task::yield_now().await;
-        }
-        Ok((whole.freeze(), held))
-    }
-}
-
-/// Writes one item in JSON. Items of lists of whole objects omit kind and apiVersion.
-fn put_json(
-    objects: &Objects,
-    resource: &Resource,
-    shape: Representation,
-    object: &Object,
-    chunk: &mut BytesMut,
-) -> Result<()> {
-    let form = ResponseFormat { encoding: Encoding::Json, shape };
-    match shape {
-        // Items of custom resources state their kind, as in the reference.
-        Representation::Whole if resource.custom.is_some() => {
-            chunk.put(objects.present(resource, form, object, false)?);
-        }
-        Representation::Whole if resource.is_storage_version() => {
-            chunk.put_u8(b'{');
-            chunk.put_slice(object.bytes.get(object.item_at()..).unwrap_or_default());
-        }
-        Representation::Whole => {
-            let bytes = objects.present(resource, form, object, false)?;
-            let prefix = format!(r#"{{"kind":"{}","apiVersion":"{}","#, resource.kind, resource.api_version);
-            let fields = bytes.strip_prefix(prefix.as_bytes()).or_else(|| bytes.get(1..));
-            chunk.put_u8(b'{');
-            chunk.put_slice(fields.unwrap_or_default());
-        }
-        Representation::Metadata(_) => chunk.put(objects.present(resource, form, object, false)?),
-        Representation::Table(version, include) => {
-            let mut row = Vec::new();
-            objects.put_table_row(resource, (version, include), object, true, &mut row)?;
-            chunk.put_slice(&row);
-        }
-    }
-    Ok(())
-}
 
 /// Answers the objects that match.
 pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
@@ -394,19 +189,4 @@ async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<O
             Err(Status::internal(why))
         }
     }
-}
-
-fn list_meta(revision: Revision, page: &Page, selective: bool) -> String {
-    let mut meta = format!(r#"{{"resourceVersion":"{revision}""#);
-    if let Some(next) = &page.next {
-        meta.push_str(r#","continue":""#);
-        meta.push_str(&next.encode());
-        meta.push('"');
-        // With a selector, counting the remaining items would require a search.
-        if !selective {
-            meta.push_str(&format!(r#","remainingItemCount":{}"#, page.remaining));
-        }
-    }
-    meta.push('}');
-    meta
 }

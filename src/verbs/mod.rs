@@ -11,6 +11,7 @@ pub mod delete;
 pub mod delete_collection;
 pub mod get;
 pub mod list;
+pub mod listing;
 pub mod paging;
 pub mod patch;
 pub mod review;
@@ -28,7 +29,7 @@ use pilothouse_actors::feed::Feed;
 use pilothouse_actors::session::LiveSessions;
 use pilothouse_actors::watch_memory::WatchMemory;
 
-use self::list::Listing;
+use self::listing::Listing;
 use crate::api::status::{Result, Status};
 use crate::metrics::Metrics;
 

@@ -1,6 +1,7 @@
 //! Encodings: JSON, YAML, Protobuf and CBOR.
 
 pub mod cbor;
+pub mod indent;
 pub mod json;
 pub mod legacy;
 pub mod protobuf;
@@ -9,8 +10,10 @@ pub mod syntax;
 pub mod transcode;
 pub mod yaml;
 mod yaml_fault;
+pub mod yaml_list;
 mod yaml_plain;
 mod yaml_read;
+mod yaml_style;
 mod yaml_tree;
 mod yaml_write;
 
@@ -23,7 +26,8 @@ use super::well_known;
 
 pub use super::schema::decode::Decoded;
 pub use super::schema::encode::{Encoded, encode, encode_draft};
-pub use json::{pretty, to_json};
+pub use indent::pretty;
+pub use json::to_json;
 
 /// The error for custom resources in Protobuf.
 pub const NO_PROTOBUF: &str = "object *unstructured.Unstructured does not implement the protobuf marshalling interface and \
@@ -133,7 +137,7 @@ pub fn encode_document(registry: &Registry, encoding: Encoding, json: &[u8]) -> 
         Encoding::Json => Ok(json.to_vec()),
         Encoding::Yaml => {
             let value = json::read(json).map_err(|error| broken(error.to_string()))?;
-            Ok(yaml::to_yaml(&value))
+            Ok(yaml::to_yaml(value))
         }
         Encoding::Protobuf => {
             let found = decode::decode(registry, registry.type_meta(), json);

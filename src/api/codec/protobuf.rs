@@ -16,7 +16,7 @@ use super::{Body, DecodeError, Decoded, or_any_version};
 use crate::api::schema::{GroupVersionKind, Registry, TypeId};
 use crate::api::value::Value;
 
-pub use envelope::{Header, list_envelope, list_item_header, watch_frame};
+pub use envelope::{Header, ListFields, list_envelope, watch_frame};
 
 /// The magic bytes of every body.
 pub const MAGIC: [u8; 4] = [0x6b, 0x38, 0x73, 0x00];

@@ -32,7 +32,7 @@ pub fn transcode(registry: &Registry, from: Encoding, to: Encoding, input: &[u8]
                 "no kind \"{kind}\" is registered for version \"{version}\", and Protobuf has only registered kinds"
             ));
         }
-        return read(from, input).map(|value| written(to, &value));
+        return read(from, input).map(|value| written(to, value));
     };
     let mut value = decoded(registry, from, input, &kind)?.value;
     if !registry.structure(ty).is_some_and(|structure| structure.object) {
@@ -43,7 +43,7 @@ pub fn transcode(registry: &Registry, from: Encoding, to: Encoding, input: &[u8]
         Encoding::Json | Encoding::Yaml => {
             let mut text = encode_as(registry, ty, &value, EmptyLists::Exact);
             if to == Encoding::Yaml {
-                return Ok(yaml::to_yaml(&json::read(&text).map_err(|error| error.to_string())?));
+                return Ok(yaml::to_yaml(json::read(&text).map_err(|error| error.to_string())?));
             }
             text.push(b'\n');
             Ok(text)
@@ -103,12 +103,12 @@ fn read(from: Encoding, input: &[u8]) -> Result<Value, String> {
 }
 
 /// Encodes without a schema.
-fn written(to: Encoding, value: &Value) -> Vec<u8> {
+fn written(to: Encoding, value: Value) -> Vec<u8> {
     match to {
         Encoding::Yaml => yaml::to_yaml(value),
-        Encoding::Cbor => cbor::encode(value),
+        Encoding::Cbor => cbor::encode(&value),
         Encoding::Json | Encoding::Protobuf => {
-            let mut text = json::to_json(value);
+            let mut text = json::to_json(&value);
             text.push(b'\n');
             text
         }

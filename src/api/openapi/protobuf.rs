@@ -119,7 +119,7 @@ fn write_named(
 fn any(json: &RawValue) -> Option<Vec<u8>> {
     let value = json::read(json.get().as_bytes()).ok()?;
     let mut inside = Vec::new();
-    write_bytes(&mut inside, 2, &yaml::to_yaml(&value));
+    write_bytes(&mut inside, 2, &yaml::to_yaml(value));
     Some(inside)
 }
 

@@ -4,13 +4,11 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use actix_web::HttpResponse;
-use actix_web::body::{BodySize, BoxBody, MessageBody};
+use actix_web::body::{BodySize, MessageBody};
 use bytes::Bytes;
-
 use pilothouse_actors::memory::Reservation;
 
-/// Bodies are sent in pieces of this size, so that the budget shrinks as the client reads.
+/// Bodies are sent in pieces of this size.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// A body, or a piece of one, with its share of the budget.
@@ -46,18 +44,6 @@ impl MessageBody for BudgetedBody {
     }
 }
 
-/// Keeps the budget that a body was made under, as much as it needs, until the body is sent.
-pub fn counted(response: HttpResponse, mut held: Reservation) -> HttpResponse {
-    response.map_body(|_, body| match body.try_into_bytes() {
-        Ok(bytes) => {
-            // The body exists already: if it outgrew its share and the budget is exhausted, only the share is counted.
-            let _ = held.set(bytes.len());
-            BoxBody::new(BudgetedBody { bytes, held })
-        }
-        Err(body) => body,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use actix_web::body::to_bytes;
@@ -66,15 +52,16 @@ mod tests {
     use super::*;
 
     #[actix_rt::test]
-    async fn an_answer_keeps_what_it_needs_of_its_room_until_it_is_sent() {
+    async fn a_body_keeps_its_share_until_it_is_sent() {
         let budget = MemoryBudget::alone(1 << 20);
-        let text = Bytes::from(vec![b'x'; 2 * PIECE_BYTES + 1]);
-        let answer = counted(HttpResponse::Ok().body(text.clone()), budget.take(1 << 20).unwrap());
-        assert_eq!(budget.bytes(), text.len());
-        assert_eq!(answer.body().size(), BodySize::Sized(text.len() as u64));
-        assert_eq!(to_bytes(answer.into_body()).await.unwrap(), text);
+        let bytes = Bytes::from(vec![b'x'; 2 * PIECE_BYTES + 1]);
+        let mut body = BudgetedBody { held: budget.take(bytes.len()).unwrap(), bytes: bytes.clone() };
+        assert_eq!(body.size(), BodySize::Sized(bytes.len() as u64));
+        assert_eq!(body.next().map(|piece| piece.len()), Some(PIECE_BYTES));
+        assert_eq!(budget.bytes(), bytes.len());
+        assert_eq!(to_bytes(body).await.unwrap(), bytes.slice(PIECE_BYTES..));
         assert_eq!(budget.bytes(), 0);
-        drop(counted(HttpResponse::Ok().body(text), budget.take(1).unwrap()));
+        drop(BudgetedBody { held: budget.take(1).unwrap(), bytes });
         assert_eq!(budget.bytes(), 0, "nor does one that nobody reads");
     }
 }

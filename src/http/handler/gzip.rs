@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use actix_web::HttpResponseBuilder;
 use actix_web::body::{BodySize, MessageBody};
@@ -10,6 +10,7 @@ use actix_web::http::header;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use futures::{Stream, StreamExt as _};
 
 use crate::api::status::Status;
 
@@ -49,64 +50,72 @@ pub fn pack(body: &[u8]) -> Bytes {
     Bytes::from(encoder.finish().unwrap_or_default())
 }
 
+/// Bytes that are compressed before other requests get their turn, if nothing comes out of them yet.
+const TURN_BYTES: usize = 512 << 10;
+
 /// A body that is compressed as the client reads it.
-pub struct Gzip<I> {
-    chunks: I,
+pub struct Gzip<S> {
+    chunks: S,
     encoder: Option<GzEncoder<Vec<u8>>>,
 }
 
-impl<I: Iterator<Item = Result<Bytes, Box<Status>>>> Gzip<I> {
+type Chunk = Result<Bytes, Box<dyn std::error::Error>>;
+
+impl<S: Stream<Item = Result<Bytes, Box<Status>>> + Unpin> Gzip<S> {
     /// Compresses these chunks.
-    pub fn new(chunks: I) -> Gzip<I> {
+    pub fn new(chunks: S) -> Gzip<S> {
         Gzip { chunks, encoder: Some(encoder()) }
     }
 
-    fn next_chunk(&mut self) -> Option<Result<Bytes, Box<dyn std::error::Error>>> {
-        let encoder = self.encoder.as_mut()?;
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Chunk>> {
+        let Some(encoder) = &mut self.encoder else { return Poll::Ready(None) };
+        let mut taken = 0;
         // A chunk that compresses to nothing yet is not sent: an empty chunk would look like the end.
-        loop {
-            match self.chunks.next() {
+        while taken < TURN_BYTES {
+            match ready!(self.chunks.poll_next_unpin(cx)) {
                 Some(Ok(chunk)) => {
+                    taken += chunk.len();
                     if let Err(error) = encoder.write_all(&chunk) {
-                        return Some(Err(Box::new(error)));
+                        return Poll::Ready(Some(Err(Box::new(error))));
                     }
                     if !encoder.get_ref().is_empty() {
-                        return Some(Ok(Bytes::from(std::mem::take(encoder.get_mut()))));
+                        return Poll::Ready(Some(Ok(Bytes::from(std::mem::take(encoder.get_mut())))));
                     }
                 }
                 Some(Err(status)) => {
                     self.encoder = None;
-                    return Some(Err(status));
+                    return Poll::Ready(Some(Err(status)));
                 }
                 None => {
-                    let rest = self.encoder.take()?.finish();
-                    return Some(
-                        rest.map(Bytes::from)
-                            .map_err(|error| -> Box<dyn std::error::Error> { Box::new(error) }),
-                    );
+                    let rest = self.encoder.take().map(GzEncoder::finish);
+                    return Poll::Ready(rest.map(|rest| rest.map(Bytes::from).map_err(Into::into)));
                 }
             }
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 
-impl<I: Iterator<Item = Result<Bytes, Box<Status>>> + Unpin> MessageBody for Gzip<I> {
+impl<S: Stream<Item = Result<Bytes, Box<Status>>> + Unpin> MessageBody for Gzip<S> {
     type Error = Box<dyn std::error::Error>;
 
     fn size(&self) -> BodySize {
         BodySize::Stream
     }
 
-    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
-        Poll::Ready(self.next_chunk())
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Chunk>> {
+        self.poll_chunk(cx)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
     use std::io::Read as _;
 
     use flate2::read::GzDecoder;
+    use futures::stream;
 
     use super::*;
 
@@ -129,28 +138,33 @@ mod tests {
         );
     }
 
-    #[test]
-    fn what_was_packed_comes_out_again() {
-        let body = vec![b'x'; 300_000];
-        assert_eq!(unpacked(&pack(&body)), body);
-        let chunks = body.chunks(70_000).map(|chunk| Ok(Bytes::copy_from_slice(chunk)));
-        let mut gzip = Gzip::new(chunks);
+    /// Everything that a body sends, up to its first error.
+    async fn sent(mut gzip: Gzip<impl Stream<Item = Result<Bytes, Box<Status>>> + Unpin>) -> (Vec<u8>, bool) {
         let mut sent = Vec::new();
-        while let Some(chunk) = gzip.next_chunk() {
-            let chunk = chunk.unwrap();
+        while let Some(chunk) = poll_fn(|cx| gzip.poll_chunk(cx)).await {
+            let Ok(chunk) = chunk else {
+                assert!(poll_fn(|cx| gzip.poll_chunk(cx)).await.is_none(), "nothing comes after an error");
+                return (sent, true);
+            };
             assert!(!chunk.is_empty());
             sent.extend_from_slice(&chunk);
         }
-        assert_eq!(unpacked(&sent), body);
+        (sent, false)
     }
 
-    #[test]
-    fn a_list_that_breaks_off_ends_the_body() {
+    #[actix_rt::test]
+    async fn what_was_packed_comes_out_again() {
+        // More than a turn of bytes that compress to almost nothing.
+        let body = vec![b'x'; 3 * TURN_BYTES];
+        assert_eq!(unpacked(&pack(&body)), body);
+        let chunks = body.chunks(70_000).map(|chunk| Ok(Bytes::copy_from_slice(chunk)));
+        let (sent, is_broken) = sent(Gzip::new(stream::iter(chunks))).await;
+        assert_eq!((unpacked(&sent), is_broken), (body, false));
+    }
+
+    #[actix_rt::test]
+    async fn a_list_that_breaks_off_ends_the_body() {
         let chunks = vec![Ok(Bytes::from_static(b"x")), Err(Status::internal("broken".to_owned()))];
-        let mut gzip = Gzip::new(chunks.into_iter());
-        assert!(gzip.next_chunk().unwrap().is_ok() || gzip.next_chunk().unwrap().is_err());
-        while let Some(chunk) = gzip.next_chunk() {
-            assert!(chunk.is_err());
-        }
+        assert!(sent(Gzip::new(stream::iter(chunks))).await.1);
     }
 }

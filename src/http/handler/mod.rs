@@ -18,4 +18,5 @@ pub mod openapi;
 mod render;
 mod resource;
 mod seated_body;
+mod streamed_body;
 pub mod worker;

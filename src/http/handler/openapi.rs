@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use actix_web::body::{BoxBody, MessageBody as _};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderName, HeaderValue, HttpDate};
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -24,7 +25,7 @@ use crate::api::well_known::JSON;
 use crate::backend::aggregation::{Description, Digest};
 use crate::limits::OPENAPI_KEPT_BYTES;
 
-use super::budgeted_body::counted;
+use super::budgeted_body::BudgetedBody;
 use super::gzip;
 use super::render::{Context, plain, text};
 use super::worker::{Served, Worker};
@@ -330,7 +331,11 @@ async fn document(
         insert(&mut refused, header::RETRY_AFTER, "1");
         return Some(refused);
     };
-    let mut response = counted(respond(request, media_type, &known, body), held);
+    let mut response =
+        respond(request, media_type, &known, body).map_body(|_, body| match body.try_into_bytes() {
+            Ok(bytes) => BoxBody::new(BudgetedBody { bytes, held }),
+            Err(body) => body,
+        });
     insert(&mut response, header::VARY, "Accept");
     if is_v2 {
         response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Encoding"));

@@ -2,12 +2,9 @@
 
 use std::cell::{Cell, OnceCell};
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll};
 
-use actix_web::body::{BodySize, MessageBody};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -26,12 +23,12 @@ use crate::flowcontrol::table::Flow;
 use crate::http::h1_stream::Endless;
 use crate::limits::{AUDIT_ID_BYTES, LAID_OUT_ASIDE_BYTES};
 use crate::random;
-use crate::verbs::list::Listing;
+use crate::verbs::listing::Listing;
 use crate::verbs::{Reply, Success};
 
 use super::audit::Trail;
-use super::budgeted_body::counted;
 use super::gzip::{self, Gzip};
+use super::streamed_body::StreamedBody;
 use super::worker::Worker;
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -227,8 +224,17 @@ async fn shown(
     bytes: Bytes,
 ) -> Result<HttpResponse> {
     context.told(agreed.encoding, &bytes);
+    let pretty = context.pretty || agreed.pretty;
     let body = match agreed.encoding {
-        Encoding::Json | Encoding::Yaml => text_of(context, agreed, bytes).await?,
+        Encoding::Json if !pretty => Bytes::from(json_text(false, &bytes)),
+        Encoding::Json | Encoding::Yaml if bytes.len() > LAID_OUT_ASIDE_BYTES => {
+            return streamed(context, agreed, code, StreamedBody::object(bytes, agreed.encoding)).await;
+        }
+        Encoding::Json => Bytes::from(json_text(true, &bytes)),
+        Encoding::Yaml => {
+            let text = codec::encode_document(context.registry(), Encoding::Yaml, &bytes);
+            Bytes::from(text.map_err(|error| Status::internal(error.to_string()))?)
+        }
         Encoding::Protobuf | Encoding::Cbor => bytes,
     };
     if !context.gzip || body.len() <= gzip::THRESHOLD {
@@ -268,95 +274,43 @@ pub fn json_text(pretty: bool, json: &[u8]) -> Vec<u8> {
     text
 }
 
-/// Renders an object or list from JSON to JSON or YAML. Large ones are formatted on another thread, so that requests of this
-/// thread go on.
-async fn text_of(context: &Context, agreed: Negotiated<'_>, json: Bytes) -> Result<Bytes> {
-    let (encoding, pretty) = (agreed.encoding, context.pretty || agreed.pretty);
-    let broken = |error: &dyn std::fmt::Display| Status::internal(error.to_string());
-    if encoding == Encoding::Json && !pretty {
-        return Ok(Bytes::from(json_text(false, &json)));
-    }
-    let (registry, large) = (context.registry().clone(), json.len() > LAID_OUT_ASIDE_BYTES);
-    let make = move || match encoding {
-        Encoding::Json => Ok(json_text(true, &json)),
-        _ => codec::encode_document(&registry, encoding, &json),
-    };
-    let text = if large { web::block(make).await.map_err(|error| broken(&error))? } else { make() };
-    text.map(Bytes::from).map_err(|error| broken(&error))
+async fn list(context: &Context, agreed: Negotiated<'_>, listing: Listing) -> Result<HttpResponse> {
+    let (pretty, trail) = (context.pretty || agreed.pretty, context.trail().cloned());
+    let body = StreamedBody::list(listing, agreed.encoding, pretty, trail);
+    streamed(context, agreed, StatusCode::OK, body).await
 }
 
-async fn list(context: &Context, agreed: Negotiated<'_>, mut listing: Listing) -> Result<HttpResponse> {
-    let laid_out = context.pretty || agreed.pretty;
-    if agreed.encoding == Encoding::Yaml || agreed.encoding == Encoding::Json && laid_out {
-        let (whole, held) = listing.collect().await?;
-        let shown =
-            shown(context, agreed, StatusCode::OK, whole.slice(..whole.trim_ascii_end().len())).await?;
-        return Ok(counted(shown, held));
-    }
-    let mut first = listing.next_chunk().transpose()?.unwrap_or_default();
-    // Whether a list is large enough to compress shows only after its first chunks.
+/// Sends a body as it is made.
+async fn streamed(
+    context: &Context,
+    agreed: Negotiated<'_>,
+    code: StatusCode,
+    mut body: StreamedBody,
+) -> Result<HttpResponse> {
+    let mut first = body.next().await.transpose()?.unwrap_or_default();
+    // Whether a body is large enough to compress shows only after its first pieces.
     if context.gzip {
         let mut begun = BytesMut::from(first);
         while begun.len() <= gzip::THRESHOLD
-            && let Some(chunk) = listing.next_chunk()
+            && let Some(piece) = body.next().await
         {
-            begun.extend_from_slice(&chunk?);
+            begun.extend_from_slice(&piece?);
         }
         first = begun.freeze();
     }
-    context.told(agreed.encoding, &first);
     let long = context.gzip && first.len() > gzip::THRESHOLD;
-    // Small lists are sent as a whole, with their length.
-    if listing.is_done() && !long {
-        return Ok(sized(agreed, StatusCode::OK, first));
+    // Small bodies are sent as a whole, with their length.
+    if body.is_done() && !long {
+        return Ok(sized(agreed, code, first));
     }
-    let mut builder = HttpResponse::Ok();
+    let mut builder = HttpResponse::build(code);
     builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));
-    let trail = context.trail().cloned().map(|trail| (trail, agreed.encoding));
-    let body = ListBody { first: Some(first), listing, trail };
+    body.first = Some(first);
     if !long {
         return Ok(builder.body(body));
     }
     gzip::mark(&mut builder);
     Ok(builder.body(Gzip::new(body)))
-}
-
-/// A list that is encoded as the client reads it.
-struct ListBody {
-    first: Option<Bytes>,
-    listing: Listing,
-    /// The audit trail of the list, and the list's encoding.
-    trail: Option<(Rc<Trail>, Encoding)>,
-}
-
-impl Iterator for ListBody {
-    type Item = Result<Bytes>;
-
-    fn next(&mut self) -> Option<Result<Bytes>> {
-        if let Some(first) = self.first.take() {
-            return Some(Ok(first));
-        }
-        let chunk = self.listing.next_chunk();
-        if let (Some((trail, encoding)), Some(Ok(chunk))) = (&self.trail, &chunk) {
-            trail.told(*encoding, chunk);
-        }
-        chunk
-    }
-}
-
-impl MessageBody for ListBody {
-    type Error = Box<dyn std::error::Error>;
-
-    fn size(&self) -> BodySize {
-        BodySize::Stream
-    }
-
-    fn poll_next(
-        mut self: Pin<&mut Self>,
-        _: &mut TaskContext<'_>,
-    ) -> Poll<Option<std::result::Result<Bytes, Self::Error>>> {
-        Poll::Ready(self.next().map(|chunk| chunk.map_err(|status| -> Self::Error { status })))
-    }
 }
 
 /// Renders an error in the negotiated encoding, or as JSON if negotiation fails.

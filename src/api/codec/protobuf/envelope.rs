@@ -20,10 +20,33 @@ const RAW: u32 = 2;
 const OBJECT: u32 = 2;
 /// The field number of the bytes in a RawExtension.
 const ANY_RAW: u32 = 1;
-/// The field number of the items in a list.
-const ITEMS: u32 = 2;
-/// The field number of the metadata in a list.
-const LIST_META: u32 = 1;
+
+/// The field numbers of a list. Fields are written in the order of their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListFields {
+    /// The metadata is 1, the items are 2.
+    MetadataFirst,
+    /// The items are 1, the metadata is 2: PartialObjectMetadataList in v1beta1.
+    ItemsFirst,
+}
+
+impl ListFields {
+    fn metadata(self) -> u32 {
+        match self {
+            ListFields::MetadataFirst => 1,
+            ListFields::ItemsFirst => 2,
+        }
+    }
+
+    fn items(self) -> u32 {
+        3 - self.metadata()
+    }
+
+    /// The bytes before an item of `len` bytes.
+    pub fn item_header(self, len: usize) -> Header {
+        Header::new(self.items(), len)
+    }
+}
 
 /// The kind of an object.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -152,26 +175,23 @@ pub fn tail() -> Vec<u8> {
 }
 
 /// The bytes before and after the items of a list. `items_total_len` is the total length of all items, each with its
-/// [`list_item_header`].
+/// [`ListFields::item_header`].
 pub fn list_envelope(
     api_version: &str,
     list_kind: &str,
+    fields: ListFields,
     list_meta: &Value,
     registry: &Registry,
     items_total_len: usize,
 ) -> (Vec<u8>, Vec<u8>) {
     let meta =
         registry.meta("ListMeta").map(|ty| super::message(registry, ty, list_meta)).unwrap_or_default();
-    let meta_header = Header::new(LIST_META, meta.len());
-    let mut prefix = head(api_version, list_kind, meta_header.len() + meta.len() + items_total_len);
-    prefix.extend_from_slice(&meta_header);
-    prefix.extend_from_slice(&meta);
-    (prefix, tail())
-}
-
-/// The bytes before an item of `len` bytes in a list.
-pub fn list_item_header(len: usize) -> Header {
-    Header::new(ITEMS, len)
+    let meta = [&*Header::new(fields.metadata(), meta.len()), &meta].concat();
+    let prefix = head(api_version, list_kind, meta.len() + items_total_len);
+    match fields {
+        ListFields::MetadataFirst => ([prefix, meta].concat(), tail()),
+        ListFields::ItemsFirst => (prefix, [meta, tail()].concat()),
+    }
 }
 
 /// A watch frame: its length, and an event with an object in its envelope.

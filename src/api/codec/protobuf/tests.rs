@@ -48,9 +48,9 @@ fn refusal(body: &[u8]) -> String {
     decode_object(body, &config_map(), &REGISTRY).unwrap_err().message
 }
 
-/// Whether a list of this type can be written item by item: its metadata come first, its items second. All do but the
-/// list of partial objects in the first beta of the meta group, whose numbers stand the other way round.
-fn streams(registry: &Registry, list: TypeId) -> bool {
+/// Whether a list of this type has its metadata first and its items second. All do but the list of partial objects in the first
+/// beta of the meta group, whose numbers stand the other way round.
+fn is_metadata_first(registry: &Registry, list: TypeId) -> bool {
     let is = |number: u32, name: &str| {
         let structure = registry.structure(list)?;
         match structure.slot(number)? {
@@ -368,23 +368,45 @@ fn a_list_in_pieces_is_the_list_in_one() {
     let mut items = Vec::new();
     for item in list.get("items").unwrap().items() {
         let item = message(&REGISTRY, ty("ConfigMap"), item);
-        items.extend_from_slice(&list_item_header(item.len()));
+        items.extend_from_slice(&ListFields::MetadataFirst.item_header(item.len()));
         items.extend_from_slice(&item);
     }
-    let meta = list.get("metadata").unwrap();
-    let (prefix, suffix) = list_envelope("v1", "ConfigMapList", meta, &REGISTRY, items.len());
+    let (meta, fields) = (list.get("metadata").unwrap(), ListFields::MetadataFirst);
+    let (prefix, suffix) = list_envelope("v1", "ConfigMapList", fields, meta, &REGISTRY, items.len());
     assert_eq!([prefix, items, suffix].concat(), whole);
     assert_eq!(decode_object(&whole, &kind, &REGISTRY).unwrap().value, list);
 }
 
 #[test]
-fn every_list_but_one_can_be_sent_in_pieces() {
+fn the_list_with_its_items_first_in_pieces_is_the_list_in_one() {
+    let text = br#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1beta1",
+        "metadata":{"resourceVersion":"7","continue":"c"},
+        "items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b","labels":{"k":"v"}}}]}"#;
+    let kind = GroupVersionKind::new("meta.k8s.io", "v1beta1", "PartialObjectMetadataList");
+    let list = codec::json::read(text).unwrap();
+    let whole = encode_object(&REGISTRY, REGISTRY.lookup(&kind).unwrap(), &list);
+    let (mut items, item_type) = (Vec::new(), REGISTRY.meta("PartialObjectMetadata").unwrap());
+    for item in list.get("items").unwrap().items() {
+        let item = message(&REGISTRY, item_type, item);
+        items.extend_from_slice(&ListFields::ItemsFirst.item_header(item.len()));
+        items.extend_from_slice(&item);
+    }
+    let (meta, fields) = (list.get("metadata").unwrap(), ListFields::ItemsFirst);
+    let (prefix, suffix) =
+        list_envelope(&kind.api_version(), &kind.kind, fields, meta, &REGISTRY, items.len());
+    assert_eq!([prefix, items, suffix].concat(), whole);
+}
+
+#[test]
+fn every_list_but_one_has_its_metadata_first() {
     let lists = REGISTRY.kinds().filter(|(_, ty)| {
         let structure = REGISTRY.structure(*ty).unwrap();
         structure.field("items").is_some() && structure.field("metadata").is_some()
     });
-    let not: Vec<String> =
-        lists.filter(|(_, ty)| !streams(&REGISTRY, *ty)).map(|(kind, _)| kind.to_string()).collect();
+    let not: Vec<String> = lists
+        .filter(|(_, ty)| !is_metadata_first(&REGISTRY, *ty))
+        .map(|(kind, _)| kind.to_string())
+        .collect();
     assert_eq!(not, ["meta.k8s.io/v1beta1, Kind=PartialObjectMetadataList"]);
 }
 

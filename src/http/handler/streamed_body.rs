@@ -1,0 +1,290 @@
+//! Bodies that are made piece by piece as the client reads: lists in every encoding, and large objects that are indented or
+//! in YAML. Indentation can make an object a hundred times as long, so neither is ever held as a whole.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use actix_web::body::{BodySize, MessageBody};
+use actix_web::web;
+use bytes::{Buf as _, Bytes};
+use futures::Stream;
+
+use crate::api::codec::indent::Indenter;
+use crate::api::codec::yaml_list::YamlList;
+use crate::api::media::Encoding;
+use crate::api::status::{Result, Status};
+use crate::limits::{LAID_OUT_ASIDE_BYTES, LIST_CHUNK_BYTES};
+use crate::verbs::listing::Listing;
+
+use super::audit::Trail;
+
+/// A list or an object that is laid out as the client reads it.
+pub struct StreamedBody {
+    source: Source,
+    layout: Layout,
+    /// What was made before it was known how to send it.
+    pub first: Option<Bytes>,
+}
+
+/// Where the text comes from.
+struct Source {
+    /// The list; `None` for an object, whose text the layout has from the beginning.
+    listing: Option<Listing>,
+    /// The audit trail of the list, and the list's encoding.
+    trail: Option<(Rc<Trail>, Encoding)>,
+}
+
+/// How the text is laid out.
+enum Layout {
+    /// As it is encoded.
+    Plain,
+    /// Indented JSON. The JSON that is not indented yet.
+    Pretty(Indenter, Bytes),
+    Yaml(YamlLayout),
+}
+
+impl StreamedBody {
+    /// The body of a list in this encoding; `pretty` indents JSON.
+    pub fn list(
+        listing: Listing,
+        encoding: Encoding,
+        pretty: bool,
+        trail: Option<Rc<Trail>>,
+    ) -> StreamedBody {
+        let trail = trail.map(|trail| (trail, encoding));
+        let layout = match encoding {
+            Encoding::Yaml => {
+                let (head, tail) = listing.ends();
+                let envelope = [&**head, &**tail].concat();
+                Layout::Yaml(YamlLayout::new(YamlList::new(envelope.into(), listing.items_key())))
+            }
+            Encoding::Json if pretty => Layout::Pretty(Indenter::default(), Bytes::new()),
+            Encoding::Json | Encoding::Protobuf | Encoding::Cbor => Layout::Plain,
+        };
+        StreamedBody { source: Source { listing: Some(listing), trail }, layout, first: None }
+    }
+
+    /// The body of an object, given in JSON: indented, or in YAML.
+    pub fn object(json: Bytes, encoding: Encoding) -> StreamedBody {
+        let layout = match encoding {
+            // An object is a list to which no items come.
+            Encoding::Yaml => Layout::Yaml(YamlLayout::new(YamlList::new(json, "items"))),
+            _ => Layout::Pretty(Indenter::default(), json),
+        };
+        StreamedBody { source: Source { listing: None, trail: None }, layout, first: None }
+    }
+
+    /// The next piece; `None` after the last.
+    pub async fn next(&mut self) -> Option<Result<Bytes>> {
+        poll_fn(|cx| self.poll_piece(cx)).await
+    }
+
+    /// Whether there are no more pieces.
+    pub fn is_done(&self) -> bool {
+        match &self.layout {
+            Layout::Plain => self.source.is_done(),
+            Layout::Pretty(_, json) => self.source.is_done() && json.is_empty(),
+            Layout::Yaml(yaml) => yaml.is_done(),
+        }
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(first)));
+        }
+        match &mut self.layout {
+            Layout::Plain => Poll::Ready(self.source.next_chunk()),
+            Layout::Pretty(indenter, json) => Poll::Ready(self.source.next_indented(indenter, json)),
+            Layout::Yaml(yaml) => yaml.poll(&mut self.source, cx),
+        }
+    }
+}
+
+impl Source {
+    fn tell(&self, piece: &[u8]) {
+        if let Some((trail, encoding)) = &self.trail {
+            trail.told(*encoding, piece);
+        }
+    }
+
+    /// What comes before the items of a list and after them.
+    fn ends(&self) -> (&[u8], &[u8]) {
+        self.listing.as_ref().map_or((&[], &[]), |listing| {
+            let (head, tail) = listing.ends();
+            (head, tail)
+        })
+    }
+
+    fn is_done(&self) -> bool {
+        self.listing.as_ref().is_none_or(Listing::is_done)
+    }
+
+    fn is_out_of_items(&self) -> bool {
+        self.listing.as_ref().is_none_or(Listing::is_out_of_items)
+    }
+
+    fn next_json(&mut self) -> Option<Result<Bytes>> {
+        self.listing.as_mut()?.next_json()
+    }
+
+    fn next_chunk(&mut self) -> Option<Result<Bytes>> {
+        let chunk = self.listing.as_mut()?.next_chunk();
+        if let Some(Ok(chunk)) = &chunk {
+            self.tell(chunk);
+        }
+        chunk
+    }
+
+    /// The next piece of indented JSON. `json` is what is left of the last chunk.
+    fn next_indented(&mut self, indenter: &mut Indenter, json: &mut Bytes) -> Option<Result<Bytes>> {
+        let mut text = Vec::new();
+        while text.len() < LIST_CHUNK_BYTES {
+            if json.is_empty() {
+                match self.next_chunk() {
+                    Some(Ok(chunk)) => *json = chunk,
+                    Some(Err(status)) => return Some(Err(status)),
+                    None => break,
+                }
+            }
+            text.reserve(json.len().min(LIST_CHUNK_BYTES) * 3 / 2);
+            json.advance(indenter.indent(json, &mut text, LIST_CHUNK_BYTES));
+        }
+        (!text.is_empty()).then(|| Ok(text.into()))
+    }
+}
+
+type Step = Pin<Box<dyn Future<Output = Result<(YamlList, Bytes)>>>>;
+
+/// A list or an object in YAML. Each piece is written on another thread, because that takes many times as long as to send it.
+struct YamlLayout {
+    /// The text, unless a piece of it is being written; `None` after an error.
+    list: Option<YamlList>,
+    step: Option<Step>,
+    recorded: Recorded,
+}
+
+/// How much of the list is in its audit trail, which gets JSON.
+#[derive(Clone, Copy, PartialEq)]
+enum Recorded {
+    Nothing,
+    Items,
+    Everything,
+}
+
+impl YamlLayout {
+    fn new(list: YamlList) -> YamlLayout {
+        YamlLayout { list: Some(list), step: None, recorded: Recorded::Nothing }
+    }
+
+    fn is_done(&self) -> bool {
+        self.step.is_none() && self.list.as_ref().is_none_or(YamlList::is_done)
+    }
+
+    fn poll(&mut self, source: &mut Source, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
+        loop {
+            if let Some(step) = &mut self.step {
+                let written = ready!(step.as_mut().poll(cx));
+                self.step = None;
+                match written {
+                    Ok((list, text)) => {
+                        self.list = Some(list);
+                        if !text.is_empty() {
+                            return Poll::Ready(Some(Ok(text)));
+                        }
+                    }
+                    Err(status) => return Poll::Ready(Some(Err(status))),
+                }
+            }
+            let Some(mut list) = self.list.take_if(|list| !list.is_done()) else { return Poll::Ready(None) };
+            let mut gathered = None;
+            if list.needs_items() {
+                match self.gather(source, &mut list) {
+                    Ok(bytes) => gathered = Some(bytes),
+                    Err(status) => return Poll::Ready(Some(Err(status))),
+                }
+            }
+            let is_complete = source.is_out_of_items();
+            // A short list is not worth another thread.
+            let is_short = is_complete
+                && source.listing.is_some()
+                && gathered.is_some_and(|bytes| bytes <= LAID_OUT_ASIDE_BYTES);
+            self.step = Some(if is_short {
+                Box::pin(std::future::ready(write(list, is_complete)))
+            } else {
+                Box::pin(write_aside(list, is_complete))
+            });
+        }
+    }
+
+    /// Gives the list its next items, as many as a chunk holds, and answers their bytes.
+    fn gather(&mut self, source: &mut Source, list: &mut YamlList) -> Result<usize> {
+        let mut bytes = 0;
+        while bytes < LIST_CHUNK_BYTES
+            && let Some(item) = source.next_json()
+        {
+            let item = item?;
+            bytes += item.len();
+            self.record_item(source, &item);
+            list.push(item);
+        }
+        if source.is_out_of_items() {
+            self.record_end(source);
+        }
+        Ok(bytes)
+    }
+
+    fn record_item(&mut self, source: &Source, item: &[u8]) {
+        match self.recorded {
+            Recorded::Nothing => source.tell(source.ends().0),
+            Recorded::Items | Recorded::Everything => source.tell(b","),
+        }
+        source.tell(item);
+        self.recorded = Recorded::Items;
+    }
+
+    fn record_end(&mut self, source: &Source) {
+        let before = std::mem::replace(&mut self.recorded, Recorded::Everything);
+        if before == Recorded::Nothing {
+            source.tell(source.ends().0);
+        }
+        if before != Recorded::Everything {
+            source.tell(source.ends().1);
+        }
+    }
+}
+
+fn write(mut list: YamlList, is_complete: bool) -> Result<(YamlList, Bytes)> {
+    let text = list.write(LIST_CHUNK_BYTES, is_complete);
+    let text = text.map_err(|error| Status::internal(error.to_string()))?;
+    Ok((list, text.into()))
+}
+
+async fn write_aside(list: YamlList, is_complete: bool) -> Result<(YamlList, Bytes)> {
+    let written = web::block(move || write(list, is_complete)).await;
+    written.map_err(|error| Status::internal(error.to_string()))?
+}
+
+impl Stream for StreamedBody {
+    type Item = Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
+        self.poll_piece(cx)
+    }
+}
+
+impl MessageBody for StreamedBody {
+    type Error = Box<dyn std::error::Error>;
+
+    fn size(&self) -> BodySize {
+        BodySize::Stream
+    }
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Bytes, Self::Error>>> {
+        self.poll_piece(cx).map_err(|status| -> Self::Error { status })
+    }
+}

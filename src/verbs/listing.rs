@@ -1,0 +1,318 @@
+//! A list that is being sent: encoded piece by piece as the client reads, and never parsed where the stored text will do.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use pilothouse_actors::memory::Reservation;
+use pilothouse_actors::object::{Object, Revision};
+
+use crate::api::catalog::resource::Resource;
+use crate::api::media::Encoding;
+use crate::api::response_format::{Representation, ResponseFormat};
+use crate::api::status::{Result, Status};
+use crate::limits::{LIST_CHUNK_BYTES, PROTOBUF_LIST_KEPT, YAML_GROWTH};
+
+use super::paging::Page;
+use crate::backend::list_envelope::{
+    cbor_ends, item_len, items_key, json_ends, list_fields, protobuf_ends, protobuf_items, protobuf_items_len,
+};
+use crate::backend::objects::Objects;
+use crate::backend::{Backend, Call};
+
+/// A list that is being sent.
+pub struct Listing {
+    backend: Rc<Backend>,
+    resource: Arc<Resource>,
+    form: ResponseFormat,
+    head: Bytes,
+    items: std::vec::IntoIter<Arc<Object>>,
+    /// The Protobuf messages of `items`, if they are kept; empty otherwise.
+    messages: std::vec::IntoIter<Bytes>,
+    /// The bytes of items that the Protobuf envelope announced and that are still to come.
+    announced: usize,
+    /// The rest of an item that is larger than a piece.
+    rest: Bytes,
+    tail: Bytes,
+    state: State,
+    /// Its shares of the list budget, until everything is sent.
+    _held: Vec<Reservation>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing is sent yet.
+    Head,
+    /// The next item is the first.
+    First,
+    /// The next item needs a comma.
+    Rest,
+    /// Everything is sent.
+    Done,
+}
+
+impl Listing {
+    /// The list of one page. `held`: shares of the budget that its snapshot takes already.
+    pub async fn page(
+        backend: &Rc<Backend>,
+        call: &Call<'_>,
+        at: Revision,
+        page: Page,
+        selective: bool,
+        mut held: Vec<Reservation>,
+    ) -> Result<Listing> {
+        let (resource, form) = (call.resource, call.form);
+        let mut list_meta = list_meta(at, &page, selective);
+        if resource.custom.is_some() && form.shape == Representation::Whole && page.next.is_none() {
+            // The reference always writes an empty `continue` in lists of custom resources.
+            list_meta.insert_str(1, r#""continue":"","#);
+        }
+        let mut page = page;
+        // Objects that are converted now belong to this list alone. Those that a selector had converted are counted already.
+        let foreign = page.items.iter().filter(|object| backend.is_foreign(resource, object));
+        let converted: usize = foreign.map(|object| object.bytes.len()).sum();
+        held.push(backend.lists.take_more(converted, &held)?);
+        page.items = backend.in_version(resource, page.items, &call.permit).await?;
+        if matches!(form.shape, Representation::Table(..)) {
+            backend.objects.sort_rows(resource, &mut page.items)?;
+        }
+        // Taken before anything is encoded.
+        let size = PageSize::of(&page.items);
+        let kept = (form.encoding == Encoding::Protobuf && size.total <= PROTOBUF_LIST_KEPT)
+            .then(|| backend.lists.take_more(size.total, &held));
+        // A Protobuf list that finds no room is encoded twice rather than refused.
+        let kept = kept.and_then(Result::ok);
+        let keeps = kept.is_some();
+        held.push(kept.map_or_else(|| backend.lists.take_more(size.in_flight(form.encoding), &held), Ok)?);
+        let (mut messages, mut announced) = (Vec::new(), 0);
+        let (head, tail) = match form.encoding {
+            Encoding::Json | Encoding::Yaml => json_ends(resource, form, &list_meta, page.items.is_empty()),
+            Encoding::Protobuf => {
+                (messages, announced) = measured(backend, resource, form, &page.items, keeps).await?;
+                protobuf_ends(&backend.objects, resource, form, &list_meta, announced)?
+            }
+            Encoding::Cbor => cbor_ends(resource, form, &list_meta, page.items.len())?,
+        };
+        Ok(Listing {
+            backend: backend.clone(),
+            resource: resource.clone(),
+            form,
+            head,
+            items: page.items.into_iter(),
+            messages: messages.into_iter(),
+            announced,
+            rest: Bytes::new(),
+            tail,
+            state: State::Head,
+            _held: held,
+        })
+    }
+
+    /// The next piece of the encoded list, of JSON where YAML is asked for; `None` after the last.
+    pub fn next_chunk(&mut self) -> Option<Result<Bytes>> {
+        if self.is_done() {
+            return None;
+        }
+        let mut chunk = BytesMut::with_capacity(self.room());
+        if self.state == State::Head {
+            chunk.put(self.head.clone());
+            self.state = State::First;
+        }
+        self.put_rest(&mut chunk);
+        while chunk.len() < LIST_CHUNK_BYTES {
+            let put = match self.items.next() {
+                Some(object) => self.put_item(&object, &mut chunk),
+                None => self.put_tail(&mut chunk),
+            };
+            if let Err(status) = put {
+                self.state = State::Done;
+                return Some(Err(status));
+            }
+            if self.is_done() {
+                break;
+            }
+        }
+        Some(Ok(chunk.freeze()))
+    }
+
+    /// What comes before the first item and after the last one, in JSON where YAML is asked for.
+    pub fn ends(&self) -> (&Bytes, &Bytes) {
+        (&self.head, &self.tail)
+    }
+
+    /// The field that holds the items.
+    pub fn items_key(&self) -> &'static str {
+        items_key(self.form.shape)
+    }
+
+    /// The JSON of the next item, for a list that is not sent in chunks; `None` after the last.
+    pub fn next_json(&mut self) -> Option<Result<Bytes>> {
+        let Some(object) = self.items.next() else {
+            self.state = State::Done;
+            return None;
+        };
+        let item = json_item(&self.backend.objects, &self.resource, self.form.shape, &object);
+        Some(item.map(|item| match item.opening {
+            "" => item.rest,
+            opening => [opening.as_bytes(), &item.rest].concat().into(),
+        }))
+    }
+
+    /// An estimate for the buffer of the next chunk, so that small lists take little memory and large ones never reallocate.
+    fn room(&self) -> usize {
+        let items: usize = self.items.as_slice().iter().take(256).map(|object| object.bytes.len()).sum();
+        (self.rest.len() + items + self.head.len() + (4 << 10)).min(LIST_CHUNK_BYTES + (4 << 10))
+    }
+
+    /// Begins an item: as much of it as fits into the chunk.
+    fn put_item(&mut self, object: &Object, chunk: &mut BytesMut) -> Result<()> {
+        let (objects, resource, form) = (&self.backend.objects, &self.resource, self.form);
+        match form.encoding {
+            Encoding::Json | Encoding::Yaml => {
+                let item = json_item(objects, resource, form.shape, object)?;
+                if self.state == State::Rest {
+                    chunk.put_u8(b',');
+                }
+                chunk.put_slice(item.opening.as_bytes());
+                self.rest = item.rest;
+            }
+            Encoding::Protobuf => {
+                let message = self.messages.next();
+                let message =
+                    message.map_or_else(|| objects.transient_message(resource, form, object), Ok)?;
+                let fields = list_fields(form.shape);
+                let left = self.announced.checked_sub(item_len(fields, &message));
+                self.announced = left.ok_or_else(|| misannounced(object))?;
+                chunk.put_slice(&fields.item_header(message.len()));
+                self.rest = message;
+            }
+            Encoding::Cbor => self.rest = objects.cbor_item(resource, form, object)?,
+        }
+        self.state = State::Rest;
+        self.put_rest(chunk);
+        Ok(())
+    }
+
+    /// Goes on with an item that is larger than a chunk.
+    fn put_rest(&mut self, chunk: &mut BytesMut) {
+        let room = LIST_CHUNK_BYTES.saturating_sub(chunk.len());
+        chunk.put(self.rest.split_to(room.min(self.rest.len())));
+    }
+
+    fn put_tail(&mut self, chunk: &mut BytesMut) -> Result<()> {
+        if self.announced > 0 {
+            return Err(Status::internal("the items of a list are shorter than announced".to_owned()));
+        }
+        chunk.put(self.tail.clone());
+        self.state = State::Done;
+        Ok(())
+    }
+
+    /// Whether everything is sent.
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Whether all items were asked for.
+    pub fn is_out_of_items(&self) -> bool {
+        self.items.as_slice().is_empty()
+    }
+}
+
+/// The bytes of the objects on a page.
+struct PageSize {
+    total: usize,
+    largest: usize,
+}
+
+impl PageSize {
+    fn of(items: &[Arc<Object>]) -> PageSize {
+        let sizes = || items.iter().map(|object| object.bytes.len());
+        PageSize { total: sizes().sum(), largest: sizes().max().unwrap_or(0) }
+    }
+
+    /// The memory that a list takes while it is encoded as the client reads: two pieces and one object, in YAML also the value of
+    /// that object.
+    fn in_flight(&self, encoding: Encoding) -> usize {
+        let streamed = self.total.min(2 * LIST_CHUNK_BYTES + self.largest);
+        match encoding {
+            Encoding::Yaml => streamed + self.largest.saturating_mul(YAML_GROWTH),
+            _ => streamed,
+        }
+    }
+}
+
+/// The messages of a Protobuf list if it keeps them, and the length of all items.
+async fn measured(
+    backend: &Backend,
+    resource: &Resource,
+    form: ResponseFormat,
+    items: &[Arc<Object>],
+    keeps: bool,
+) -> Result<(Vec<Bytes>, usize)> {
+    let objects = &backend.objects;
+    if !keeps {
+        return Ok((Vec::new(), protobuf_items_len(objects, resource, form, items).await?));
+    }
+    let (messages, fields) = (protobuf_items(objects, resource, form, items).await?, list_fields(form.shape));
+    let total = messages.iter().map(|message| item_len(fields, message)).sum();
+    Ok((messages, total))
+}
+
+/// The error for an item whose second encoding is longer than its first, which cannot be: objects do not change.
+fn misannounced(object: &Object) -> Box<Status> {
+    Status::internal(format!("the item {:?} of a list is longer than announced", object.key.as_str()))
+}
+
+/// The JSON of an item, in two parts: so that the text of a stored object is used without a copy.
+struct JsonItem {
+    opening: &'static str,
+    rest: Bytes,
+}
+
+/// An item in JSON. Items of lists of whole objects omit kind and apiVersion.
+fn json_item(
+    objects: &Objects,
+    resource: &Resource,
+    shape: Representation,
+    object: &Object,
+) -> Result<JsonItem> {
+    let form = ResponseFormat { encoding: Encoding::Json, shape };
+    let whole = |rest: Bytes| JsonItem { opening: "", rest };
+    let fields =
+        |bytes: &Bytes, at: usize| JsonItem { opening: "{", rest: bytes.slice(at.min(bytes.len())..) };
+    Ok(match shape {
+        // Items of custom resources state their kind, as in the reference.
+        Representation::Whole if resource.custom.is_some() => {
+            whole(objects.present(resource, form, object, false)?)
+        }
+        Representation::Whole if resource.is_storage_version() => fields(&object.bytes, object.item_at()),
+        Representation::Whole => {
+            let bytes = objects.present(resource, form, object, false)?;
+            let prefix = format!(r#"{{"kind":"{}","apiVersion":"{}","#, resource.kind, resource.api_version);
+            let at = if bytes.starts_with(prefix.as_bytes()) { prefix.len() } else { 1 };
+            fields(&bytes, at)
+        }
+        Representation::Metadata(_) => whole(objects.present(resource, form, object, false)?),
+        Representation::Table(version, include) => {
+            let mut row = Vec::new();
+            objects.put_table_row(resource, (version, include), object, true, &mut row)?;
+            whole(row.into())
+        }
+    })
+}
+
+fn list_meta(revision: Revision, page: &Page, selective: bool) -> String {
+    let mut meta = format!(r#"{{"resourceVersion":"{revision}""#);
+    if let Some(next) = &page.next {
+        meta.push_str(r#","continue":""#);
+        meta.push_str(&next.encode());
+        meta.push('"');
+        // With a selector, counting the remaining items would require a search.
+        if !selective {
+            meta.push_str(&format!(r#","remainingItemCount":{}"#, page.remaining));
+        }
+    }
+    meta.push('}');
+    meta
+}
