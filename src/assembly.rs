@@ -52,6 +52,7 @@ use crate::backend::authorization::Access;
 use crate::backend::conversion::Conversions;
 use crate::backend::declarative_validation::DeclarativeValidation;
 use crate::backend::load_stats::LoadStats;
+use crate::backend::loopback::{Loopback, source_address};
 use crate::backend::memory_budget::MemoryBudget;
 use crate::backend::objects::Objects;
 use crate::backend::stores::Stores;
@@ -92,6 +93,8 @@ struct ServerParts {
     watches: WatchSetup,
     /// The memory budget of list responses in flight.
     lists: MemoryBudget,
+    /// Audits what the server and its controllers do.
+    loopback: Arc<Loopback>,
     /// Counts of objects and watches, from which API Priority and Fairness estimates the cost of a request.
     load: Arc<LoadStats>,
     loops: ControllerSetup,
@@ -140,7 +143,16 @@ async fn parts(
     };
     let shared = Arc::new(shared_state::shared(context, catalog, told).await?);
     let (addresses, held) = Addresses::open(context, &storage, &registry).await?;
-    let admission = admission_settings::settings(context, &storage, &registry, shared.clone()).await?;
+    let loopback = Arc::new(Loopback {
+        audit: shared.audit.clone(),
+        metrics: metrics.clone(),
+        clock: context.clock.clone(),
+        registry: registry.clone(),
+        source: source_address(context.address.ip()),
+        refusals: Throttle::default(),
+    });
+    let admission =
+        admission_settings::settings(context, &storage, &registry, shared.clone(), &loopback).await?;
     let parts = ServerParts {
         context: context.clone(),
         gates,
@@ -152,6 +164,7 @@ async fn parts(
         shared,
         watches: WatchSetup::new(config),
         lists: MemoryBudget::new(limits::LIST_BYTES),
+        loopback,
         load,
         loops,
         trusted: Arc::new(ArcSwap::new(context.pki.clone())),
@@ -219,6 +232,7 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
             roles: parts.auth.roles.clone(),
             uses_selectors: parts.gates.enabled(AUTHORIZE_WITH_SELECTORS),
         },
+        loopback: parts.loopback.clone(),
         conversions: Rc::new(Conversions::new(
             parts.admission.webhooks.to_endpoints,
             parts.shared.metrics.clone(),

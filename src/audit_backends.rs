@@ -17,9 +17,9 @@ use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::api::audit::event::Event;
-use crate::backend::memory_budget::{MemoryBudget, Reservation};
 use crate::config::audit::{Delivery, Mode};
 use crate::limits::{AUDIT_BODIES_BYTES, AUDIT_CLOSING, AUDIT_HEADS_BYTES, AUDIT_UNATTENDED};
+use crate::memory_budget::{MemoryBudget, Reservation};
 use crate::metrics::audit::Audit as Counts;
 
 use self::batches::{EventReservation, NotifyOnRelease, QueueItem, QueuedEvent};

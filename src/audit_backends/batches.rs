@@ -11,9 +11,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::api::audit::Level;
 use crate::api::audit::event::Event;
-use crate::backend::memory_budget::Reservation;
 use crate::config::audit::{Batching, Delivery, Mode, Truncation};
 use crate::limits::{AUDIT_BATCH_BYTES, AUDIT_LINES_AT_ONCE};
+use crate::memory_budget::Reservation;
 use crate::metrics::audit::Audit as Counts;
 
 /// The memory budget that an event holds.
@@ -283,7 +283,7 @@ mod tests {
 
     use super::*;
     use crate::api::audit::Stage;
-    use crate::backend::memory_budget::MemoryBudget;
+    use crate::memory_budget::MemoryBudget;
 
     #[test]
     fn batches_are_few_after_the_first() {
