@@ -155,6 +155,27 @@ fn tokens_garbage_and_the_contents_of_a_namespace_are_written_down() {
     client.post(MAPS, &half).ok();
     let disowned = complete(log, &collector, "patch", &format!("{MAPS}/half"));
     assert_eq!(disowned["requestObject"], json!({"metadata": {"ownerReferences": [two[0]]}}));
+    let is_refused = |record: &Value| record["annotations"]["authorization.k8s.io/decision"] == "forbid";
+    let refused: Vec<Value> = records(log).into_iter().filter(is_refused).collect();
+    assert!(refused.is_empty(), "the default roles are enough: {refused:#?}");
+}
+
+#[test]
+fn the_charge_of_a_quota_is_written_down() {
+    let audited = Audited::with("rules: [{level: RequestResponse}]", &[ALL]);
+    let (mut client, log) = (audited.server.admin(), &audited.log);
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"},
+        "spec": {"hard": {"configmaps": "100"}}});
+    client.post(quotas, &quota).ok();
+    let status = format!("{quotas}/q/status");
+    let counted = complete(log, &format!("{ACCOUNT}resourcequota-controller"), "update", &status);
+    assert_eq!(counted["requestObject"]["status"]["hard"]["configmaps"], "100");
+    client.request("POST", MAPS, &JSON, map("charged", "v").as_bytes()).ok();
+    let charged = complete(log, "system:apiserver", "update", &status);
+    let used = |object: &str| charged[object]["status"]["used"]["configmaps"].as_str().unwrap().to_owned();
+    assert_eq!(used("requestObject"), used("responseObject"));
+    assert_eq!(charged["objectRef"]["name"], "q");
 }
 
 #[test]
