@@ -235,7 +235,9 @@ fn records_may_be_lines_on_the_output_and_large_ones_lose_their_bodies() {
     assert_eq!(audited.server.admin().get(MAPS).status, 200);
     let line = poll(CAP, || {
         let output = audited.server.output();
-        output.lines().find(|line| line.contains("stage=\"ResponseComplete\"")).map(str::to_owned)
+        let is_ours =
+            |line: &&str| line.contains("stage=\"ResponseComplete\"") && line.contains(" user=\"admin\"");
+        output.lines().find(is_ours).map(str::to_owned)
     });
     let line = line.expect("a line");
     assert!(line.contains(" AUDIT: id=\"") && line.contains(" method=\"list\" user=\"admin\""), "{line}");
