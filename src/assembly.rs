@@ -54,6 +54,7 @@ use crate::backend::authorization::Access;
 use crate::backend::conversion::Conversions;
 use crate::backend::declarative_validation::DeclarativeValidation;
 use crate::backend::load_stats::LoadStats;
+use crate::backend::loopback::{Loopback, source_address};
 use crate::backend::objects::Objects;
 use crate::backend::stores::Stores;
 use crate::config::{Config, FeatureGates};
@@ -92,6 +93,8 @@ struct ServerParts {
     watches: WatchSetup,
     /// The memory of requests, watches and caches.
     memory: MemoryBudgets,
+    /// Audits what the server and its controllers do.
+    loopback: Arc<Loopback>,
     /// Counts of objects and watches, from which API Priority and Fairness estimates the cost of a request.
     load: Arc<LoadStats>,
     loops: ControllerSetup,
@@ -143,7 +146,16 @@ async fn parts(
     };
     let shared = Arc::new(shared_state::shared(context, catalog, told).await?);
     let (addresses, held) = Addresses::open(context, &storage, &registry).await?;
-    let admission = admission_settings::settings(context, &storage, &registry, shared.clone()).await?;
+    let loopback = Arc::new(Loopback {
+        audit: shared.audit.clone(),
+        metrics: metrics.clone(),
+        clock: context.clock.clone(),
+        registry: registry.clone(),
+        source: source_address(context.address.ip()),
+        refusals: Throttle::default(),
+    });
+    let admission =
+        admission_settings::settings(context, &storage, &registry, shared.clone(), &loopback).await?;
     let parts = ServerParts {
         context: context.clone(),
         gates,
@@ -155,6 +167,7 @@ async fn parts(
         shared,
         watches: WatchSetup::new(config),
         memory,
+        loopback,
         load,
         loops,
         trusted: Arc::new(ArcSwap::new(context.pki.clone())),
@@ -224,6 +237,7 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
             roles: parts.auth.roles.clone(),
             uses_selectors: parts.gates.enabled(AUTHORIZE_WITH_SELECTORS),
         },
+        loopback: parts.loopback.clone(),
         conversions: Rc::new(Conversions::new(
             parts.admission.webhooks.to_endpoints,
             parts.shared.metrics.clone(),

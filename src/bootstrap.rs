@@ -23,23 +23,19 @@ use serde_json::Value as Json;
 use crate::api::bootstrap::{BootstrapObject, api_services, flow_control, priority_classes};
 use crate::api::catalog::Catalog;
 use crate::api::managed_fields::ConvertedVersions;
-use crate::api::media::Encoding;
-use crate::api::options::PatchOptions;
+use crate::api::media::{Encoding, PatchType};
 use crate::api::query::Query;
 use crate::api::response_format::ResponseFormat;
 use crate::api::status::{GroupResource, IgnoreErrors as _, Result, Status};
 use crate::api::value::Value;
+use crate::api::verb;
 use crate::api::version::GroupVersion;
-use crate::api::well_known::{MASTERS, NAMESPACES, SERVER_NAME, SYSTEM_NAMESPACES};
+use crate::api::well_known::{NAMESPACES, SERVER_NAME, SYSTEM_NAMESPACES};
 use crate::api::{codec, meta};
 
-use crate::backend::{Backend, Call, OWN_NAME, Origin, Warnings};
-use crate::verbs::{Reply, VerbResult, apply, create, delete, get, update};
-
-/// Who the server is where it is a client of itself: nobody may forbid it anything.
-pub fn own_identity() -> Identity {
-    Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() }
-}
+use crate::backend::loopback::own_identity;
+use crate::backend::{Backend, Call, Origin, Warnings};
+use crate::verbs::{self, Reply, VerbResult, create, delete, get, patch, update};
 
 /// Creates missing system namespaces.
 pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
@@ -131,7 +127,7 @@ async fn all_of<T>(works: impl IntoIterator<Item = impl Future<Output = Result<T
 struct Own<'a> {
     backend: &'a Backend,
     catalog: &'a Catalog,
-    user: Identity,
+    user: Arc<Identity>,
 }
 
 /// The place of an object.
@@ -158,6 +154,19 @@ enum Verb {
     UpdateStatus,
     ApplyStatus,
     Delete,
+}
+
+impl Verb {
+    /// The verb that authorization and audit know.
+    fn of_request(self) -> verb::Verb {
+        match self {
+            Verb::Create => verb::Verb::Create,
+            Verb::Get => verb::Verb::Get,
+            Verb::Update | Verb::UpdateStatus => verb::Verb::Update,
+            Verb::ApplyStatus => verb::Verb::Patch,
+            Verb::Delete => verb::Verb::Delete,
+        }
+    }
 }
 
 impl<'a> Own<'a> {
@@ -256,7 +265,7 @@ impl<'a> Own<'a> {
             query: &Query::parse(query),
             body,
             encoding: Encoding::Json,
-            patch: None,
+            patch: (verb == Verb::ApplyStatus).then_some(PatchType::Apply),
             form: ResponseFormat::PLAIN,
             warnings: &Warnings::default(),
             user: &self.user,
@@ -266,16 +275,15 @@ impl<'a> Own<'a> {
             ends: None,
             elsewhere: ConvertedVersions::default(),
         };
-        match verb {
+        let admitted = self.backend.admit_call(verb.of_request(), &self.user, &call, query).await?;
+        let result = match verb {
             Verb::Create => create::create(self.backend, &call).await,
             Verb::Get => get::get(self.backend, &call).await,
             Verb::Delete => delete::delete(self.backend, &call).await,
             Verb::Update | Verb::UpdateStatus => update::update(self.backend, &call).await,
-            Verb::ApplyStatus => {
-                let options = PatchOptions::parse(call.query, true)?;
-                apply::apply(self.backend, &call, &options).await
-            }
-        }
+            Verb::ApplyStatus => patch::patch(self.backend, &call).await,
+        };
+        verbs::end(admitted, &call, result).await
     }
 
     /// Reads an object if it exists.

@@ -28,8 +28,7 @@ use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::store_named;
 use crate::api::openapi;
 use crate::api::status::{Result, Status};
-use crate::backend::Backend;
-use crate::bootstrap::own_identity;
+use crate::backend::{Backend, loopback};
 use crate::limits::{DEFINITIONS_MAILBOX, DELETIONS_AT_ONCE};
 use definition_set::DefinitionSet;
 use deletion::{Ended, Progress};
@@ -121,7 +120,7 @@ impl Definitions {
     /// Starts the actor on this thread and registers its notifier.
     pub fn begin(deps: DefinitionsDeps) -> Addr<Definitions> {
         let DefinitionsDeps { notifiers, backend, resource, catalog, first_ordinal, publish, fatal } = deps;
-        let user = own_identity();
+        let user = loopback::own_identity();
         Definitions::create(|context| {
             let notifier = notifiers.add(ChangeNotifier::new(context.address().recipient()));
             let deletions = Semaphore::new(DELETIONS_AT_ONCE);

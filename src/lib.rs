@@ -10,12 +10,13 @@
 //!   server-side apply, CEL, custom resources;
 //! - `pilothouse_actors`, a crate of its own, holds the stores, the watches and the log;
 //! - [`controllers`] are the control loops; `definitions` follows CustomResourceDefinitions and serves what they define;
-//! - `upstream` and `webhook` connect to other servers; [`pki`] makes certificates; `audit_backends` writes audit events;
-//!   [`metrics`]; `limits` holds every bound that a client can reach.
+//! - `upstream` and `webhook` connect to other servers; [`pki`] makes certificates; `audit` records what
+//!   requests did and `audit_backends` writes it down; [`metrics`]; `limits` holds every bound that a client can reach.
 
 pub mod api;
 pub mod application;
 mod assembly;
+mod audit;
 mod audit_backends;
 pub mod auth;
 mod backend;

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "audit/controllers.rs"]
+mod controllers;
 #[path = "audit/places.rs"]
 mod places;
 mod support;
@@ -34,7 +36,10 @@ fn flags(folder: &Path, rules: &str, more: &[&str]) -> Vec<String> {
     let policy = folder.join("policy.yaml");
     fs::write(&policy, format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}")).unwrap();
     let path = |path: &Path| path.to_str().unwrap().to_owned();
-    let mut flags = vec![format!("--audit-policy-file={}", path(&policy)), "--controllers=-*".to_owned()];
+    let mut flags = vec![format!("--audit-policy-file={}", path(&policy))];
+    if !more.iter().any(|flag| flag.starts_with("--controllers")) {
+        flags.push("--controllers=-*".to_owned());
+    }
     if !more.iter().any(|flag| flag.starts_with("--audit-log-path")) {
         flags.push(format!("--audit-log-path={}", path(&folder.join("logs/audit.log"))));
     }

@@ -18,6 +18,8 @@ mod namespaces;
 mod others;
 #[path = "controllers/owners.rs"]
 mod owners;
+#[path = "controllers/rights.rs"]
+mod rights;
 mod support;
 #[path = "controllers/usage.rs"]
 mod usage;

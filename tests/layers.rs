@@ -83,6 +83,12 @@ const LAYERS: &[Layer] = &[
         outside: &["TcpStream", "openssl::", "pilothouse_actors::", "tokio::"],
     },
     Layer {
+        name: "audit_backends",
+        may: &["limits", "api", "config", "metrics", "webhook"],
+        outside: &["fs::", "pilothouse_actors::", "tokio::"],
+    },
+    Layer { name: "audit", may: &["limits", "api", "audit_backends"], outside: &["pilothouse_actors::"] },
+    Layer {
         name: "auth",
         may: &["limits", "signatures", "api", "config", "kubeconfig", "metrics", "pki", "webhook"],
         outside: &["actix::", "openssl::", "pilothouse_actors::", "prometheus::", "serde_json::", "tokio::"],
@@ -98,6 +104,7 @@ const LAYERS: &[Layer] = &[
             "metrics",
             "upstream",
             "webhook",
+            "audit",
             "auth",
         ],
         outside: &["actix::", "openssl::", "pilothouse_actors::", "serde_json::", "tokio::"],
@@ -134,11 +141,6 @@ const LAYERS: &[Layer] = &[
         outside: &["actix::", "pilothouse_actors::", "tokio::"],
     },
     Layer {
-        name: "audit_backends",
-        may: &["limits", "api", "config", "metrics", "webhook", "backend"],
-        outside: &["fs::", "pilothouse_actors::", "tokio::"],
-    },
-    Layer {
         name: "controllers",
         may: &["limits", "random", "api", "metrics", "pki", "auth", "backend", "bootstrap", "verbs"],
         outside: &["actix::", "openssl::", "pilothouse_actors::", "serde_json::", "tokio::"],
@@ -156,11 +158,11 @@ const LAYERS: &[Layer] = &[
             "metrics",
             "pki",
             "upstream",
+            "audit",
             "auth",
             "backend",
             "verbs",
             "flowcontrol",
-            "audit_backends",
         ],
         outside: &[
             "TcpListener",
@@ -195,6 +197,7 @@ const LAYERS: &[Layer] = &[
             "pki",
             "upstream",
             "webhook",
+            "audit",
             "auth",
             "backend",
             "bootstrap",

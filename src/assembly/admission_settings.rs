@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use actix::Actor as _;
 use pilothouse_actors::batcher::Batcher;
-use pilothouse_actors::clock::Clock;
 use pilothouse_actors::directory::Stores as Storage;
 use pilothouse_actors::rates::Rates;
 
@@ -18,6 +17,7 @@ use crate::application::StartContext;
 use crate::application::StartError;
 use crate::backend::admission::policies::table::{self, Policies, PolicyKind};
 use crate::backend::admission::{self, quota, webhooks};
+use crate::backend::loopback::Loopback;
 use crate::backend::stores::Stores;
 use crate::bootstrap::make_namespaces;
 use crate::config::{Config, ConfigError};
@@ -29,6 +29,7 @@ pub async fn settings(
     storage: &Storage,
     registry: &Arc<Registry>,
     shared: Arc<Shared>,
+    loopback: &Arc<Loopback>,
 ) -> Result<admission::Settings, StartError> {
     let config = &context.config;
     let configured = configured(config)?;
@@ -36,7 +37,7 @@ pub async fn settings(
         enabled: config.admission_plugins(),
         not_ready_seconds: config.api.default_not_ready_toleration_seconds,
         unreachable_seconds: config.api.default_unreachable_toleration_seconds,
-        quota: quotas(config, configured.limited(), storage, registry, &context.clock),
+        quota: quotas(config, configured.limited(), storage, registry, loopback),
         rates: Rates::new(configured.event_limits(), context.clock.clone()).start(),
         configured,
         webhooks: webhooks(context, storage, &shared).await?,
@@ -84,15 +85,16 @@ fn quotas(
     limited: &[Limited],
     storage: &Storage,
     registry: &Arc<Registry>,
-    clock: &Clock,
+    loopback: &Arc<Loopback>,
 ) -> quota::Settings {
     let features = quota_features(config);
     let ledger = quota::QuotaCharger {
         stores: Stores::new(storage.directory.clone()),
         registry: registry.clone(),
-        clock: clock.clone(),
+        clock: loopback.clock.clone(),
         limited: limited.to_vec(),
         features,
+        loopback: loopback.audit.is_some().then(|| loopback.clone()),
     };
     let keeper = Batcher::new(ledger.work(), storage.fatal.clone()).start();
     quota::Settings { limited: limited.to_vec(), features, keeper }

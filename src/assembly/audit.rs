@@ -6,12 +6,12 @@ use pilothouse_actors::clock::Clock;
 
 use crate::application::StartContext;
 use crate::application::StartError;
+use crate::audit::Audit;
 use crate::audit_backends::log::{self, Log, LogFile, Out, Retention};
 use crate::audit_backends::webhook::Webhook;
 use crate::audit_backends::{AuditBackends, batches};
 use crate::config::audit::{AuditLog, Delivery};
 use crate::config::{Audit as Flags, ConfigError};
-use crate::http::handler::audit::Audit;
 use crate::kubeconfig::Access;
 use crate::limits::AUDIT_LOG_BYTES;
 use crate::metrics::Metrics;
@@ -26,7 +26,7 @@ pub(super) fn open(
     context: &StartContext,
     metrics: &Metrics,
     memory: &MemoryBudgets,
-) -> Result<Option<Audit>, StartError> {
+) -> Result<Option<Arc<Audit>>, StartError> {
     let flags = &context.config.audit;
     let policy = flags.policy().map_err(broken)?;
     if let Some(path) = file(&flags.log) {
@@ -40,7 +40,7 @@ pub(super) fn open(
         AuditBackends::new(metrics.audit.clone(), memory.audit_heads.clone(), memory.audit_bodies.clone());
     add_log(&mut ledger, flags, context.clock.clone())?;
     add_webhook(&mut ledger, flags, context)?;
-    Ok((!ledger.is_empty()).then(|| Audit { policy, ledger: Arc::new(ledger) }))
+    Ok((!ledger.is_empty()).then(|| Arc::new(Audit { policy, ledger: Arc::new(ledger) })))
 }
 
 fn file(flags: &AuditLog) -> Option<&std::path::Path> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use actix::Actor as _;
 use futures::FutureExt as _;
-use pilothouse_actors::authorizer::{Authorizer, Policy};
+use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::lock::Lock;
 use tokio::sync::watch;
 
@@ -16,7 +16,6 @@ use crate::api::admission_plugins::PluginName;
 use crate::api::gates::ORDERED_NAMESPACE_DELETION;
 use crate::api::status::Status;
 use crate::application::StartError;
-use crate::auth::modes::AlwaysAllow;
 use crate::auth::service_account::legacy_use::{self, LegacyUseReceiver, LegacyUseSender};
 use crate::backend::Backend;
 use crate::backend::stores::Stores;
@@ -154,18 +153,14 @@ impl ControllerSetup {
         };
         let parts = parts.clone();
         let running = controllers::start::start(settings, outside, move || {
-            // The loops are part of this server, so RBAC does not limit them. Roles for their service accounts exist for clusters
-            // that run these loops elsewhere.
-            let trusting: Vec<Arc<dyn Policy>> = vec![Arc::new(AlwaysAllow)];
-            let backend = backend(&parts, Authorizer::new(Arc::new(trusting)).start());
+            let backend = Rc::new(backend(&parts, Authorizer::asking(parts.auth.deciding.panel()).start()));
             let (shared, tokens) = (parts.shared.clone(), parts.auth.tokens.clone());
-            let own = Rc::new(self::backend(&parts, Authorizer::asking(parts.auth.deciding.panel()).start()));
+            let own = backend.clone();
             let of_own = parts.clone();
             let (of_flows, own_flows, counted) = (parts.clone(), own.clone(), parts.clone());
             ControllerDeps {
                 backend,
                 catalogs: ResourceIndexes::new(move || shared.served.load_full() as Published),
-                authorizer: Authorizer::asking(parts.auth.deciding.panel()).start(),
                 sign_token: Rc::new(move |claims| tokens.sign(claims)),
                 settle: Rc::new(move || settle(of_own.clone(), own.clone()).boxed_local()),
                 settle_flows: Rc::new(move || {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 
 use actix::Actor as _;
-use pilothouse_actors::authorizer::{Authorizer, Policy};
+use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::broadcaster::CloseType;
 use pilothouse_actors::session_waker::Close;
 
@@ -13,7 +13,6 @@ use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
 use crate::api::openapi::Contents;
 use crate::application::StartError;
-use crate::auth::modes::AlwaysAllow;
 use crate::backend::conversion;
 use crate::definitions::{Defined, Definitions, DefinitionsDeps, Synchronize};
 use crate::http::handler::openapi::OpenApi;
@@ -50,12 +49,11 @@ pub(super) async fn follow(parts: &Arc<ServerParts>) -> Result<(), StartError> {
     let catalog = &parts.builtin.catalog;
     let found = catalog.find("apiextensions.k8s.io", "v1", "customresourcedefinitions");
     let Some(resource) = found.cloned() else { return Ok(()) };
-    let trusting: Vec<Arc<dyn Policy>> = vec![Arc::new(AlwaysAllow)];
     // A weak reference: the parts own the actor, so a strong one would keep both alive.
     let held = Arc::downgrade(parts);
     let outside = DefinitionsDeps {
         notifiers: parts.storage.notifiers.clone(),
-        backend: backend(parts, Authorizer::new(Arc::new(trusting)).start()),
+        backend: backend(parts, Authorizer::asking(parts.auth.deciding.panel()).start()),
         resource,
         catalog: catalog.clone(),
         first_ordinal: catalog.resources().map(|resource| resource.ordinal).max().unwrap_or(0) + 1,

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use bytes::Bytes;
 
 use crate::api::audit::Level;
-use crate::api::audit::bodies::compact;
+use crate::api::audit::bodies::{BodyIdentity, compact};
 use crate::api::codec::{self, json};
 use crate::api::media::PatchType;
 use crate::api::meta;
@@ -20,19 +20,6 @@ use super::objects::Objects;
 const OWNERS: &str = "managedFields";
 /// The apiVersion that the reference records for options without a group of their own.
 const OPTIONS_VERSION: &str = "meta.k8s.io/__internal";
-
-/// The identity of the object in a body.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BodyIdentity {
-    /// `metadata.namespace`.
-    pub namespace: String,
-    /// `metadata.name`.
-    pub name: String,
-    /// `metadata.uid`.
-    pub uid: String,
-    /// `metadata.resourceVersion`.
-    pub resource_version: String,
-}
 
 /// What auditing wants of a body, and what was recorded.
 #[derive(Debug, Default)]
@@ -53,6 +40,11 @@ impl AuditBody {
     /// The audit level of the request.
     pub fn level(&self) -> Level {
         self.level.get()
+    }
+
+    /// Whether the request is audited.
+    pub fn is_wanted(&self) -> bool {
+        self.level() > Level::None
     }
 
     /// The identity of the object in the body, if it was read.
@@ -76,6 +68,26 @@ impl AuditBody {
         }));
     }
 
+    /// Records the object of a write as far as the level asks for it. `encode` makes the body that a client would send.
+    pub(crate) fn note_object(&self, object: &Value, encode: impl FnOnce(Value) -> Option<Vec<u8>>) {
+        if self.level() < Level::Metadata {
+            return;
+        }
+        self.name(object);
+        if self.level() < Level::Request {
+            return;
+        }
+        let mut value = object.clone();
+        if self.drops_owners.get()
+            && let Some(metadata) = value.get_mut("metadata")
+        {
+            metadata.remove(OWNERS);
+        }
+        if let Some(body) = encode(value) {
+            self.keep(body);
+        }
+    }
+
     fn keep(&self, body: Vec<u8>) {
         self.body.replace(Some(Bytes::from(body)));
     }
@@ -84,28 +96,14 @@ impl AuditBody {
 impl Objects {
     /// Records the body of a write as the client would see it.
     pub(crate) fn note_body(&self, call: &Call<'_>, stored: &Value) {
-        let received = &call.warnings.received;
-        if received.level() < Level::Metadata {
-            return;
-        }
-        received.name(stored);
-        if received.level() < Level::Request {
-            return;
-        }
-        let mut value = stored.clone();
-        if received.drops_owners.get()
-            && let Some(metadata) = value.get_mut("metadata")
-        {
-            metadata.remove(OWNERS);
-        }
-        let (gv, kind) = call.shown_kind();
-        let (ty, value) = match call.custom() {
-            Some(_) => (Ok(self.registry.free_object()), Ok(value)),
-            None => (self.type_of(gv, kind), self.to_shown(call, value)),
-        };
-        if let (Ok(ty), Ok(value)) = (ty, value) {
-            received.keep(codec::encode(&self.registry, ty, &value));
-        }
+        call.warnings.received.note_object(stored, |value| {
+            let (gv, kind) = call.shown_kind();
+            let (ty, value) = match call.custom() {
+                Some(_) => (Ok(self.registry.free_object()), Ok(value)),
+                None => (self.type_of(gv, kind), self.to_shown(call, value)),
+            };
+            Some(codec::encode(&self.registry, ty.ok()?, &value.ok()?))
+        });
     }
 
     /// Records the options of a deletion.
@@ -124,6 +122,31 @@ impl Objects {
     }
 }
 
+/// Records a change that the server made to an object as the JSON merge patch that a client would have sent.
+pub(crate) fn note_difference(call: &Call<'_>, old: &Value, new: &Value) {
+    let received = &call.warnings.received;
+    if received.level() >= Level::Request {
+        received.keep(json::to_json(&merge_patch(old, new)));
+    }
+}
+
+/// The JSON merge patch that leads from one value to another.
+fn merge_patch(old: &Value, new: &Value) -> Value {
+    let (Some(before), Some(after)) = (old.fields(), new.fields()) else { return new.clone() };
+    let mut patch = Value::object();
+    for name in before.keys().filter(|name| !after.contains_key(*name)) {
+        patch.set(name, Value::Null);
+    }
+    for (name, value) in after {
+        match before.get(name) {
+            Some(same) if same == value => {}
+            Some(other) => patch.set(name, merge_patch(other, value)),
+            None => patch.set(name, value.clone()),
+        }
+    }
+    patch
+}
+
 /// Records a patch as it came; one in YAML or CBOR as JSON.
 pub(crate) fn note_patch(call: &Call<'_>, language: PatchType) {
     let received = &call.warnings.received;
@@ -136,5 +159,24 @@ pub(crate) fn note_patch(call: &Call<'_>, language: PatchType) {
     });
     if let Some(body) = body {
         received.keep(body);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_recorded_as_a_merge_patch() {
+        let read = |text: &str| json::read(text.as_bytes()).unwrap();
+        let old = read(
+            r#"{"kind":"A","metadata":{"name":"a","finalizers":["x","y"],"labels":{"k":"v"}},"gone":1}"#,
+        );
+        let new =
+            read(r#"{"kind":"A","metadata":{"name":"a","finalizers":["y"],"labels":{"k":"w"}},"new":[]}"#);
+        let patch = merge_patch(&old, &new);
+        let wanted = r#"{"gone":null,"metadata":{"finalizers":["y"],"labels":{"k":"w"}},"new":[]}"#;
+        assert_eq!(String::from_utf8(json::to_json(&patch)).unwrap(), wanted);
+        assert_eq!(merge_patch(&old, &old), Value::object());
     }
 }

@@ -10,6 +10,7 @@ pub mod csr_signature;
 pub mod declarative_validation;
 pub mod list_envelope;
 pub mod load_stats;
+pub mod loopback;
 pub mod objects;
 pub mod ownership;
 pub mod present;
@@ -42,6 +43,7 @@ use crate::api::status::{self, GroupResource, Result, Status};
 use crate::api::subresources::{self, SubresourceStrategy};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
+use crate::audit::Trail;
 use crate::auth::service_account::issuer::Issuer;
 use crate::limits::{CUT_WARNING_CHARS, REQUEST_NOTES, WARNING_CHARS, WARNING_HEADERS};
 
@@ -50,13 +52,11 @@ use self::audit_body::AuditBody;
 use self::authorization::Access;
 use self::conversion::Conversions;
 use self::load_stats::LoadStats;
+use self::loopback::Loopback;
 use self::objects::Objects;
 use self::request_memory::RequestMemory;
 use self::services::Services;
 use self::stores::Stores;
-
-/// The user name of the server for its own requests. Others may have it, too: see [`Origin`].
-pub const OWN_NAME: &str = "system:apiserver";
 
 /// Where a request comes from. The name of its user does not tell: whoever may impersonate can take the server's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +89,8 @@ pub struct Backend {
     pub load: Arc<LoadStats>,
     /// Authenticates and authorizes users.
     pub access: Access,
+    /// Audits what the server and its controllers do.
+    pub loopback: Arc<Loopback>,
     /// Calls conversion webhooks.
     pub conversions: Rc<Conversions>,
     /// The resource that is served under a name now: custom resources are replaced when their definition changes, and removed
@@ -173,6 +175,12 @@ pub struct BodylessCall<'a> {
 impl<'a> BodylessCall<'a> {
     /// The call, which takes no seat.
     pub fn call(self) -> Result<Call<'a>> {
+        let stored = self.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
+        Ok(self.call_in(stored))
+    }
+
+    /// The same with another store than that of the resource, which may have none.
+    pub fn call_in(self, stored: &'a Stored) -> Call<'a> {
         let BodylessCall {
             resource,
             namespace,
@@ -184,9 +192,9 @@ impl<'a> BodylessCall<'a> {
             origin,
             user_agent,
         } = self;
-        Ok(Call {
+        Call {
             resource,
-            stored: resource.stored.as_ref().ok_or_else(Status::no_such_resource)?,
+            stored,
             namespace,
             name,
             subresource,
@@ -203,7 +211,7 @@ impl<'a> BodylessCall<'a> {
             permit: Permit::none(),
             ends: None,
             elsewhere: ConvertedVersions::default(),
-        })
+        }
     }
 }
 
@@ -354,6 +362,12 @@ impl Warnings {
         if notes.len() < REQUEST_NOTES && !notes.contains_key(key) {
             notes.insert(key.to_owned(), text);
         }
+    }
+
+    /// Takes over annotations and body into the trail of the request, and the status code.
+    pub fn record(&self, trail: &Trail, code: u16) {
+        trail.add_annotations(self.notes());
+        trail.answered(code, self.received.body(), self.received.named());
     }
 
     /// All audit annotations.

@@ -85,7 +85,7 @@ impl ApiServiceRegistration {
         let Some((version, group)) = name.split_once('.') else { return Ok(()) };
         let resource = self.client.resource(STORE)?;
         let at = At { resource: &resource, namespace: "", name };
-        let found = self.client.read(at).await?;
+        let found = self.client.read_cached(at).await?;
         let is_defined = self.client.known().defines(group, version);
         let wanted = defined(&GroupVersion::new(group, version)).object;
         match decide(found.as_ref(), is_defined, wanted.get("spec")) {
@@ -104,7 +104,7 @@ impl ApiServiceRegistration {
                 Ok(())
             }
             Action::Remove => {
-                let Some(object) = self.client.get(at).await? else { return Ok(()) };
+                let Some(object) = self.client.cached(at).await? else { return Ok(()) };
                 let uid = found.as_ref().map(|found| meta::of(found).str("uid").to_owned());
                 let options = DeleteOptions { uid, ..DeleteOptions::default() };
                 self.client.delete(&resource, object, &options).await.ignore_not_found_or_conflict()?;

@@ -67,7 +67,7 @@ impl Availability {
     async fn look(&self, name: &str) -> Result<Outcome> {
         let resource = self.client.resource(STORE)?;
         let at = At { resource: &resource, namespace: "", name };
-        let Some(object) = self.client.read(at).await? else {
+        let Some(object) = self.client.read_cached(at).await? else {
             self.metrics.aggregation.forget(name);
             return Ok(Outcome::Done);
         };
@@ -122,7 +122,7 @@ impl Availability {
         let read = |store: &'static str| async move {
             let resource = self.client.resource(store)?;
             let at = At { resource: &resource, namespace: &service.namespace, name: &service.name };
-            self.client.read(at).await
+            self.client.read_cached(at).await
         };
         let found = read("services").await;
         let found = found

@@ -93,7 +93,7 @@ impl BootstrapSigner {
     async fn sign(&self) -> Result<Outcome> {
         let resource = self.client.resource(CONFIG_MAPS)?;
         let at = At { resource: &resource, namespace: INFO.0, name: INFO.1 };
-        if self.client.get(at).await?.is_none() {
+        if self.client.cached(at).await?.is_none() {
             return Ok(Outcome::Done);
         }
         let (tokens, next) = self.tokens().await?;
@@ -178,7 +178,7 @@ impl TokenCleaner {
         let resource = self.client.resource(SECRETS)?;
         let is_token =
             |object: &std::sync::Arc<Object>| object.fields.get("type") == Some(BOOTSTRAP_TOKEN_TYPE);
-        let Some(object) = self.client.get(At::of(&resource, key)).await?.filter(is_token) else {
+        let Some(object) = self.client.cached(At::of(&resource, key)).await?.filter(is_token) else {
             return Ok(Outcome::Done);
         };
         let secret = self.client.load(&resource, &object)?;

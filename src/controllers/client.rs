@@ -1,6 +1,11 @@
-//! A control loop as a client of the server's own verbs: with an identity of its own, and the same admission, field ownership and
-//! events as other clients.
+//! A control loop as a client of the server's own verbs: with an identity of its own, and the same authorization, audit, admission,
+//! field ownership and events as other clients.
+//!
+//! What the reference reads from its informers is read here without a request (`cached`, `snapshot`). What it asks the API server
+//! for is a request (`get`, `list`), and so is every write: the rights of its service account must allow it.
 
+use std::cell::RefCell;
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,30 +16,42 @@ use pilothouse_actors::object::{Key, Object, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
 
-use crate::api::catalog::resource::Resource;
-use crate::api::options::{DeleteOptions, PatchOptions, WriteMode};
+use crate::api::audit::Level;
+use crate::api::catalog::resource::{Resource, Stored};
+use crate::api::media::PatchType;
+use crate::api::options::{DeleteOptions, Propagation, WriteMode};
 use crate::api::query::Query;
 use crate::api::release::RELEASE;
 use crate::api::schema::{Registry, time};
-use crate::api::status::{GroupResource, Result, Status};
+use crate::api::status::{GroupResource, IgnoreErrors as _, Result, Status};
 use crate::api::value::Value;
+use crate::api::verb::Verb;
 use crate::api::well_known::{ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, SERVER_NAME, SYSTEM_NAMESPACE};
 use crate::api::{codec, meta};
+use crate::backend::audit_body::note_difference;
+use crate::backend::loopback::{Admitted, LoopbackRequest, Response, own_identity};
 use crate::backend::services::Services;
 use crate::backend::{Backend, BodylessCall, Call, Origin, Warnings};
-use crate::bootstrap::own_identity;
-use crate::verbs::delete::{Outcome, delete_object};
+use crate::limits::DELETIONS_IN_FLIGHT;
+use crate::verbs::delete::{delete_object, reply};
 use crate::verbs::update::{NewState, store_update};
-use crate::verbs::{apply, create};
+use crate::verbs::{self, Reply, create, list, patch, review};
 
+use super::attempts;
+use super::object_meta::ObjectMeta;
 use super::resource_index::{ResourceIndex, ResourceIndexes};
+
+/// The user as which the controllers run that have no service account in the reference.
+const MANAGER: &str = "system:kube-controller-manager";
+/// The code of a response that carries an object or a list.
+const OK: u16 = 200;
 
 /// The client of one loop.
 #[derive(Clone)]
 pub struct Client {
     backend: Rc<Backend>,
     catalogs: Rc<ResourceIndexes>,
-    user: Rc<Identity>,
+    user: Arc<Identity>,
     origin: Origin,
     agent: Rc<str>,
 }
@@ -61,15 +78,31 @@ impl<'a> At<'a> {
 struct Edit<'a, F> {
     client: &'a Client,
     call: &'a Call<'a>,
+    /// What the change is as a request: an update or a patch.
+    verb: Verb,
     change: F,
+    /// The state that the change was found necessary for, and the one after it.
+    prepared: RefCell<Option<(Value, Value)>>,
 }
 
 impl<F: Fn(&mut Value) -> Result<bool>> NewState for Edit<'_, F> {
     fn after(&self, old: &Value) -> Result<Value> {
-        let mut new = old.clone();
-        if (self.change)(&mut new)? {
-            self.client.backend.objects.record(self.call, Some(old), &mut new);
+        let mut new = match self.prepared.take() {
+            Some((read, new)) if read == *old => new,
+            _ => {
+                let mut new = old.clone();
+                if !(self.change)(&mut new)? {
+                    return Ok(new);
+                }
+                new
+            }
+        };
+        let objects = &self.client.backend.objects;
+        match self.verb {
+            Verb::Patch => note_difference(self.call, old, &new),
+            _ => objects.note_body(self.call, &new),
         }
+        objects.record(self.call, Some(old), &mut new);
         Ok(new)
     }
 }
@@ -86,14 +119,19 @@ impl Client {
             ],
             ..Identity::default()
         };
-        let agent = format!("kube-controller-manager/{RELEASE} ({}) {name}", std::env::consts::OS);
-        Client { backend, catalogs, user: Rc::new(user), origin: Origin::Client, agent: agent.into() }
+        Client { backend, catalogs, user: Arc::new(user), origin: Origin::Client, agent: agent(name) }
     }
 
-    /// A client that acts as the server itself.
-    pub fn of_server(backend: Rc<Backend>, catalogs: Rc<ResourceIndexes>) -> Client {
-        let user = Rc::new(own_identity());
-        Client { backend, catalogs, user, origin: Origin::Server, agent: SERVER_NAME.into() }
+    /// A client that acts as kube-controller-manager itself, for its part `name`.
+    pub fn of_manager(backend: Rc<Backend>, catalogs: Rc<ResourceIndexes>, name: &str) -> Client {
+        let groups = vec![AUTHENTICATED.to_owned()];
+        let user = Identity { name: MANAGER.to_owned(), groups, ..Identity::default() };
+        Client { backend, catalogs, user: Arc::new(user), origin: Origin::Client, agent: agent(name) }
+    }
+
+    /// A client that acts as the server itself. `origin` says whether webhooks can keep it from its work.
+    pub fn of_server(backend: Rc<Backend>, catalogs: Rc<ResourceIndexes>, origin: Origin) -> Client {
+        Client { backend, catalogs, user: own_identity(), origin, agent: SERVER_NAME.into() }
     }
 
     /// The user of its requests.
@@ -136,8 +174,8 @@ impl Client {
         time::format_seconds(self.seconds())
     }
 
-    /// Reads an object; `None` if it does not exist.
-    pub async fn get(&self, at: At<'_>) -> Result<Option<Arc<Object>>> {
+    /// Reads an object as its informer would know it; `None` if it does not exist.
+    pub async fn cached(&self, at: At<'_>) -> Result<Option<Arc<Object>>> {
         let stored = at.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
         let key = if at.resource.namespaced {
             Key::namespaced(at.namespace, at.name)
@@ -151,11 +189,65 @@ impl Client {
         }
     }
 
-    /// Reads and decodes an object in the stored version; `None` if it does not exist.
+    /// The same, decoded in the stored version.
+    pub async fn read_cached(&self, at: At<'_>) -> Result<Option<Value>> {
+        match self.cached(at).await? {
+            Some(object) => self.load(at.resource, &object).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Requests an object; `None` if it does not exist.
+    pub async fn get(&self, at: At<'_>) -> Result<Option<Arc<Object>>> {
+        let (query, warnings) = (Query::default(), Warnings::default());
+        let call = self.call(at, "", &query, &warnings)?;
+        let admitted = self.backend.admit_call(Verb::Get, &self.user, &call, "").await?;
+        let found = self.backend.read(&call).await;
+        let shown = match &found {
+            Ok(object) if is_response_recorded(&call) => Some(self.backend.tell(&call, object).await?),
+            _ => None,
+        };
+        let response = match (&shown, &found) {
+            (Some(json), _) => Response::Object(OK, json),
+            (None, Ok(_)) => Response::Code(OK),
+            (None, Err(status)) => Response::Status(status),
+        };
+        admitted.end(&warnings, response).await;
+        found.ignore_not_found()
+    }
+
+    /// The same, decoded in the stored version.
     pub async fn read(&self, at: At<'_>) -> Result<Option<Value>> {
         match self.get(at).await? {
             Some(object) => self.load(at.resource, &object).map(Some),
             None => Ok(None),
+        }
+    }
+
+    /// Requests all objects of a resource in a namespace.
+    pub async fn list(&self, at: At<'_>) -> Result<Vec<Arc<Object>>> {
+        let (query, warnings) = (Query::default(), Warnings::default());
+        let call = self.call(At { name: "", ..at }, "", &query, &warnings)?;
+        let admitted = self.backend.admit_call(Verb::List, &self.user, &call, "").await?;
+        let objects = self
+            .snapshot(&call.stored.store)
+            .await
+            .map(|snapshot| snapshot.scan(Some(at.namespace), Bound::Unbounded).cloned().collect::<Vec<_>>());
+        let listed = self.recorded_list(&call).await;
+        admitted
+            .end(&warnings, collection_response(listed.as_ref(), objects.as_ref().err().map(AsRef::as_ref)))
+            .await;
+        objects
+    }
+
+    /// The list that a client would get, if the audit events of the call contain it.
+    async fn recorded_list(&self, call: &Call<'_>) -> Option<Bytes> {
+        if !is_response_recorded(call) {
+            return None;
+        }
+        match list::list(&self.backend, call).await {
+            Ok(Reply::List(listing)) => listing.collect().await.ok().map(|(json, _held)| json),
+            _ => None,
         }
     }
 
@@ -183,23 +275,71 @@ impl Client {
         let (query, warnings) = (Query::default(), Warnings::default());
         let mut call = self.call(At { name: "", ..at }, "", &query, &warnings)?;
         call.body = Bytes::from(codec::to_json(object));
-        create::create(&self.backend, &call).await.map(drop)
+        let admitted = self.backend.admit_call(Verb::Create, &self.user, &call, "").await?;
+        let created = create::create(&self.backend, &call).await;
+        verbs::end(admitted, &call, created).await.map(drop)
     }
 
-    /// Updates an object or subresource. `change` answers whether it changed anything; it is called again after a conflict.
+    /// Asks for a review, and answers it.
+    pub async fn review(&self, resource: &Arc<Resource>, question: &Value) -> Result<Value> {
+        let (query, warnings) = (Query::default(), Warnings::default());
+        let stored = review::place(resource).ok_or_else(Status::no_such_resource)?;
+        let mut call = self.call_in(&stored, At { resource, namespace: "", name: "" }, "", &query, &warnings);
+        call.body = Bytes::from(codec::to_json(question));
+        let admitted = self.backend.admit_call(Verb::Create, &self.user, &call, "").await?;
+        let reviewed = review::create(&self.backend, &call).await;
+        match verbs::end(admitted, &call, reviewed).await? {
+            Reply::Object(_, json) => codec::json::read(&json)
+                .map_err(|error| Status::internal(format!("the answer of a review cannot be read: {error}"))),
+            _ => Err(Status::internal("a review has no answer")),
+        }
+    }
+
+    /// Updates an object or subresource. `change` answers whether it changed anything; it is called again after a conflict. Nothing
+    /// is requested where nothing is to be changed.
     pub async fn edit(
         &self,
         at: At<'_>,
         subresource: &str,
         change: impl Fn(&mut Value) -> Result<bool>,
     ) -> Result<()> {
-        let (query, warnings) = (Query::default(), Warnings::default());
-        let call = self.call(at, subresource, &query, &warnings)?;
-        let state = Edit { client: self, call: &call, change };
-        store_update(&self.backend, &call, &state, WriteMode::Store).await.map(drop)
+        self.change(Verb::Update, at, subresource, change).await
     }
 
-    /// The same for an object that was read before, and only while it is at that version: what was decided about one object must not
+    /// The same as a patch, for those whom the reference gives no right to update.
+    pub async fn patch(
+        &self,
+        at: At<'_>,
+        subresource: &str,
+        change: impl Fn(&mut Value) -> Result<bool>,
+    ) -> Result<()> {
+        self.change(Verb::Patch, at, subresource, change).await
+    }
+
+    async fn change(
+        &self,
+        verb: Verb,
+        at: At<'_>,
+        subresource: &str,
+        change: impl Fn(&mut Value) -> Result<bool>,
+    ) -> Result<()> {
+        let Some(read) = self.read_cached(at).await? else {
+            return Err(Status::not_found(at.resource.name(), at.name));
+        };
+        let mut new = read.clone();
+        if !change(&mut new)? {
+            return Ok(());
+        }
+        let (query, warnings) = (Query::default(), Warnings::default());
+        let call = self.call(at, subresource, &query, &warnings)?;
+        let admitted = self.backend.admit_call(verb, &self.user, &call, "").await?;
+        let prepared = RefCell::new(Some((read, new)));
+        let state = Edit { client: self, call: &call, verb, change, prepared };
+        let stored = store_update(&self.backend, &call, &state, WriteMode::Store).await;
+        verbs::end(admitted, &call, stored).await.map(drop)
+    }
+
+    /// Updates an object that was read before, and only while it is at that version: what was decided about one object must not
     /// happen to another that has taken its name. Where it has changed nothing is written, and its notifier fires again.
     pub async fn edit_as_read(
         &self,
@@ -215,12 +355,14 @@ impl Client {
 
     /// Applies fields of an object or subresource with server-side apply, and takes their ownership by force.
     pub async fn apply(&self, at: At<'_>, subresource: &str, manager: &str, object: &Value) -> Result<()> {
-        let query = format!("fieldManager={manager}&force=true");
-        let (query, warnings) = (Query::parse(&query), Warnings::default());
+        let text = format!("fieldManager={manager}&force=true");
+        let (query, warnings) = (Query::parse(&text), Warnings::default());
         let mut call = self.call(at, subresource, &query, &warnings)?;
         call.body = Bytes::from(codec::to_json(object));
-        let options = PatchOptions::parse(&query, true)?;
-        apply::apply(&self.backend, &call, &options).await.map(drop)
+        call.patch = Some(PatchType::Apply);
+        let admitted = self.backend.admit_call(Verb::Patch, &self.user, &call, &text).await?;
+        let applied = patch::patch(&self.backend, &call).await;
+        verbs::end(admitted, &call, applied).await.map(drop)
     }
 
     /// Deletes an object that was read before.
@@ -229,11 +371,73 @@ impl Client {
         resource: &Arc<Resource>,
         object: Arc<Object>,
         options: &DeleteOptions,
-    ) -> Result<Outcome> {
+    ) -> Result<()> {
         let key = object.key.clone();
         let (query, warnings) = (Query::default(), Warnings::default());
         let call = self.call(At::of(resource, &key), "", &query, &warnings)?;
-        delete_object(&self.backend, &call, object, options).await
+        let admitted = self.backend.admit_call(Verb::Delete, &self.user, &call, "").await?;
+        self.note_options(&call, options);
+        let outcome = match delete_object(&self.backend, &call, object, options).await {
+            Ok(outcome) => outcome,
+            Err(status) => {
+                admitted.end(&warnings, Response::Status(&status)).await;
+                return Err(status);
+            }
+        };
+        // The reply costs decoding the object once more, and only audit events contain it.
+        if call.warnings.received.is_wanted() {
+            let reply = reply(&self.backend, &call, outcome, options).await;
+            // The object is deleted, whether the reply can be made or not.
+            let _recorded = verbs::end(admitted, &call, reply).await;
+        }
+        Ok(())
+    }
+
+    /// Deletes these objects of a collection as one request, several at a time, so that they share disk syncs and still let others
+    /// write. One that cannot be deleted does not keep the others.
+    pub async fn delete_collection(
+        &self,
+        at: At<'_>,
+        objects: Vec<Arc<Object>>,
+        propagation: Propagation,
+    ) -> Result<()> {
+        let (query, warnings) = (Query::default(), Warnings::default());
+        let call = &self.call(At { name: "", ..at }, "", &query, &warnings)?;
+        let admitted = self.backend.admit_call(Verb::DeleteCollection, &self.user, call, "").await?;
+        let options = DeleteOptions { propagation: Some(propagation), ..DeleteOptions::default() };
+        self.note_options(call, &options);
+        let listed = self.recorded_list(call).await;
+        let deletions = objects.into_iter().map(|object| {
+            // Exactly this object: another one may have taken its name.
+            let uid = Some(ObjectMeta::of(&object).uid.into_owned());
+            let options = DeleteOptions { uid, propagation: Some(propagation), ..DeleteOptions::default() };
+            async move {
+                let deleted = delete_object(&self.backend, call, object, &options).await;
+                deleted.ignore_not_found_or_conflict().map(drop)
+            }
+        });
+        let deleted = attempts::all(deletions, DELETIONS_IN_FLIGHT).await;
+        admitted
+            .end(&warnings, collection_response(listed.as_ref(), deleted.as_ref().err().map(AsRef::as_ref)))
+            .await;
+        deleted
+    }
+
+    fn note_options(&self, call: &Call<'_>, options: &DeleteOptions) {
+        if call.warnings.received.is_wanted() {
+            self.backend.objects.note_options(call, &options.to_value());
+        }
+    }
+
+    /// Audits and authorizes a request that another server answers.
+    pub async fn admit(
+        &self,
+        method: &'static str,
+        (path, query): (&str, &str),
+        warnings: &Warnings,
+    ) -> Result<Admitted> {
+        let (user, user_agent) = (&self.user, &*self.agent);
+        self.backend.admit(&LoopbackRequest { user, user_agent, method, path, query, warnings }).await
     }
 
     /// Removes an expired object from its store without admission and finalizers. Answers whether it was still at this revision.
@@ -253,9 +457,39 @@ impl Client {
         query: &'a Query<'a>,
         warnings: &'a Warnings,
     ) -> Result<Call<'a>> {
+        let stored = at.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
+        Ok(self.call_in(stored, at, subresource, query, warnings))
+    }
+
+    fn call_in<'a>(
+        &'a self,
+        stored: &'a Stored,
+        at: At<'a>,
+        subresource: &'a str,
+        query: &'a Query<'a>,
+        warnings: &'a Warnings,
+    ) -> Call<'a> {
         let At { resource, namespace, name } = at;
         let (user, origin, user_agent) = (&*self.user, self.origin, &*self.agent);
         BodylessCall { resource, namespace, name, subresource, query, warnings, user, origin, user_agent }
-            .call()
+            .call_in(stored)
+    }
+}
+
+/// The User-Agent of a part of kube-controller-manager.
+fn agent(name: &str) -> Rc<str> {
+    format!("kube-controller-manager/{RELEASE} ({}) {name}", std::env::consts::OS).into()
+}
+
+/// Whether the audit events of a call contain its response.
+fn is_response_recorded(call: &Call<'_>) -> bool {
+    call.warnings.received.level() == Level::RequestResponse
+}
+
+fn collection_response<'a>(listed: Option<&'a Bytes>, failure: Option<&'a Status>) -> Response<'a> {
+    match (failure, listed) {
+        (Some(status), _) => Response::Status(status),
+        (None, Some(json)) => Response::Object(OK, json.trim_ascii_end()),
+        (None, None) => Response::Code(OK),
     }
 }

@@ -1,24 +1,20 @@
 //! certificatesigningrequest-signing-controller and -approving-controller: node certificate requests are approved if the
 //! requester has the right, and approved requests for the built-in signers are signed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::Addr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pilothouse_actors::authorizer::{Authorizer, Target};
 use pilothouse_actors::clock::Clock;
-use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::Key;
 
-use crate::api::status::{IgnoreErrors as _, Result};
+use crate::api::status::{IgnoreErrors as _, Result, Status};
 use crate::api::value::Value;
 use crate::api::well_known::signers::{CLIENT, KUBELET, SERVING};
 use crate::api::well_known::stores::SIGNING_REQUESTS;
 use crate::api::well_known::{NODE_PREFIX, NODES};
-use crate::backend::authorization;
 use crate::pki::signing::{Request, Subject};
 
 use super::client::{At, Client};
@@ -26,6 +22,8 @@ use super::per_object::PerObject;
 use super::queue::Outcome;
 use super::start::Authorities;
 
+/// The kind that asks for somebody's rights.
+const REVIEW: (&str, &str) = ("authorization.k8s.io/v1", "SubjectAccessReview");
 /// The minimum lifetime of a certificate, whatever was requested.
 const SHORTEST: Duration = Duration::from_secs(600);
 
@@ -131,7 +129,7 @@ impl PerObject for CertificateSigner {
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(SIGNING_REQUESTS)?;
         let at = At::of(&resource, key);
-        let Some(request) = self.client.read(at).await? else { return Ok(Outcome::Done) };
+        let Some(request) = self.client.read_cached(at).await? else { return Ok(Outcome::Done) };
         let signer = request.at(&["spec", "signerName"]).and_then(Value::as_str).unwrap_or_default();
         let issued = request.at(&["status", "certificate"]).is_some();
         let Some(authority) = self.authorities.signers.of(signer) else { return Ok(Outcome::Done) };
@@ -187,42 +185,42 @@ impl PerObject for CertificateSigner {
     }
 }
 
-/// The requester's extra attributes, for authorizers that use them.
-fn extra(spec: &Value) -> BTreeMap<String, Vec<String>> {
-    let fields = spec.get("extra").and_then(Value::fields).into_iter().flatten();
-    let texts = |all: &Value| all.items().iter().filter_map(Value::as_str).map(str::to_owned).collect();
-    fields.map(|(name, all)| (name.clone(), texts(all))).collect()
-}
-
 /// Approves node certificate requests.
 pub struct CertificateApprover {
-    /// Reads and writes objects.
+    /// Reads and writes objects, and asks for the requester's rights.
     pub client: Client,
-    /// Checks the requester's rights.
-    pub authorizer: Addr<Authorizer>,
+}
+
+/// The question whether the requester has a right.
+fn access_review(spec: &Value, right: &str) -> Value {
+    let mut review = Value::object();
+    review.set("apiVersion", REVIEW.0);
+    review.set("kind", REVIEW.1);
+    let question = review.entry("spec");
+    for (field, source) in [("user", "username"), ("uid", "uid"), ("groups", "groups"), ("extra", "extra")] {
+        if let Some(value) = spec.get(source) {
+            question.set(field, value.clone());
+        }
+    }
+    let attributes = question.entry("resourceAttributes");
+    for (field, text) in [
+        ("group", "certificates.k8s.io"),
+        ("version", "*"),
+        ("resource", "certificatesigningrequests"),
+        ("subresource", right),
+        ("verb", "create"),
+    ] {
+        attributes.set(field, text);
+    }
+    review
 }
 
 impl CertificateApprover {
     async fn may(&self, spec: &Value, right: &str) -> Result<bool> {
-        let texts = |field: &str| {
-            let all = spec.get(field).map(Value::items).unwrap_or_default();
-            all.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
-        };
-        let identity = Identity {
-            name: spec.str("username").to_owned(),
-            uid: spec.str("uid").to_owned(),
-            groups: texts("groups"),
-            extra: extra(spec),
-        };
-        let target = Target::Resource {
-            group: "certificates.k8s.io".to_owned(),
-            version: "*".to_owned(),
-            resource: "certificatesigningrequests".to_owned(),
-            subresource: right.to_owned(),
-            namespace: String::new(),
-            name: String::new(),
-        };
-        authorization::may(&self.authorizer, &identity, "create", target).await
+        let known = self.client.known();
+        let resource = known.review(REVIEW.0, REVIEW.1).ok_or_else(Status::no_such_resource)?;
+        let answer = self.client.review(resource, &access_review(spec, right)).await?;
+        Ok(answer.at(&["status", "allowed"]).and_then(Value::as_bool) == Some(true))
     }
 }
 
@@ -232,7 +230,7 @@ impl PerObject for CertificateApprover {
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(SIGNING_REQUESTS)?;
         let at = At::of(&resource, key);
-        let Some(request) = self.client.read(at).await? else { return Ok(Outcome::Done) };
+        let Some(request) = self.client.read_cached(at).await? else { return Ok(Outcome::Done) };
         let spec = request.get("spec").unwrap_or(&Value::Null);
         let issued = request.at(&["status", "certificate"]).is_some();
         if issued || has(&request, "Approved") || has(&request, "Denied") || spec.str("signerName") != KUBELET

@@ -66,7 +66,9 @@ impl PerObject for CertificateCleaner {
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(SIGNING_REQUESTS)?;
-        let Some(object) = self.client.get(At::of(&resource, key)).await? else { return Ok(Outcome::Done) };
+        let Some(object) = self.client.cached(At::of(&resource, key)).await? else {
+            return Ok(Outcome::Done);
+        };
         let request = self.client.load(&resource, &object)?;
         let Some(at) = goes_at(&request) else { return Ok(Outcome::Done) };
         let left = u64::try_from(at - self.client.seconds()).unwrap_or(0);

@@ -28,10 +28,19 @@ pub struct ControllerDescriptor {
     pub name: &'static str,
     /// Its deprecated name.
     pub old_name: &'static str,
-    /// The service account that it acts as.
-    account: &'static str,
+    /// Who it acts as.
+    identity: ControllerIdentity,
     /// Starts it.
     run: fn(StartInputs<'_>),
+}
+
+/// Who a loop acts as.
+#[derive(Clone, Copy)]
+enum ControllerIdentity {
+    /// The service account of this name in kube-system.
+    Account(&'static str),
+    /// kube-controller-manager itself, for its part of this name.
+    Manager(&'static str),
 }
 
 /// The inputs of a loop.
@@ -49,7 +58,7 @@ const fn entry(
     account: &'static str,
     run: fn(StartInputs<'_>),
 ) -> ControllerDescriptor {
-    ControllerDescriptor { name, old_name, account, run }
+    ControllerDescriptor { name, old_name, identity: ControllerIdentity::Account(account), run }
 }
 
 /// All loops that can be enabled.
@@ -66,12 +75,13 @@ pub static DESCRIPTORS: &[ControllerDescriptor] = &[
         "root-ca-cert-publisher",
         root_certificate,
     ),
-    entry(
-        "serviceaccount-token-controller",
-        "serviceaccount-token",
-        "service-account-token-controller",
-        serviceaccount_token,
-    ),
+    ControllerDescriptor {
+        name: "serviceaccount-token-controller",
+        old_name: "serviceaccount-token",
+        // It makes the credentials of the others, and so cannot have some of its own kind.
+        identity: ControllerIdentity::Manager("tokens-controller"),
+        run: serviceaccount_token,
+    },
     entry(
         "legacy-serviceaccount-token-cleaner-controller",
         "legacy-service-account-token-cleaner",
@@ -134,14 +144,12 @@ pub static DESCRIPTORS: &[ControllerDescriptor] = &[
 impl ControllerContext {
     /// Starts a controller by its descriptor.
     pub(super) fn run_descriptor(&self, entry: &ControllerDescriptor, settings: &Settings, clock: &Clock) {
-        let ControllerDescriptor { name, account, run, .. } = entry;
-        run(StartInputs {
-            context: self,
-            name,
-            client: self.client(account),
-            settings,
-            clock: clock.clone(),
-        });
+        let ControllerDescriptor { name, identity, run, .. } = entry;
+        let client = match identity {
+            ControllerIdentity::Account(account) => self.client(account),
+            ControllerIdentity::Manager(part) => self.manager_client(part),
+        };
+        run(StartInputs { context: self, name, client, settings, clock: clock.clone() });
     }
 }
 
@@ -204,6 +212,5 @@ fn csr_signing(StartInputs { context, name, client, settings, clock }: StartInpu
 }
 
 fn csr_approving(StartInputs { context, name, client, .. }: StartInputs<'_>) {
-    let authorizer = context.authorizer.clone();
-    context.run(name, move || CertificateApprover { client: client.clone(), authorizer: authorizer.clone() });
+    context.run(name, move || CertificateApprover { client: client.clone() });
 }

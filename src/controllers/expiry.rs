@@ -42,7 +42,7 @@ impl Expiry {
 
     async fn expire(&self, key: &Key) -> Outcome {
         let Ok(resource) = self.client.resource(STORE) else { return Outcome::Done };
-        let found = match self.client.get(At::of(&resource, key)).await {
+        let found = match self.client.cached(At::of(&resource, key)).await {
             Ok(found) => found,
             Err(status) => return Outcome::Again(status.to_string()),
         };

@@ -87,9 +87,9 @@ impl FlowSchemas {
     async fn one(&self, key: &Key) -> Result<Outcome> {
         let (schemas, levels) = (self.client.resource(SCHEMAS)?, self.client.resource(LEVELS)?);
         let at = At::of(&schemas, key);
-        let Some(schema) = self.client.read(at).await? else { return Ok(Outcome::Done) };
+        let Some(schema) = self.client.read_cached(at).await? else { return Ok(Outcome::Done) };
         let level = flow_control::level_of(&schema);
-        let found = self.client.get(At { resource: &levels, namespace: "", name: level }).await?.is_some();
+        let found = self.client.cached(At { resource: &levels, namespace: "", name: level }).await?.is_some();
         let status = flow_control::dangling(level, found, &self.client.now());
         if says(&schema, &status) {
             return Ok(Outcome::Done);

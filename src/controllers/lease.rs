@@ -135,8 +135,10 @@ impl LeaseHolder {
         let host =
             nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
         let resource = self.client.resource(NAMESPACES)?;
-        let cluster =
-            self.client.read(At { resource: &resource, namespace: "", name: SYSTEM_NAMESPACE }).await?;
+        let cluster = self
+            .client
+            .read_cached(At { resource: &resource, namespace: "", name: SYSTEM_NAMESPACE })
+            .await?;
         let uid = cluster.map(|namespace| meta::of(&namespace).str("uid").to_owned()).unwrap_or_default();
         Ok(format!("{host}_{uid}"))
     }

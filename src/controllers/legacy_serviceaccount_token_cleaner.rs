@@ -106,7 +106,7 @@ impl LegacyTokenCleaner {
         let uid = meta::of(&secret).str("uid").to_owned();
         let done = if verdict == Verdict::Mark {
             tracing::info!(secret = object.key.as_str(), "an unused service account token is marked invalid");
-            let marked = self.client.edit(At::of(&resource, &object.key), "", |secret| {
+            let marked = self.client.patch(At::of(&resource, &object.key), "", |secret| {
                 if meta::of(secret).str("uid") == uid {
                     secret.entry("metadata").entry("labels").set(INVALID_SINCE, day(now));
                 }
@@ -117,7 +117,7 @@ impl LegacyTokenCleaner {
             tracing::info!(secret = object.key.as_str(), "an unused service account token is deleted");
             let version = Some(object.revision.0.to_string());
             let options = DeleteOptions { resource_version: version, ..DeleteOptions::default() };
-            self.client.delete(&resource, object.clone(), &options).await.map(drop)
+            self.client.delete(&resource, object.clone(), &options).await
         };
         done.ignore_not_found_or_conflict()?;
         Ok(())
@@ -134,7 +134,7 @@ impl LegacyTokenCleaner {
         }
         let accounts = self.client.resource("serviceaccounts")?;
         let at = At { resource: &accounts, namespace: object.key.namespace(), name: &name };
-        let Some(account) = self.client.read(at).await? else { return Ok(false) };
+        let Some(account) = self.client.read_cached(at).await? else { return Ok(false) };
         let listed = account.get("secrets").map(Value::items).unwrap_or_default();
         Ok((uid.is_empty() || meta::of(&account).str("uid") == uid)
             && listed.iter().any(|secret| secret.str("name") == object.key.name()))

@@ -247,8 +247,10 @@ impl NamespaceController {
         }
         let estimate = self.grace(resource, &objects, deleted_at);
         progress.estimate = progress.estimate.max(estimate);
-        self.delete_all(resource, objects).await?;
-        let left = self.objects(&stored.store, namespace).await?;
+        let at = At { resource, namespace, name: "" };
+        let deleted = self.client.delete_collection(at, objects, Propagation::Background).await;
+        deleted.map_err(|status| status.message)?;
+        let left = self.client.list(at).await.map_err(|status| status.message)?;
         let mut finalizers: BTreeMap<String, usize> = BTreeMap::new();
         for finalizer in left.iter().flat_map(|object| ObjectMeta::of(object).finalizers) {
             *finalizers.entry(finalizer.into_owned()).or_default() += 1;
@@ -324,7 +326,7 @@ impl NamespaceController {
                 Err(why) => drop(first.get_or_insert(why)),
             }
         }
-        if !late.is_empty() && self.client.get(at).await?.is_some() {
+        if !late.is_empty() && self.client.cached(at).await?.is_some() {
             return Ok(Outcome::Done);
         }
         for (resource, objects) in late {

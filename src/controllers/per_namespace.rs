@@ -113,13 +113,13 @@ impl PerNamespace {
 
     async fn sync(&self, namespace: &str) -> Result<Outcome> {
         let namespaces = self.client.resource(NAMESPACES)?;
-        let home = self.client.get(At { resource: &namespaces, namespace: "", name: namespace }).await?;
+        let home = self.client.cached(At { resource: &namespaces, namespace: "", name: namespace }).await?;
         if home.is_none_or(|home| home.fields.get("status.phase") != Some("Active")) {
             return Ok(Outcome::Done);
         }
         let resource = self.client.resource(self.made.store)?;
         let at = At { resource: &resource, namespace, name: self.made.object_name };
-        let written = match self.client.get(at).await? {
+        let written = match self.client.cached(at).await? {
             None => self.client.create(at, &self.made.object(&resource.kind)).await,
             Some(_) if self.made.content.is_none() => Ok(()),
             Some(_) => self.client.edit(at, "", |object| Ok(self.made.fill(object))).await,

@@ -85,7 +85,7 @@ impl PodCollector {
         match work {
             Work::Nodes => self.nodes(&resource).await,
             Work::Pod(key) => {
-                let Some(object) = self.client.get(At::of(&resource, key)).await? else {
+                let Some(object) = self.client.cached(At::of(&resource, key)).await? else {
                     return Ok(Outcome::Done);
                 };
                 if node_of(&object).is_empty() && ObjectMeta::of(&object).is_terminating() {
@@ -183,7 +183,7 @@ impl PodCollector {
         let uid = head.uid.to_string();
         if !is_over(&object) {
             let now = self.client.now();
-            let failed = self.client.edit(At::of(resource, &object.key), "status", |pod| {
+            let failed = self.client.patch(At::of(resource, &object.key), "status", |pod| {
                 if meta::of(pod).str("uid") != uid {
                     return Err(Status::not_found(resource.name(), object.key.name()));
                 }
@@ -195,7 +195,7 @@ impl PodCollector {
         }
         let options =
             DeleteOptions { uid: Some(uid), grace_period_seconds: Some(0), ..DeleteOptions::default() };
-        let Some(object) = self.client.get(At::of(resource, &object.key)).await? else { return Ok(()) };
+        let Some(object) = self.client.cached(At::of(resource, &object.key)).await? else { return Ok(()) };
         self.client.delete(resource, object, &options).await.ignore_not_found_or_conflict()?;
         Ok(())
     }

@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -86,7 +85,7 @@ impl Protection {
     async fn look(&self, key: &Key) -> Result<Looked> {
         let resource = self.client.resource(self.what.store())?;
         let at = At::of(&resource, key);
-        let Some(object) = self.client.read(at).await? else { return Ok(Looked::Settled) };
+        let Some(object) = self.client.read_cached(at).await? else { return Ok(Looked::Settled) };
         let (going, finalizer) = (meta::is_terminating(&object), self.what.finalizer());
         let finalizers = meta::of(&object).get("finalizers").map(Value::items).unwrap_or_default();
         let held = finalizers.iter().any(|one| one.as_str() == Some(finalizer));
@@ -118,14 +117,15 @@ impl Protection {
             return Ok(object.at(&["status", "phase"]).and_then(Value::as_str) == Some("Bound"));
         }
         let pods: Arc<Resource> = self.client.resource(PODS)?;
-        let snapshot = self.client.snapshot(&TypeName::new(PODS)).await?;
+        // A pod that the informer has not told of yet may use the claim: so they are listed, as in the reference.
+        let all = self.client.list(At { resource: &pods, namespace: key.namespace(), name: "" }).await?;
         let named = format!("\"{}\"", key.name());
         // Most pods can be excluded without parsing: they neither name the claim nor can have a generated claim of that name.
         let may_use = |pod: &&Arc<Object>| {
             memchr::memmem::find(&pod.bytes, named.as_bytes()).is_some()
                 || key.name().strip_prefix(pod.key.name()).is_some_and(|rest| rest.starts_with('-'))
         };
-        for pod in snapshot.scan(Some(key.namespace()), Bound::Unbounded).filter(may_use) {
+        for pod in all.iter().filter(may_use) {
             if uses(&self.client.load(&pods, pod)?, object) {
                 return Ok(true);
             }

@@ -28,6 +28,8 @@ pub struct ResourceIndex {
     by_store: BTreeMap<TypeName, Arc<Resource>>,
     /// The resource of each `apiVersion` and kind.
     by_kind: HashMap<(Arc<str>, Arc<str>), Arc<Resource>>,
+    /// The same of kinds whose objects are not stored.
+    reviews: HashMap<(Arc<str>, Arc<str>), Arc<Resource>>,
     /// Each namespaced, deletable resource in the preferred version of its group.
     pub deletable: Vec<Arc<Resource>>,
 }
@@ -59,12 +61,16 @@ impl ResourceIndex {
         for group in catalog.groups() {
             let mut deletable: BTreeMap<Arc<str>, Arc<Resource>> = BTreeMap::new();
             for resource in group.versions.iter().flat_map(|version| &version.resources) {
-                let Some(stored) = &resource.stored else { continue };
+                let kind = (resource.api_version.clone(), resource.kind.clone());
+                let Some(stored) = &resource.stored else {
+                    known.reviews.insert(kind, resource.clone());
+                    continue;
+                };
                 let held = known.by_store.entry(stored.store.clone()).or_insert_with(|| resource.clone());
                 if resource.is_storage_version() {
                     *held = resource.clone();
                 }
-                known.by_kind.insert((resource.api_version.clone(), resource.kind.clone()), resource.clone());
+                known.by_kind.insert(kind, resource.clone());
                 if resource.namespaced && resource.verbs.contains(Verb::Delete) {
                     deletable.entry(resource.plural.clone()).or_insert_with(|| resource.clone());
                 }
@@ -102,6 +108,11 @@ impl ResourceIndex {
         let is_builtin =
             |resource: &&Arc<Resource>| resource.custom.is_none() && resource.gv.is(group, version);
         self.by_kind.values().any(|resource| is_builtin(&resource))
+    }
+
+    /// The resource of a kind whose objects are not stored.
+    pub fn review(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
+        self.reviews.get(&(api_version.into(), kind.into()))
     }
 
     /// The resource of a kind.

@@ -83,7 +83,7 @@ impl QuotaStatus {
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(RESOURCE_QUOTAS)?;
         let at = At::of(&resource, key);
-        let Some(object) = self.client.get(at).await? else { return Ok(Outcome::Done) };
+        let Some(object) = self.client.cached(at).await? else { return Ok(Outcome::Done) };
         let quota = self.client.load(&resource, &object)?;
         let namespace = key.namespace();
         // A new or changed quota is counted without a rest: nothing can be created before.

@@ -69,12 +69,13 @@ impl AccountTokens {
     async fn secret(&self, key: &Key) -> Result<Outcome> {
         let (secrets, accounts) = (self.client.resource(SECRETS)?, self.client.resource(ACCOUNTS)?);
         let at = At::of(&secrets, key);
-        let Some(secret) = self.client.read(at).await? else { return Ok(Outcome::Done) };
+        let Some(secret) = self.client.read_cached(at).await? else { return Ok(Outcome::Done) };
         let (name, wanted) = (annotation(&secret, ACCOUNT_NAME), annotation(&secret, ACCOUNT_UID));
         if secret.str("type") != ACCOUNT_TOKEN_TYPE || name.is_empty() || meta::is_terminating(&secret) {
             return Ok(Outcome::Done);
         }
-        let account = self.client.read(At { resource: &accounts, namespace: key.namespace(), name }).await?;
+        let account =
+            self.client.read_cached(At { resource: &accounts, namespace: key.namespace(), name }).await?;
         let uid = account.map(|account| meta::of(&account).str("uid").to_owned());
         let Some(uid) = uid.filter(|uid| wanted.is_empty() || wanted == uid) else {
             return self.delete(key, meta::of(&secret).str("uid")).await;
@@ -135,7 +136,7 @@ impl AccountTokens {
     /// Removes a deleted Secret from its service account.
     async fn forget(&self, secret: &Key, account: &str) -> Result<Outcome> {
         let (secrets, accounts) = (self.client.resource(SECRETS)?, self.client.resource(ACCOUNTS)?);
-        if self.client.get(At::of(&secrets, secret)).await?.is_some() {
+        if self.client.cached(At::of(&secrets, secret)).await?.is_some() {
             return Ok(Outcome::Done);
         }
         let at = At { resource: &accounts, namespace: secret.namespace(), name: account };
@@ -157,7 +158,7 @@ impl AccountTokens {
 
     async fn delete(&self, key: &Key, uid: &str) -> Result<Outcome> {
         let secrets = self.client.resource(SECRETS)?;
-        let Some(object) = self.client.get(At::of(&secrets, key)).await? else { return Ok(Outcome::Done) };
+        let Some(object) = self.client.cached(At::of(&secrets, key)).await? else { return Ok(Outcome::Done) };
         let options = DeleteOptions { uid: Some(uid.to_owned()), ..DeleteOptions::default() };
         self.client.delete(&secrets, object, &options).await.ignore_not_found_or_conflict()?;
         Ok(Outcome::Done)

@@ -8,16 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::notifier::ChangeNotifiers;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::api::quota::Features;
 use crate::auth::service_account::legacy_use::LegacyUseReceiver;
-use crate::backend::Backend;
 use crate::backend::aggregation::Extensions;
 use crate::backend::stores::Stores;
+use crate::backend::{Backend, Origin};
 use crate::metrics::Metrics;
 use crate::pki::signers::Signers;
 
@@ -76,11 +75,9 @@ pub struct Settings {
 /// Dependencies of the loops that are made on their thread.
 pub struct ControllerDeps {
     /// The dependencies of the verbs.
-    pub backend: Backend,
+    pub backend: Rc<Backend>,
     /// Gives the current catalog.
     pub catalogs: ResourceIndexes,
-    /// Checks rights of other users.
-    pub authorizer: Addr<Authorizer>,
     /// Signs service account tokens.
     pub sign_token: SignToken,
     /// Restores the server's own objects.
@@ -162,7 +159,6 @@ pub fn start(
 pub struct ControllerContext {
     backend: Rc<Backend>,
     catalogs: Rc<ResourceIndexes>,
-    pub(super) authorizer: Addr<Authorizer>,
     pub(super) sign_token: SignToken,
     pub(super) informers: Rc<InformerHandle>,
     settle: Reconcile,
@@ -184,9 +180,8 @@ impl ControllerContext {
         let SharedDeps { notifiers, stores, clock, metrics, down, uses, authorities, extra_controllers } =
             shared;
         let context = ControllerContext {
-            backend: Rc::new(controller_deps.backend),
+            backend: controller_deps.backend,
             catalogs: Rc::new(controller_deps.catalogs),
-            authorizer: controller_deps.authorizer,
             sign_token: controller_deps.sign_token,
             informers: Rc::new(InformerHandle::new(notifiers, stores)),
             settle: controller_deps.settle,
@@ -206,27 +201,36 @@ impl ControllerContext {
         Client::new(self.backend.clone(), self.catalogs.clone(), account)
     }
 
+    /// A client that acts as kube-controller-manager itself, for a part of it.
+    pub(super) fn manager_client(&self, part: &str) -> Client {
+        Client::of_manager(self.backend.clone(), self.catalogs.clone(), part)
+    }
+
+    fn server_client(&self, origin: Origin) -> Client {
+        Client::of_server(self.backend.clone(), self.catalogs.clone(), origin)
+    }
+
     fn open(&self, settings: &Settings, extra_controllers: Vec<ExtraController>) {
         let clock = self.deps.clock.clone();
         let (of_server, settle) = (clock.clone(), self.settle.clone());
         self.run(own_objects::NAME, move || OwnObjects { clock: of_server.clone(), settle: settle.clone() });
-        let (client, ttl) = (self.client("event-expiry"), settings.event_ttl);
+        let (client, ttl) = (self.server_client(Origin::Server), settings.event_ttl);
         if !ttl.is_zero() {
             let clock = clock.clone();
             self.run(expiry::NAME, move || Expiry::new(client.clone(), clock.clone(), ttl));
         }
-        let client = self.client("apiserver-lease-expiry");
+        let client = self.server_client(Origin::Client);
         self.run(server_leases::NAME, move || ServerLeases { client: client.clone() });
-        let client = self.client("service-repair");
+        let client = self.server_client(Origin::Server);
         self.run(service_repair::NAME, move || ServiceRepair::new(client.clone(), REPAIRED_EVERY));
-        let (client, uses) = (self.client("legacy-token-tracking"), self.uses.clone());
+        let (client, uses) = (self.server_client(Origin::Client), self.uses.clone());
         let of_uses = clock.clone();
         self.run(token_use::NAME, move || TokenUse {
             client: client.clone(),
             clock: of_uses.clone(),
             uses: uses.clone(),
         });
-        let client = Client::of_server(self.backend.clone(), self.catalogs.clone());
+        let client = self.server_client(Origin::Server);
         let (of_flows, settle, tells) = (clock.clone(), self.settle_flows.clone(), settings.has_flows);
         let count = self.count_flows.clone();
         self.run(flow_schemas::NAME, move || FlowSchemas {
@@ -241,7 +245,7 @@ impl ControllerContext {
         if settings.enabled.is_empty() && extra_controllers.is_empty() {
             return;
         }
-        let (client, leadership) = (self.client("leader-election-controller"), self.deps.leadership.clone());
+        let (client, leadership) = (self.manager_client("leader-election"), self.deps.leadership.clone());
         let of_lease = clock.clone();
         self.run(LEASE, move || LeaseHolder {
             client: client.clone(),
@@ -257,7 +261,7 @@ impl ControllerContext {
 
     /// Starts the loops that maintain APIServices and extension API servers.
     fn run_extensions(&self) {
-        let client = Client::of_server(self.backend.clone(), self.catalogs.clone());
+        let client = self.server_client(Origin::Server);
         let of_server = client.clone();
         self.run(apiservice_registration::NAME, move || ApiServiceRegistration { client: of_server.clone() });
         let (of_server, extensions) = (client.clone(), self.extensions.clone());

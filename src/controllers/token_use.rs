@@ -48,7 +48,7 @@ impl TokenUse {
         let resource = self.client.resource(CONFIG_MAPS)?;
         let at = At { resource: &resource, namespace: TRACKED.0, name: TRACKED.1 };
         let today = day(self.clock.now());
-        let written = match self.client.get(at).await? {
+        let written = match self.client.cached(at).await? {
             Some(_) => self.client.edit(at, "", |map| Ok(begin(map, &today))).await,
             None => {
                 let mut map = Value::object();
@@ -68,7 +68,7 @@ impl TokenUse {
 
     async fn mark(&self, LegacyTokenUse { secret, uid }: &LegacyTokenUse) -> Result<()> {
         let resource = self.client.resource("secrets")?;
-        let marked = self.client.edit(At::of(&resource, secret), "", |secret| {
+        let marked = self.client.patch(At::of(&resource, secret), "", |secret| {
             let now = self.clock.now();
             let label = secret.at(&["metadata", "labels", LAST_USED]).and_then(Value::as_str);
             if meta::of(secret).str("uid") != uid || !is_outdated(label, now) {

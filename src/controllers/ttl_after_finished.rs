@@ -35,17 +35,30 @@ fn goes_at(job: &Value) -> Option<i64> {
     Some(time::parse_seconds(over.str("lastTransitionTime")).ok()?.saturating_add(ttl))
 }
 
+impl TtlAfterFinished {
+    /// How to go on with a job that is not deleted now; `None` if it is.
+    fn pause(&self, job: Option<&Value>) -> Option<Outcome> {
+        let Some(at) = job.and_then(goes_at) else { return Some(Outcome::Done) };
+        let left = u64::try_from(at - self.client.seconds()).unwrap_or(0);
+        (left > 0).then(|| Outcome::After(Duration::from_secs(left)))
+    }
+}
+
 impl PerObject for TtlAfterFinished {
     const STORES: &'static [&'static str] = &[STORE];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(STORE)?;
-        let Some(object) = self.client.get(At::of(&resource, key)).await? else { return Ok(Outcome::Done) };
+        let at = At::of(&resource, key);
+        let seen = self.client.read_cached(at).await?;
+        if let Some(pause) = self.pause(seen.as_ref()) {
+            return Ok(pause);
+        }
+        // Its end is checked once more, as in the reference: a later TTL saves it.
+        let Some(object) = self.client.get(at).await? else { return Ok(Outcome::Done) };
         let job = self.client.load(&resource, &object)?;
-        let Some(at) = goes_at(&job) else { return Ok(Outcome::Done) };
-        let left = u64::try_from(at - self.client.seconds()).unwrap_or(0);
-        if left > 0 {
-            return Ok(Outcome::After(Duration::from_secs(left)));
+        if let Some(pause) = self.pause(Some(&job)) {
+            return Ok(pause);
         }
         let uid = Some(meta::of(&job).str("uid").to_owned());
         let options =

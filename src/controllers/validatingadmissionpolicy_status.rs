@@ -31,7 +31,7 @@ impl PerObject for PolicyTypeCheck {
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(STORE)?;
         let at = At::of(&resource, key);
-        let Some(policy) = self.client.read(at).await? else { return Ok(Outcome::Done) };
+        let Some(policy) = self.client.read_cached(at).await? else { return Ok(Outcome::Done) };
         if is_observed(&policy) {
             return Ok(Outcome::Done);
         }

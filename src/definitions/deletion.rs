@@ -15,14 +15,14 @@ use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::store_named;
 use crate::api::custom::status::{self, DeletionProgress};
 use crate::api::meta;
-use crate::api::options::{DeleteOptions, WriteMode};
+use crate::api::options::DeleteOptions;
 use crate::api::query::Query;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::backend::{Call, Warnings};
 use crate::limits::DELETIONS_AT_ONCE;
 use crate::verbs::delete::delete_object;
-use crate::verbs::update::{NewState, store_update};
+use crate::verbs::update::NewState;
 
 /// The progress of a deletion.
 #[derive(Clone, Copy, Default)]
@@ -130,7 +130,7 @@ impl Reconciler {
         let (query, warnings) = (Query::default(), Warnings::default());
         let call = self.call(&self.resource, "", name, "status", (&query, &warnings))?;
         let state = Ends { reconciler: self, call: &call, how };
-        match store_update(&self.backend, &call, &state, WriteMode::Store).await {
+        match self.store_status(&call, &state).await {
             Err(status) if status.code != 404 => Err(status),
             _ => Ok(()),
         }
@@ -155,7 +155,9 @@ impl NewState for Ends<'_> {
         if matches!(self.how, DeletionProgress::Done | DeletionProgress::NeverServed) {
             status::release(&mut new);
         }
-        self.reconciler.backend.objects.record(self.call, Some(old), &mut new);
+        let objects = &self.reconciler.backend.objects;
+        objects.note_body(self.call, &new);
+        objects.record(self.call, Some(old), &mut new);
         Ok(new)
     }
 }

@@ -23,10 +23,12 @@ use crate::api::query::Query;
 use crate::api::schema::time;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
+use crate::api::verb::Verb;
 use crate::api::well_known::SERVER_NAME;
 use crate::backend::{Backend, BodylessCall, Call, Origin, Warnings};
 use crate::bootstrap::defined_api_services;
 use crate::limits::{DEFINITIONS_PER_READ, DEFINITIONS_WRITTEN_AT_ONCE};
+use crate::verbs;
 use crate::verbs::update::{NewState, store_update};
 
 /// What a round needs.
@@ -35,7 +37,7 @@ pub(super) struct Reconciler {
     pub(super) resource: Arc<Resource>,
     pub(super) catalog: Catalog,
     pub(super) publish: Box<dyn Fn(Defined)>,
-    pub(super) user: Identity,
+    pub(super) user: Arc<Identity>,
     /// How many objects may be deleted at once, of all definitions that go.
     pub(super) deletions: Semaphore,
 }
@@ -117,10 +119,17 @@ impl Reconciler {
         let (query, warnings) = (Query::default(), Warnings::default());
         let call = self.call(&self.resource, "", meta::name(value), "status", (&query, &warnings))?;
         let state = Said { reconciler: self, call: &call, value };
-        match store_update(&self.backend, &call, &state, WriteMode::Store).await {
+        match self.store_status(&call, &state).await {
             Err(status) if !matches!(status.code, 404 | 409) => Err(status),
             _ => Ok(()),
         }
+    }
+
+    /// Stores a new status of a definition.
+    pub(super) async fn store_status(&self, call: &Call<'_>, state: &dyn NewState) -> Result<()> {
+        let admitted = self.backend.admit_call(Verb::Update, &self.user, call, "").await?;
+        let stored = store_update(&self.backend, call, state, WriteMode::Store).await;
+        verbs::end(admitted, call, stored).await.map(drop)
     }
 
     /// Tells clients, by APIServices, which versions there are.
@@ -215,7 +224,9 @@ impl NewState for Said<'_> {
         if let Some(status) = self.value.get("status") {
             new.set("status", status.clone());
         }
-        self.reconciler.backend.objects.record(self.call, Some(old), &mut new);
+        let objects = &self.reconciler.backend.objects;
+        objects.note_body(self.call, &new);
+        objects.record(self.call, Some(old), &mut new);
         Ok(new)
     }
 }

@@ -45,7 +45,8 @@ pub fn warn_of_dependents(call: &Call<'_>, options: &DeleteOptions) {
     }
 }
 
-async fn reply(
+/// What a client is told of a deletion.
+pub async fn reply(
     backend: &Backend,
     call: &Call<'_>,
     outcome: Outcome,

@@ -31,6 +31,8 @@ use pilothouse_actors::watch_memory::WatchMemory;
 
 use self::listing::Listing;
 use crate::api::status::{Result, Status};
+use crate::backend::Call;
+use crate::backend::loopback::{Admitted, Response};
 use crate::metrics::Metrics;
 
 /// Additional dependencies of watches. One per HTTP worker.
@@ -60,6 +62,17 @@ pub enum Success {
     Accepted,
 }
 
+impl Success {
+    /// The HTTP status code.
+    pub fn code(self) -> u16 {
+        match self {
+            Success::Ok => 200,
+            Success::Created => 201,
+            Success::Accepted => 202,
+        }
+    }
+}
+
 /// The result of a verb.
 pub enum Reply {
     /// One object in the form of the call; as JSON if YAML was negotiated.
@@ -74,3 +87,15 @@ pub enum Reply {
 
 /// The return type of every verb.
 pub type VerbResult = Result<Reply>;
+
+/// Audits the end of a request that the server or a controller made, and passes its result on.
+pub async fn end(admitted: Admitted, call: &Call<'_>, result: VerbResult) -> VerbResult {
+    let response = match &result {
+        Ok(Reply::Object(success, json)) => Response::Object(success.code(), json),
+        Ok(Reply::Status(status)) => Response::Status(status),
+        Ok(Reply::List(_) | Reply::Watch(_)) => Response::Code(Success::Ok.code()),
+        Err(status) => Response::Status(status),
+    };
+    admitted.end(call.warnings, response).await;
+    result
+}

@@ -55,6 +55,15 @@ impl Controller for Fragile {
     }
 }
 
+/// Gives a loop of the test all rights: like the built-in ones, it has those of its service account.
+fn allow(client: &mut Client, account: &str) {
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": account},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": account}]});
+    client.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).ok();
+}
+
 fn restarts(client: &mut Client) -> Option<u32> {
     let text = client.get("/metrics").text();
     let line = format!("pilothouse_controller_restarts_total{{name=\"{NAME}\"}} ");
@@ -74,6 +83,7 @@ fn a_loop_that_panics_is_seen_and_comes_back() {
     let admin = handle.admin();
     let mut client =
         Client::new(handle.address(), handle.ca_pem(), Some((&admin.certificates_pem, &admin.key_pem)));
+    allow(&mut client, NAME);
     client.post(MAPS, &config_map("before", &[])).ok();
     becomes(&mut client, &format!("{MAPS}/before"), |map| map["data"]["seen"] == "yes");
     assert!(client.get("/readyz?verbose").text().contains("[+]poststarthook/start-controllers ok"));
@@ -161,6 +171,7 @@ fn what_was_decided_about_one_version_does_not_happen_to_another() {
     let admin = handle.admin();
     let mut client =
         Client::new(handle.address(), handle.ca_pem(), Some((&admin.certificates_pem, &admin.key_pem)));
+    allow(&mut client, "example-late");
     client.post(MAPS, &config_map("judged", &[])).ok();
     let judged = becomes(&mut client, &format!("{MAPS}/judged"), |map| map["data"]["done"] == "yes");
     assert_eq!((&judged["data"]["changed"], judged["data"].get("too-late")), (&json!("yes"), None));

@@ -10,6 +10,19 @@ use crate::api::codec::syntax;
 /// The field of metadata that records field ownership.
 const OWNERS: &str = "managedFields";
 
+/// The identity of the object in a body.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BodyIdentity {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+}
+
 /// JSON on one line; `None` if the text is invalid.
 pub fn compact(text: &[u8]) -> Option<Vec<u8>> {
     std::str::from_utf8(text).ok()?;

@@ -18,6 +18,17 @@ pub enum Propagation {
     Foreground,
 }
 
+impl Propagation {
+    /// The value of `propagationPolicy`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Propagation::Orphan => "Orphan",
+            Propagation::Background => "Background",
+            Propagation::Foreground => "Foreground",
+        }
+    }
+}
+
 /// The options of a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteOptions {
@@ -49,6 +60,35 @@ impl DeleteOptions {
             None if query.is_empty() => Ok(DeleteOptions::default()),
             None => DeleteOptions::from_query(query, force),
         }
+    }
+
+    /// The options as a body.
+    pub fn to_value(&self) -> Value {
+        let mut body = Value::object();
+        body.set("kind", "DeleteOptions");
+        body.set("apiVersion", "v1");
+        if let Some(seconds) = self.grace_period_seconds {
+            body.set("gracePeriodSeconds", seconds);
+        }
+        let preconditions = [("uid", &self.uid), ("resourceVersion", &self.resource_version)];
+        for (field, text) in
+            preconditions.into_iter().filter_map(|(field, text)| Some((field, text.as_ref()?)))
+        {
+            body.entry("preconditions").set(field, text.as_str());
+        }
+        if let Some(orphan) = self.orphan_dependents {
+            body.set("orphanDependents", orphan);
+        }
+        if let Some(propagation) = self.propagation {
+            body.set("propagationPolicy", propagation.as_str());
+        }
+        if self.dry_run {
+            body.set("dryRun", vec![Value::from("All")]);
+        }
+        if self.unreadable {
+            body.set(IGNORE_READ_ERROR, true);
+        }
+        body
     }
 
     fn from_query(query: &Query<'_>, force: bool) -> status::Result<DeleteOptions> {

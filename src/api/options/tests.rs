@@ -198,3 +198,24 @@ fn what_cannot_be_read_is_removed_without_conditions() {
     let parsed = DeleteOptions::parse(&Query::parse(""), Some(&body), true);
     assert_eq!(message(parsed), together("preconditions"));
 }
+
+#[test]
+fn options_of_a_deletion_can_be_sent() {
+    let all = [
+        DeleteOptions::default(),
+        DeleteOptions {
+            dry_run: true,
+            grace_period_seconds: Some(0),
+            propagation: Some(Propagation::Foreground),
+            uid: Some("u".to_owned()),
+            resource_version: Some("7".to_owned()),
+            ..DeleteOptions::default()
+        },
+        DeleteOptions { orphan_dependents: Some(true), ..DeleteOptions::default() },
+        DeleteOptions { unreadable: true, ..DeleteOptions::default() },
+    ];
+    for options in all {
+        let read = DeleteOptions::parse(&Query::default(), Some(&options.to_value()), true);
+        assert_eq!(read.unwrap(), options);
+    }
+}

@@ -296,7 +296,7 @@ impl GarbageCollector {
 
     /// Changes the metadata of exactly this object, if it still exists.
     async fn change(&self, item: &Item, change: impl Fn(&mut Value) -> bool) -> Result<Outcome> {
-        let changed = self.client.edit(item.at(), "", |object| {
+        let changed = self.client.patch(item.at(), "", |object| {
             let metadata = object.entry("metadata");
             if metadata.str("uid") != item.uid {
                 return Err(Status::not_found(item.resource.name(), item.object.key.name()));

@@ -10,7 +10,9 @@ use tokio::time::timeout;
 
 use crate::api::aggregation::contents::{Deletable, LISTED, RemainingObjects, deletable};
 use crate::api::well_known::JSON;
+use crate::backend::Warnings;
 use crate::backend::aggregation::{ExtensionRequest, ExtensionResponse, Extensions};
+use crate::backend::loopback::Response;
 use crate::limits::{
     DELETIONS_IN_FLIGHT, EXTENSION_CLEARING_TIMEOUT, EXTENSION_DELETION_TIMEOUT, EXTENSION_LIST_BYTES,
 };
@@ -24,6 +26,9 @@ const METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 /// Characters of an error message that the namespace's condition repeats.
 const SAID: usize = 1_024;
+
+/// The code of a request to an extension server that does not answer.
+const UNREACHABLE: u16 = 503;
 
 /// Calls extension API servers for the namespace loop.
 pub struct AggregatedResources {
@@ -104,7 +109,14 @@ impl AggregatedResources {
         question: &ExtensionRequest<'_>,
     ) -> Result<ExtensionResponse, String> {
         let service = resource.registration.service.as_ref().ok_or("nobody serves it any more")?;
-        self.extensions.ask(self.client.backend(), service, question).await
+        let warnings = Warnings::default();
+        let method = if question.method == Method::DELETE { "DELETE" } else { "GET" };
+        let admitted = self.client.admit(method, (question.path, question.query), &warnings).await;
+        let admitted = admitted.map_err(|status| status.message)?;
+        let reply = self.extensions.ask(self.client.backend(), service, question).await;
+        let code = reply.as_ref().map_or(UNREACHABLE, |reply| reply.status);
+        admitted.end(&warnings, Response::Code(code)).await;
+        reply
     }
 }
 

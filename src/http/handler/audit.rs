@@ -1,7 +1,5 @@
-//! Auditing of one request. An event is begun once user and request are known, filled along the way (`trail`), and written at the
-//! stages RequestReceived, ResponseStarted and ResponseComplete. Without an audit policy none of this exists.
-
-mod trail;
+//! Auditing of a client's request. Its trail (`audit/trail.rs`) begins once user and request are known, is filled along the way,
+//! and is written at the stages RequestReceived, ResponseStarted and ResponseComplete. Without an audit policy none of this exists.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -9,31 +7,26 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
 use actix_web::body::{BodySize, BoxBody, MessageBody};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::http::header;
+use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::identity::Identity;
 
-use crate::api::audit::event::Event;
-use crate::api::audit::policy::Policy;
-use crate::api::audit::{Level, Stage};
+use crate::api::audit::Stage;
+use crate::api::audit::event::{Event, EventMetadata};
+use crate::api::audit::sources::sources;
 use crate::api::path::Request;
 use crate::api::query::{self, Query};
-use crate::audit_backends::AuditBackends;
+use crate::audit::{Audit, Trail, cut_agent};
+use crate::backend::authorization::AuthorizationRecord;
+use crate::http::peer::Peer;
 use crate::http::switch::Switch;
 
-pub use self::trail::Trail;
+use super::filters::Annotations;
 use super::render::{Context, plain};
 use super::worker::Worker;
-
-/// The audit policy and its backends.
-pub struct Audit {
-    /// Decides which requests are audited at which level.
-    pub policy: Policy,
-    /// Writes the events.
-    pub ledger: Arc<AuditBackends>,
-}
 
 /// Begins auditing a request and writes RequestReceived. Answers an error response if a blocking backend fails to write it.
 pub async fn open(
@@ -45,12 +38,10 @@ pub async fn open(
 ) -> Option<HttpResponse> {
     let audit = worker.shared.audit.as_ref()?;
     let trail = begin(worker, audit, (request, context), Some(user), parsed)?;
-    trail.note(request, context);
-    if trail.write(trail.event(Stage::RequestReceived), trail.ledger.room()).await {
+    annotate(&trail, request, context);
+    if trail.receive().await {
         return None;
     }
-    trail.ledger.counts().refused();
-    trail.is_over.set(true);
     let uri = crate::api::field::quoted(&trail.head.uri);
     Some(plain(500, format!("Internal Server Error: {uri}: failed to store audit event\n")))
 }
@@ -63,16 +54,49 @@ fn begin(
     user: Option<&Arc<Identity>>,
     parsed: &Request<'_>,
 ) -> Option<Rc<Trail>> {
-    let decision = audit.policy.decide(user.map(AsRef::as_ref), parsed);
-    audit.ledger.counts().decided(decision.level);
-    let made = decision.level > Level::None;
-    let trail = made.then(|| {
+    let trail = audit.decide(user.map(AsRef::as_ref), parsed).map(|decision| {
         context.warnings.received.want(decision.level, decision.drops_owners);
-        Rc::new(Trail::new((worker, audit), (request, context), user, (parsed, decision)))
+        let head = EventMetadata {
+            level: decision.level,
+            verb: parsed.verb.as_str(),
+            user: user.cloned(),
+            ..metadata(request, context)
+        };
+        let backend = &worker.backend;
+        Rc::new(Trail::new(audit, (&backend.clock, &backend.objects.registry), head, (parsed, decision)))
     });
     // Set only once: either authentication fails, or the request begins.
     let _ = context.trail.set(trail.clone());
     trail
+}
+
+/// What the events of a request say of its head.
+fn metadata(request: &HttpRequest, context: &Context) -> EventMetadata {
+    let headers = request.headers();
+    let peer = request.extensions().get::<Peer>().and_then(|peer| peer.address);
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let agent = headers.get(header::USER_AGENT).map(|agent| agent.as_bytes()).unwrap_or_default();
+    let uri = request.uri();
+    EventMetadata {
+        id: context.audit_id().to_str().unwrap_or_default().to_owned(),
+        uri: uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string),
+        sources: sources(header("x-forwarded-for"), header("x-real-ip"), peer.map(|address| address.ip())),
+        agent: cut_agent(agent),
+        received: context.began,
+        ..EventMetadata::default()
+    }
+}
+
+/// Takes over the annotations of authentication, authorization and verbs.
+fn annotate(trail: &Trail, request: &HttpRequest, context: &Context) {
+    let extensions = request.extensions();
+    if let Some(Annotations(all)) = extensions.get::<Annotations>() {
+        all.iter().for_each(|(key, text)| trail.annotate(key, text.clone()));
+    }
+    if let Some(judgement) = extensions.get::<AuthorizationRecord>() {
+        judgement.annotate(trail);
+    }
+    trail.add_annotations(context.warnings.notes());
 }
 
 /// Requests that fail authentication are audited, too.
@@ -88,7 +112,8 @@ pub fn refused(worker: &Worker, request: &HttpRequest, context: &Context) {
 /// Writes ResponseStarted and ResponseComplete, the latter when the body ends.
 pub async fn close(request: &HttpRequest, context: &Context, response: HttpResponse) -> HttpResponse {
     let Some(trail) = context.trail() else { return response };
-    trail.answered(request, context, response.status().as_u16());
+    annotate(trail, request, context);
+    context.warnings.record(trail, response.status().as_u16());
     if trail.is_refused {
         if !trail.is_over.replace(true) {
             let response = trail.response();

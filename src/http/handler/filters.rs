@@ -7,15 +7,12 @@ use std::time::Duration;
 use actix_web::http::{Version, header};
 use actix_web::{HttpMessage as _, HttpRequest};
 use pilothouse_actors::authenticator::{Authenticate, Refusal, Remark};
-use pilothouse_actors::authorizer::{
-    Action, AuthorizeExplained, Decision, ExplainedDecision, Selection, Target as ActionTarget,
-};
+use pilothouse_actors::authorizer::{Action, Selection};
 use pilothouse_actors::fair_queuing::level::Refused;
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::permit::Permit;
 
 use crate::api::bearer::bearer;
-use crate::api::denial::denied;
 use crate::api::path::{Request, Target};
 use crate::api::query::Query;
 use crate::api::reviews::access::parse_fields;
@@ -25,12 +22,12 @@ use crate::api::verb::Verb;
 use crate::api::well_known::{ANONYMOUS, UNAUTHENTICATED};
 use crate::auth::impersonation::{self, ImpersonatedUser};
 use crate::backend::Warnings;
+use crate::backend::authorization::{AuthorizationRecord, action};
 use crate::flowcontrol::{RequestInfo, RequestLimiter};
 use crate::http::peer::Peer;
 use crate::http::websocket;
 use crate::limits::REFUSAL_CHARS;
 use crate::metrics::authentication::Attempt;
-use crate::metrics::authorization_webhooks::AuthorizationResult;
 
 use super::health;
 use super::render::Context;
@@ -190,31 +187,6 @@ impl Annotations {
     }
 }
 
-/// The authorization decision as audit logs word it, kept in the request's extensions. The reason is formatted only when it is
-/// read.
-#[derive(Clone)]
-pub struct AuthorizationRecord {
-    /// `allow`, `forbid`, or empty after an error.
-    pub decision: &'static str,
-    verdict: ExplainedDecision,
-}
-
-impl AuthorizationRecord {
-    fn of(verdict: &ExplainedDecision) -> AuthorizationRecord {
-        let decision = match (&verdict.decision, &verdict.error) {
-            (Decision::Allowed, _) => "allow",
-            (_, Some(_)) => "",
-            (_, None) => "forbid",
-        };
-        AuthorizationRecord { decision, verdict: verdict.clone() }
-    }
-
-    /// The authorizer's reason.
-    pub fn reason(&self) -> String {
-        if self.decision.is_empty() { "internal error".to_owned() } else { self.verdict.reason() }
-    }
-}
-
 /// Answers 403 unless the caller is authorized.
 pub async fn authorize(
     worker: &Worker,
@@ -247,25 +219,9 @@ async fn judge(
     action: Arc<Action>,
     selection: Arc<Selection>,
 ) -> Result<(Result<()>, AuthorizationRecord)> {
-    let asked = AuthorizeExplained { identity: identity.clone(), action: action.clone(), selection };
-    let began = worker.backend.clock.moment();
-    let Ok(verdict) = worker.backend.access.authorizer.send(asked).await else {
-        return Err(gone(worker, "authorizer"));
-    };
-    let judgement = AuthorizationRecord::of(&verdict);
-    let (judged, result) = match (verdict.decision, verdict.error) {
-        (Decision::Allowed, _) => (AuthorizationResult::Allowed, Ok(())),
-        (_, Some(error)) => (AuthorizationResult::Failed, Err(Status::internal(error))),
-        (Decision::Denied(reason), None) => {
-            (AuthorizationResult::Denied, Err(denied(&identity.name, &action, &reason)))
-        }
-        (Decision::NoOpinion(reason), None) => {
-            (AuthorizationResult::NoOpinion, Err(denied(&identity.name, &action, &reason)))
-        }
-    };
-    let took = worker.backend.clock.elapsed(began);
-    worker.shared.metrics.authorization.count_judged(judged, took.as_secs_f64());
-    Ok((result, judgement))
+    let (backend, metrics) = (&worker.backend, &worker.shared.metrics);
+    let judged = backend.access.judge((metrics, &backend.clock), identity, action, selection).await;
+    judged.map_err(|_| gone(worker, "authorizer"))
 }
 
 /// The selectors of a request, for authorizers. An invalid selector is rejected later; until then it counts as absent, which can
@@ -284,46 +240,9 @@ fn selection(request: &Request<'_>, query: &Query<'_>) -> Arc<Selection> {
     })
 }
 
-fn action(request: &Request<'_>) -> Action {
-    let target = match &request.target {
-        Target::NonResource(path) => ActionTarget::Path((*path).to_owned()),
-        Target::Resource(found) => ActionTarget::Resource {
-            group: found.group.to_owned(),
-            version: found.version.to_owned(),
-            resource: found.resource.to_owned(),
-            subresource: found.subresource.to_owned(),
-            namespace: found.namespace.to_owned(),
-            name: found.authorized_name.to_string(),
-        },
-    };
-    Action { verb: request.verb.as_str().to_owned(), target }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::catalog::build::Builtin;
-    use crate::api::catalog::resource::Resource;
-    use crate::api::catalog::runtime_config::RuntimeConfig;
-
-    #[test]
-    fn what_was_said_is_kept_in_the_words_of_audit_logs() {
-        let said = |decision: Decision, grounds: &'static str, error: Option<&str>| {
-            let verdict = ExplainedDecision {
-                decision,
-                grounds: Some(Arc::new(grounds)),
-                error: error.map(str::to_owned),
-            };
-            let kept = AuthorizationRecord::of(&verdict);
-            (kept.decision, kept.reason())
-        };
-        let (allowed, no) = (Decision::Allowed, |why: &str| Decision::NoOpinion(why.to_owned()));
-        assert_eq!(said(allowed.clone(), "RBAC: allowed", None), ("allow", "RBAC: allowed".to_owned()));
-        assert_eq!(said(allowed, "fine", Some("a webhook hung")), ("allow", "fine".to_owned()));
-        assert_eq!(said(no("no role"), "", None), ("forbid", "no role".to_owned()));
-        assert_eq!(said(Decision::Denied("never".into()), "", None), ("forbid", "never".to_owned()));
-        assert_eq!(said(no(""), "", Some("a webhook hung")), ("", "internal error".to_owned()));
-    }
 
     #[test]
     fn what_is_said_of_credentials_is_told_or_written_down() {
@@ -336,67 +255,6 @@ mod tests {
         let written = Annotations::of(remarks, &warnings);
         assert_eq!(written, Annotations(vec![("a", "1".to_owned()), ("b", "2".to_owned())]));
         assert_eq!(warnings.take(), ["old"]);
-    }
-
-    /// The path of a resource: its collection, namespaced or not, or below a name.
-    fn path(resource: &Resource, namespace: &str, rest: &str) -> String {
-        let gv = &resource.gv;
-        let root = if gv.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", gv.group) };
-        let scope = if namespace.is_empty() { String::new() } else { format!("/namespaces/{namespace}") };
-        format!("{root}/{}{scope}/{}{rest}", gv.version, resource.plural)
-    }
-
-    #[test]
-    fn every_resource_in_every_scope_is_judged_by_what_it_is() {
-        let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
-        let verbs = [
-            ("POST", "", "", "create"),
-            ("GET", "", "", "list"),
-            ("GET", "", "watch=1", "watch"),
-            ("DELETE", "", "", "deletecollection"),
-            ("GET", "/a", "", "get"),
-            ("HEAD", "/a", "", "get"),
-            ("PUT", "/a", "", "update"),
-            ("PATCH", "/a", "", "patch"),
-            ("DELETE", "/a", "", "delete"),
-        ];
-        let mut judged = 0;
-        for resource in catalog.resources() {
-            let scopes: &[&str] = if resource.namespaced { &["", "n"] } else { &[""] };
-            let parts = resource.subresources.iter().map(|part| format!("/a/{}", part.name));
-            for scope in scopes {
-                let whole = verbs
-                    .iter()
-                    .map(|(method, rest, query, verb)| (*method, (*rest).to_owned(), *query, *verb));
-                let of_parts = parts.clone().flat_map(|rest| {
-                    [("GET", "get"), ("PUT", "update"), ("PATCH", "patch"), ("POST", "create")]
-                        .map(|(method, verb)| (method, rest.clone(), "", verb))
-                });
-                for (method, rest, query, verb) in whole.chain(of_parts) {
-                    let path = path(resource, scope, &rest);
-                    let request = Request::parse(method, &path, &Query::parse(query)).unwrap();
-                    let mut said = rest.split('/').skip(1);
-                    let (name, part) = (said.next().unwrap_or_default(), said.next().unwrap_or_default());
-                    // The namespace of a Namespace is itself.
-                    let own = resource.gv.group.is_empty() && &*resource.plural == "namespaces";
-                    let wanted = ActionTarget::Resource {
-                        group: resource.gv.group.to_string(),
-                        version: resource.gv.version.to_string(),
-                        resource: resource.plural.to_string(),
-                        subresource: part.to_owned(),
-                        namespace: if own { name.to_owned() } else { (*scope).to_owned() },
-                        name: name.to_owned(),
-                    };
-                    assert_eq!(
-                        action(&request),
-                        Action { verb: verb.to_owned(), target: wanted },
-                        "{method} {path}"
-                    );
-                    judged += 1;
-                }
-            }
-        }
-        assert!(judged > 1_000, "{judged}");
     }
 
     #[test]

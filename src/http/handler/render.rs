@@ -18,6 +18,7 @@ use crate::api::media::{self, Encoding, Negotiated, OfferedEncodings};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
 use crate::api::status::{Result, Status};
+use crate::audit::Trail;
 use crate::backend::Warnings;
 use crate::flowcontrol::table::Flow;
 use crate::http::h1_stream::Endless;
@@ -26,7 +27,6 @@ use crate::random;
 use crate::verbs::listing::Listing;
 use crate::verbs::{Reply, Success};
 
-use super::audit::Trail;
 use super::gzip::{self, Gzip};
 use super::streamed_body::StreamedBody;
 use super::worker::Worker;
@@ -209,11 +209,7 @@ fn warning_header(text: &str) -> String {
 }
 
 fn code_of(success: Success) -> StatusCode {
-    match success {
-        Success::Ok => StatusCode::OK,
-        Success::Created => StatusCode::CREATED,
-        Success::Accepted => StatusCode::ACCEPTED,
-    }
+    StatusCode::from_u16(success.code()).unwrap_or_default()
 }
 
 /// Renders an object in the negotiated encoding; YAML is made from JSON.

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::api::catalog::Catalog;
 use crate::api::discovery::{Documents, Other};
 use crate::api::release::Release;
+use crate::audit::Audit;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
 use crate::backend::Backend;
@@ -22,7 +23,6 @@ use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
 use crate::verbs::WatchDeps;
 
-use super::audit::Audit;
 use super::connect::ConnectDeps;
 use super::connect::aggregated::AggregationSettings;
 use super::debug_pages::DebugPages;
@@ -79,7 +79,7 @@ pub struct Shared {
     /// Discovery documents that include those group versions.
     pub merged: MergedDocuments,
     /// The audit policy and backends, if configured.
-    pub audit: Option<Audit>,
+    pub audit: Option<Arc<Audit>>,
     /// The timeout of requests other than watches and connections.
     pub request_timeout: Duration,
     /// The Strict-Transport-Security header.

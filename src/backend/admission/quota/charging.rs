@@ -32,6 +32,8 @@ use crate::api::well_known::SERVER_NAME;
 use crate::api::well_known::stores::RESOURCE_QUOTAS;
 use crate::limits::CONFLICT_ATTEMPTS;
 
+use super::super::super::Warnings;
+use super::super::super::loopback::{Admitted, Loopback, LoopbackRequest, Response, own_identity};
 use super::super::super::stores::{StoreResult, Stores};
 
 const KIND: &str = "ResourceQuota";
@@ -109,6 +111,8 @@ pub struct QuotaCharger {
     pub limited: Vec<Limited>,
     /// Feature gates that change how usage is counted.
     pub features: Features,
+    /// Audits the writes, if there is an audit policy.
+    pub loopback: Option<Arc<Loopback>>,
 }
 
 /// A quota as it was read. Its usage after the round is kept beside it.
@@ -239,17 +243,41 @@ impl QuotaCharger {
     }
 
     async fn store_one(&self, page: QuotaState, used: &ResourceList) -> Result<Option<String>> {
-        let draft = self.draft(&page, used)?;
+        let (value, draft) = self.draft(&page, used)?;
         let QuotaState { object, turn, .. } = page;
         let (store, name) = (TypeName::new(RESOURCE_QUOTAS), object.key.name());
-        match self.stores.replace_in_turn(&store, draft, object.revision, &Permit::none(), turn).await {
+        let warnings = Warnings::default();
+        let admitted = self.audit(&object.key, &value, &warnings).await?;
+        let stored = self.stores.replace_in_turn(&store, draft, object.revision, &Permit::none(), turn).await;
+        if let Some(admitted) = admitted {
+            let refused = |error| Status::from_store(error, OF, name);
+            match &stored {
+                Ok(object) => admitted.end(&warnings, Response::Object(200, &object.bytes)).await,
+                Err(error) => admitted.end(&warnings, Response::Status(&refused(error))).await,
+            }
+        }
+        match stored {
             Ok(_) => Ok(None),
             Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(Some(name.to_owned())),
             Err(error) => Err(Status::from_store(&error, OF, name)),
         }
     }
 
-    fn draft(&self, page: &QuotaState, used: &ResourceList) -> Result<Draft> {
+    /// Begins to audit the write of a quota, which the reference makes as a request to itself.
+    async fn audit(&self, key: &Key, value: &Value, warnings: &Warnings) -> Result<Option<Admitted>> {
+        let Some(loopback) = &self.loopback else { return Ok(None) };
+        let path = format!("/api/v1/namespaces/{}/{RESOURCE_QUOTAS}/{}/status", key.namespace(), key.name());
+        let (user, path) = (&own_identity(), &path);
+        let (user_agent, method, query) = (SERVER_NAME, "PUT", "");
+        let request = LoopbackRequest { user, user_agent, method, path, query, warnings };
+        let admitted = loopback.audit(&request).await?;
+        let ty = self.registry.kind("", "v1", KIND);
+        warnings.received.note_object(value, |value| Some(codec::encode(&self.registry, ty?, &value)));
+        Ok(Some(admitted))
+    }
+
+    /// The quota with its new usage, as a value and for the store.
+    fn draft(&self, page: &QuotaState, used: &ResourceList) -> Result<(Value, Draft)> {
         let version = GroupVersion::new("", "v1");
         let mut value = page.value.clone();
         for (name, amount) in used {
@@ -276,7 +304,8 @@ impl QuotaCharger {
             self.registry.kind("", "v1", KIND).ok_or_else(|| Status::internal("no schema for quotas"))?;
         let encoded = codec::encode_draft(&self.registry, ty, &value);
         let (key, labels) = (page.object.key.clone(), page.object.labels.clone());
-        Ok(encoded.into_draft(key, labels, select::fields_of("", KIND, &value)))
+        let draft = encoded.into_draft(key, labels, select::fields_of("", KIND, &value));
+        Ok((value, draft))
     }
 }
 

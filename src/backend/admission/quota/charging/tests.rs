@@ -38,6 +38,7 @@ impl Scene {
             registry: Arc::new(Registry::builtin().unwrap()),
             clock: Clock::system(),
             limited: Vec::new(),
+            loopback: None,
             features: Features {
                 resized_pods: true,
                 pod_resources: true,

@@ -5,18 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix_web::http::header;
-use actix_web::{HttpMessage as _, HttpRequest};
 use bytes::Bytes;
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::memory::Reservation;
 
-use crate::api::audit::bodies::compact;
+use crate::api::audit::bodies::{BodyIdentity, compact};
 use crate::api::audit::event::{Event, EventMetadata, ObjectRef, ResponseStatus, TRUNCATED, span};
 use crate::api::audit::policy::Decision;
 use crate::api::audit::response::Response;
-use crate::api::audit::sources::sources;
 use crate::api::audit::{Level, Stage};
 use crate::api::catalog::resource::Resource;
 use crate::api::media::Encoding;
@@ -24,12 +21,8 @@ use crate::api::path::{Request, Target};
 use crate::api::schema::Registry;
 use crate::api::status::Status;
 use crate::audit_backends::AuditBackends;
-use crate::http::peer::Peer;
 use crate::limits::{AUDIT_AGENT_BYTES, AUDIT_BODY_BYTES};
 
-use super::super::filters::{Annotations, AuthorizationRecord};
-use super::super::render::Context;
-use super::super::worker::Worker;
 use super::Audit;
 
 /// Requests that take longer than this say so.
@@ -46,15 +39,18 @@ struct Answer {
 
 /// Collects the audit event of one request while it is served.
 pub struct Trail {
-    pub(super) ledger: Arc<AuditBackends>,
+    /// Writes the events.
+    pub ledger: Arc<AuditBackends>,
     clock: Clock,
     registry: Arc<Registry>,
-    pub(super) head: Arc<EventMetadata>,
+    /// What all events of the request have in common.
+    pub head: Arc<EventMetadata>,
     decision: Decision,
     object: RefCell<Option<ObjectRef>>,
-    pub(super) is_long_running: bool,
+    /// Whether the response has no end of its own, as that of a watch.
+    pub is_long_running: bool,
     /// Whether authentication failed: such requests get a single event.
-    pub(super) is_refused: bool,
+    pub is_refused: bool,
     acts_as: RefCell<Option<Arc<Identity>>>,
     answered: RefCell<Option<ResponseStatus>>,
     request: RefCell<Option<Bytes>>,
@@ -63,44 +59,27 @@ pub struct Trail {
     notes: RefCell<BTreeMap<String, String>>,
     /// Annotations that only the last event gets.
     late: RefCell<BTreeMap<String, String>>,
-    pub(super) is_over: Cell<bool>,
+    /// Whether the last event is written.
+    pub is_over: Cell<bool>,
 }
 
 impl Trail {
-    pub(super) fn new(
-        (worker, audit): (&Worker, &Audit),
-        (request, context): (&HttpRequest, &Context),
-        user: Option<&Arc<Identity>>,
+    /// The trail of a request that the policy wants to have audited. Without a user in `head`, authentication has failed.
+    pub fn new(
+        audit: &Audit,
+        (clock, registry): (&Clock, &Arc<Registry>),
+        head: EventMetadata,
         (parsed, decision): (&Request<'_>, Decision),
     ) -> Trail {
-        let headers = request.headers();
-        let peer = request.extensions().get::<Peer>().and_then(|peer| peer.address);
-        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let agent = headers.get(header::USER_AGENT).map(|agent| agent.as_bytes()).unwrap_or_default();
-        let uri = request.uri();
-        let head = EventMetadata {
-            level: decision.level,
-            id: context.audit_id().to_str().unwrap_or_default().to_owned(),
-            uri: uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string),
-            verb: parsed.verb.as_str(),
-            user: user.cloned(),
-            sources: sources(
-                header("x-forwarded-for"),
-                header("x-real-ip"),
-                peer.map(|address| address.ip()),
-            ),
-            agent: cut_agent(agent),
-            received: context.began,
-        };
         Trail {
             ledger: audit.ledger.clone(),
-            clock: worker.backend.clock.clone(),
-            registry: worker.backend.objects.registry.clone(),
+            clock: clock.clone(),
+            registry: registry.clone(),
+            is_refused: head.user.is_none(),
             head: Arc::new(head),
             decision,
             object: RefCell::new(object(parsed)),
             is_long_running: parsed.is_long_running(),
-            is_refused: user.is_none(),
             acts_as: RefCell::default(),
             answered: RefCell::default(),
             request: RefCell::default(),
@@ -110,6 +89,16 @@ impl Trail {
             late: RefCell::default(),
             is_over: Cell::new(false),
         }
+    }
+
+    /// Writes RequestReceived. `false`: a blocking backend failed, and the request must not go on.
+    pub async fn receive(&self) -> bool {
+        if self.write(self.event(Stage::RequestReceived), self.ledger.room()).await {
+            return true;
+        }
+        self.ledger.counts().refused();
+        self.is_over.set(true);
+        false
     }
 
     /// Records the impersonated user.
@@ -161,13 +150,13 @@ impl Trail {
     }
 
     /// Takes the recorded response out of the trail.
-    pub(super) fn response(&self) -> Option<Arc<Response>> {
+    pub fn response(&self) -> Option<Arc<Response>> {
         let answer = self.answer.take();
         Some(self.kept(answer.encoding?, answer.bytes.into()))
     }
 
     /// The response recorded so far, when a long-running request begins to answer. An error is complete by then.
-    pub(super) fn so_far(&self) -> Option<Arc<Response>> {
+    pub fn so_far(&self) -> Option<Arc<Response>> {
         let answer = self.answer.borrow();
         Some(self.kept(answer.encoding?, Bytes::copy_from_slice(&answer.bytes)))
     }
@@ -176,7 +165,8 @@ impl Trail {
         Arc::new(Response::new(encoding, sent, self.decision.drops_owners, self.registry.clone()))
     }
 
-    pub(super) fn event(&self, stage: Stage) -> Event {
+    /// The event of a stage, without the response.
+    pub fn event(&self, stage: Stage) -> Event {
         let at = if stage == Stage::RequestReceived { self.head.received } else { self.clock.now() };
         let mut notes = self.notes.borrow().clone();
         if stage == Stage::ResponseComplete {
@@ -200,7 +190,7 @@ impl Trail {
     }
 
     /// Writes an event unless the policy omits its stage, and waits for blocking backends.
-    pub(super) async fn write(&self, event: Event, held: Reservation) -> bool {
+    pub async fn write(&self, event: Event, held: Reservation) -> bool {
         if self.decision.omitted.contain(event.stage) {
             return true;
         }
@@ -226,18 +216,16 @@ impl Trail {
     }
 
     /// Writes the last event.
-    pub(super) async fn end(&self) {
+    pub async fn end(&self) {
         if let Some((event, held)) = self.last() {
             self.ledger.write_last(event, held).await;
         }
     }
 
-    /// Takes over annotations of authentication, authorization and verbs, and the status code.
-    pub(super) fn answered(&self, request: &HttpRequest, context: &Context, code: u16) {
-        self.note(request, context);
-        let received = &context.warnings.received;
-        self.request.replace(received.body());
-        if let (Some(object), Some(named)) = (self.object.borrow_mut().as_mut(), received.named()) {
+    /// Takes over what was recorded of the body, and the status code.
+    pub fn answered(&self, code: u16, body: Option<Bytes>, named: Option<BodyIdentity>) {
+        self.request.replace(body);
+        if let (Some(object), Some(named)) = (self.object.borrow_mut().as_mut(), named) {
             let fill = |field: &mut String, text: String| {
                 if field.is_empty() {
                     *field = text;
@@ -254,19 +242,15 @@ impl Trail {
         }
     }
 
-    pub(super) fn note(&self, request: &HttpRequest, context: &Context) {
+    /// Sets an annotation.
+    pub fn annotate(&self, key: &str, text: String) {
+        self.notes.borrow_mut().insert(key.to_owned(), text);
+    }
+
+    /// Adds annotations. Those that are set already stay.
+    pub fn add_annotations(&self, all: BTreeMap<String, String>) {
         let mut notes = self.notes.borrow_mut();
-        let extensions = request.extensions();
-        if let Some(Annotations(all)) = extensions.get::<Annotations>() {
-            notes.extend(all.iter().map(|(key, text)| ((*key).to_owned(), text.clone())));
-        }
-        if let Some(judgement) = extensions.get::<AuthorizationRecord>() {
-            if !judgement.decision.is_empty() {
-                notes.insert("authorization.k8s.io/decision".to_owned(), judgement.decision.to_owned());
-            }
-            notes.insert("authorization.k8s.io/reason".to_owned(), judgement.reason());
-        }
-        for (key, text) in context.warnings.notes() {
+        for (key, text) in all {
             notes.entry(key).or_insert(text);
         }
     }
@@ -284,7 +268,8 @@ impl Drop for Trail {
     }
 }
 
-fn cut_agent(agent: &[u8]) -> String {
+/// The User-Agent of a request, cut to a bound.
+pub fn cut_agent(agent: &[u8]) -> String {
     match agent.get(..AUDIT_AGENT_BYTES) {
         Some(begin) if agent.len() > AUDIT_AGENT_BYTES => {
             format!("{}...TRUNCATED", String::from_utf8_lossy(begin))

@@ -1,0 +1,33 @@
+//! Auditing of requests: the policy with its backends, and the trail of one request (`trail.rs`). Requests of clients begin their
+//! trail in `http/handler/audit.rs`, those of the server and its controllers in `backend/loopback.rs`.
+
+mod trail;
+
+use std::sync::Arc;
+
+use pilothouse_actors::identity::Identity;
+
+use crate::api::audit::Level;
+use crate::api::audit::policy::{Decision, Policy};
+use crate::api::path::Request;
+use crate::audit_backends::AuditBackends;
+
+pub use self::trail::{Trail, cut_agent};
+
+/// The audit policy and its backends.
+pub struct Audit {
+    /// Decides which requests are audited at which level.
+    pub policy: Policy,
+    /// Writes the events.
+    pub ledger: Arc<AuditBackends>,
+}
+
+impl Audit {
+    /// Applies the policy to a request, and counts the decision; `None` if the request is not audited. Without a user if
+    /// authentication failed.
+    pub fn decide(&self, user: Option<&Identity>, request: &Request<'_>) -> Option<Decision> {
+        let decision = self.policy.decide(user, request);
+        self.ledger.counts().decided(decision.level);
+        (decision.level > Level::None).then_some(decision)
+    }
+}
