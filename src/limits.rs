@@ -236,6 +236,11 @@ pub const POD_TOKEN_LIFE: Duration = Duration::from_secs(3_607);
 pub const TOKEN_EXTENDED_LIFE: Duration = Duration::from_secs(365 * 86_400);
 /// The tolerated clock difference for tokens; the reference's value.
 pub const TOKEN_LEEWAY: Duration = Duration::from_secs(60);
+/// Cached results of client certificates: so many valid chains, and so many refused ones. A full table is cleared.
+pub const CERTIFICATES_REMEMBERED: usize = 1_024;
+/// How long a client certificate stays refused without being verified again. It is verified again earlier when one of the
+/// certificates involved becomes valid, and when the trusted CAs change.
+pub const REFUSED_CERTIFICATE_REMEMBERED: Duration = Duration::from_secs(60);
 /// Bytes of an OpenID Connect token: enough for some thousand groups.
 pub const OIDC_TOKEN_BYTES: usize = 64 << 10;
 /// Cached OpenID Connect tokens. A full cache without expired entries is cleared.

@@ -353,6 +353,21 @@ fn plugins_can_be_turned_on_and_off() {
 }
 
 #[test]
+fn admission_control_turns_all_plugins_off_that_it_does_not_name() {
+    // With controllers named, the tests' own flag about plug-ins is left out: it does not go with this one.
+    let server =
+        Server::with(&["--controllers=-*", "--admission-control=AlwaysPullImages,NamespaceLifecycle"]);
+    let mut admin = server.admin();
+    let mut made = pod("a", &json!({"priorityClassName": "none"}));
+    made["spec"]["containers"][0]["imagePullPolicy"] = json!("Never");
+    let made = admin.post(PODS, &made).ok();
+    assert_eq!(made["spec"]["containers"][0]["imagePullPolicy"], "Always");
+    for field in ["priority", "tolerations", "serviceAccountName"] {
+        assert_eq!(made["spec"].get(field), None, "{field}");
+    }
+}
+
+#[test]
 fn unknown_plugins_are_refused_at_the_start() {
     let directory = directory();
     let data = directory.path().join("data");
@@ -365,6 +380,14 @@ fn unknown_plugins_are_refused_at_the_start() {
         (
             vec!["--enable-admission-plugins=ImagePolicyWebhook"],
             "enable-admission-plugins plugin \"ImagePolicyWebhook\" is not supported by this server",
+        ),
+        (
+            vec!["--controllers=-*", "--admission-control=Nope"],
+            "admission-control plugin \"Nope\" is unknown",
+        ),
+        (
+            vec!["--admission-control=Priority", "--disable-admission-plugins=LimitRanger"],
+            "admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive",
         ),
         (
             vec!["--enable-admission-plugins=EventRateLimit"],

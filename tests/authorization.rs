@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "authorization/escalation.rs"]
+mod escalation;
 #[path = "authorization/node.rs"]
 mod node;
 mod support;

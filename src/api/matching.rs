@@ -265,6 +265,57 @@ mod tests {
         assert!(MatchConstraints::read(Some(&Value::Null)).is_none());
     }
 
+    /// What empty and absent parts of constraints mean: no rules and no names are all, an empty list in a rule is nothing.
+    #[test]
+    fn empty_parts_of_constraints() {
+        let nameless = AdmissionAttributes { name: "", ..ASKED };
+        let all = r#""operations":["*"],"apiGroups":["*"],"apiVersions":["*"],"resources":["*"]"#;
+        let ruled = |rules: &str| format!(r#"{{"resourceRules":{rules}}}"#);
+        let named = |names: &str| ruled(&format!(r#"[{{{all},"resourceNames":{names}}}]"#));
+        let lacking = |field: &str| {
+            let rule =
+                format!(r#"{{{all}}}"#).replace(&format!(r#""{field}":["*"]"#), &format!(r#""{field}":[]"#));
+            ruled(&format!("[{rule}]"))
+        };
+        let excluded = |rules: &str| format!(r#"{{"excludeResourceRules":{rules}}}"#);
+        for (constraints, asked, matches) in [
+            (ruled("[]"), ASKED, true),
+            (ruled("null"), ASKED, true),
+            (ruled("[{}]"), ASKED, false),
+            (lacking("operations"), ASKED, false),
+            (lacking("apiGroups"), ASKED, false),
+            (lacking("apiVersions"), ASKED, false),
+            (lacking("resources"), ASKED, false),
+            (named("[]"), ASKED, true),
+            (named("null"), ASKED, true),
+            (named(r#"[""]"#), ASKED, false),
+            (named(r#"["*"]"#), ASKED, false),
+            // An object whose name is generated has none yet, as in the reference.
+            (named(r#"[""]"#), nameless, true),
+            (named(r#"["d"]"#), nameless, false),
+            (excluded("[]"), ASKED, true),
+            (excluded("[{}]"), ASKED, true),
+            (excluded(&format!("[{{{all}}}]")), ASKED, false),
+            (excluded(&format!(r#"[{{{all},"resourceNames":[""]}}]"#)), ASKED, true),
+        ] {
+            let read = MatchConstraints::read(Some(&value(&constraints))).unwrap();
+            assert_eq!(read.rules_match(&asked, &[]).is_some(), matches, "{constraints} {asked:?}");
+        }
+        for (selector, selects) in [
+            ("", true),
+            (r#""namespaceSelector":null"#, true),
+            (r#""namespaceSelector":{}"#, true),
+            (r#""namespaceSelector":{"matchLabels":{},"matchExpressions":[]}"#, true),
+            (r#""namespaceSelector":{"matchLabels":{"a":""}}"#, false),
+            (r#""namespaceSelector":{"matchExpressions":[{"key":"a","operator":"Exists"}]}"#, false),
+        ] {
+            let read = MatchConstraints::read(Some(&value(&format!("{{{selector}}}")))).unwrap();
+            assert_eq!(!read.selects_namespaces(), selects, "{selector}");
+            assert_eq!(!read.selects_namespaces() || read.selects_namespace(None), selects, "{selector}");
+        }
+        assert!(MatchConstraints::read(None).is_none(), "who reads them says what their absence means");
+    }
+
     const PODS: AdmissionAttributes<'_> = AdmissionAttributes {
         group: "",
         version: "v1",

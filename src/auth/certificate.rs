@@ -110,4 +110,4 @@ impl Verifier for CertificateVerifier {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,7 +1,8 @@
 //! Verifies client certificates against CAs that can be replaced at run time.
 //!
 //! The TLS layer accepts any certificate, so that a bad one gets a 401 with a Status and not a broken handshake. It is verified
-//! here, once per certificate and not once per request: checking a signature costs as much as ten requests.
+//! here, once per chain and not once per request: checking a signature costs as much as ten requests. That holds for refused
+//! chains, too, or else anybody without a trusted certificate could make every request of theirs that expensive.
 //!
 //! Each CA that may have issued a certificate is tried by itself. A renewed CA has the name of its predecessor, and both are
 //! trusted for a while; OpenSSL would take one of them by its name, and refuse what only the other one proves.
@@ -11,8 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use openssl::asn1::Asn1Time;
+use openssl::asn1::{Asn1Time, Asn1TimeRef};
 use openssl::error::ErrorStack;
+use openssl::sha::Sha256;
 use openssl::stack::Stack;
 use openssl::x509::store::{X509Store, X509StoreBuilder};
 use openssl::x509::verify::{X509VerifyFlags, X509VerifyParam};
@@ -20,34 +22,80 @@ use openssl::x509::{X509, X509PurposeId, X509Ref, X509StoreContext, X509VerifyRe
 use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::lock::Lock;
 
+use crate::limits::{CERTIFICATES_REMEMBERED, REFUSED_CERTIFICATE_REMEMBERED};
 use crate::signatures;
-
-/// The number of cached certificates. A full cache is cleared: certificates in use are verified again.
-const REMEMBERED: usize = 1_024;
 
 /// Verifies certificate chains and caches the results.
 pub struct ChainVerifier<T> {
     authorities: ArcSwap<Vec<X509>>,
     clock: Clock,
-    remembered: Lock<HashMap<Vec<u8>, Remembered<T>>>,
+    remembered: Lock<Remembered<T>>,
+    /// The chains that were verified, so that tests can tell a cached result from a new one.
+    #[cfg(test)]
+    verifications: std::sync::atomic::AtomicUsize,
 }
 
+/// The digest of a chain. A chain of a stranger may be long, and what it is remembered by may not.
+type ChainDigest = [u8; 32];
+
+/// The cached results. Refused chains have a table of their own: whoever shows many of them drives out no valid one.
 struct Remembered<T> {
-    read: T,
-    valid_until: Timestamp,
+    valid: HashMap<ChainDigest, Known<T>>,
+    refused: HashMap<ChainDigest, Known<String>>,
+}
+
+/// A result, and the period for which it is known. Before that the clock was set back, and certificates that had expired may be
+/// valid again.
+struct Known<T> {
+    result: T,
+    since: Timestamp,
+    until: Timestamp,
+}
+
+impl<T: Clone> Known<T> {
+    fn at(&self, now: Timestamp) -> Option<(T, Timestamp)> {
+        (self.since <= now && now < self.until).then(|| (self.result.clone(), self.until))
+    }
+}
+
+/// Adds a result. A full table is cleared: chains in use are verified again.
+fn put<T>(table: &mut HashMap<ChainDigest, Known<T>>, chain: ChainDigest, known: Known<T>) {
+    if table.len() >= CERTIFICATES_REMEMBERED {
+        table.clear();
+    }
+    table.insert(chain, known);
+}
+
+fn digest(chain: &[Vec<u8>]) -> ChainDigest {
+    let mut hash = Sha256::new();
+    for certificate in chain {
+        // With its length, so that no other division of the same bytes has the same digest.
+        hash.update(&certificate.len().to_be_bytes());
+        hash.update(certificate);
+    }
+    hash.finish()
 }
 
 impl<T: Clone> ChainVerifier<T> {
     /// Trusts these CAs (PEM, one or more).
     pub fn new(authorities_pem: &[u8], clock: Clock) -> Result<ChainVerifier<T>, ErrorStack> {
         let authorities = ArcSwap::from_pointee(X509::stack_from_pem(authorities_pem)?);
-        Ok(ChainVerifier { authorities, clock, remembered: Lock::default() })
+        let remembered = Lock::new(Remembered { valid: HashMap::new(), refused: HashMap::new() });
+        Ok(ChainVerifier {
+            authorities,
+            clock,
+            remembered,
+            #[cfg(test)]
+            verifications: std::sync::atomic::AtomicUsize::default(),
+        })
     }
 
     /// Replaces the trusted CAs. Existing connections are verified again.
     pub fn trust(&self, authorities_pem: &[u8]) -> Result<(), ErrorStack> {
         self.authorities.store(Arc::new(X509::stack_from_pem(authorities_pem)?));
-        self.remembered.lock().clear();
+        let mut remembered = self.remembered.lock();
+        remembered.valid.clear();
+        remembered.refused.clear();
         Ok(())
     }
 
@@ -60,30 +108,90 @@ impl<T: Clone> ChainVerifier<T> {
         let Some((leaf, rest)) = chain.split_first() else {
             return Err("there is no certificate".to_owned());
         };
-        let now = self.clock.now();
-        if let Some(known) = self.remembered.lock().get(leaf).filter(|known| now < known.valid_until) {
-            return Ok((known.read.clone(), known.valid_until));
+        let (now, chain) = (self.clock.now(), digest(chain));
+        if let Some(known) = self.known(&chain, now) {
+            return known;
         }
+        #[cfg(test)]
+        self.verifications.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let authorities = self.authorities.load_full();
-        let (certificate, seconds) = verify(leaf, rest, &authorities, now)
-            .unwrap_or_else(|error| Err(format!("the client certificate cannot be read: {error}")))?;
-        let read = read(&certificate)?;
-        let valid_until = now.plus(Duration::from_secs(seconds));
-        self.remember(leaf, &read, &authorities, valid_until);
-        Ok((read, valid_until))
+        let verified = verify(leaf, rest, &authorities, now)
+            .unwrap_or_else(|error| Err(format!("the client certificate cannot be read: {error}")));
+        let result = verified
+            .and_then(|(certificate, seconds)| Ok((read(&certificate)?, seconds_later(now, seconds))));
+        let until = match &result {
+            Ok((_, until)) => *until,
+            Err(_) => refused_until(leaf, rest, &authorities, now),
+        };
+        self.remember(chain, &result, (now, until), &authorities);
+        result
     }
 
-    fn remember(&self, leaf: &[u8], read: &T, by: &Arc<Vec<X509>>, valid_until: Timestamp) {
+    /// The cached result.
+    fn known(&self, chain: &ChainDigest, now: Timestamp) -> Option<Result<(T, Timestamp), String>> {
+        let remembered = self.remembered.lock();
+        if let Some(valid) = remembered.valid.get(chain).and_then(|known| known.at(now)) {
+            return Some(Ok(valid));
+        }
+        remembered.refused.get(chain)?.at(now).map(|(why, _)| Err(why))
+    }
+
+    fn remember(
+        &self,
+        chain: ChainDigest,
+        result: &Result<(T, Timestamp), String>,
+        (since, until): (Timestamp, Timestamp),
+        by: &Arc<Vec<X509>>,
+    ) {
         let mut remembered = self.remembered.lock();
         // A result under replaced CAs must not enter the cache after that was cleared.
         if !Arc::ptr_eq(&self.authorities.load(), by) {
             return;
         }
-        if remembered.len() >= REMEMBERED {
-            remembered.clear();
+        match result {
+            Ok((read, _)) => put(&mut remembered.valid, chain, Known { result: read.clone(), since, until }),
+            Err(why) => put(&mut remembered.refused, chain, Known { result: why.clone(), since, until }),
         }
-        remembered.insert(leaf.to_vec(), Remembered { read: read.clone(), valid_until });
     }
+
+    /// How many refused chains are cached.
+    #[cfg(test)]
+    pub(super) fn refused(&self) -> usize {
+        self.remembered.lock().refused.len()
+    }
+
+    /// How many chains were verified so far.
+    #[cfg(test)]
+    pub(super) fn verifications(&self) -> usize {
+        self.verifications.load(std::sync::atomic::Ordering::SeqCst)
+    }
+}
+
+/// Until when a refused chain stays refused by these CAs: at most until the next of all certificates involved becomes valid.
+fn refused_until(leaf: &[u8], rest: &[Vec<u8>], authorities: &[X509], now: Timestamp) -> Timestamp {
+    let shown = std::iter::once(leaf).chain(rest.iter().map(Vec::as_slice));
+    let shown: Vec<X509> = shown.filter_map(|der| X509::from_der(der).ok()).collect();
+    let starts = shown.iter().chain(authorities).filter_map(|certificate| seconds_to_start(certificate, now));
+    let first = starts.min().map(|seconds| seconds_later(now, seconds));
+    let last = now.plus(REFUSED_CERTIFICATE_REMEMBERED);
+    first.map_or(last, |first| first.min(last))
+}
+
+/// Some seconds after the second of this time: certificates know no parts of seconds.
+fn seconds_later(now: Timestamp, seconds: u64) -> Timestamp {
+    Timestamp::default().plus(Duration::from_secs(now.seconds().saturating_add(seconds)))
+}
+
+/// For how many seconds a certificate is not valid yet; `None` if its time has begun.
+fn seconds_to_start(certificate: &X509Ref, now: Timestamp) -> Option<u64> {
+    let now = Asn1Time::from_unix(now.unix_seconds()).ok()?;
+    seconds_between(&now, certificate.not_before()).filter(|seconds| *seconds > 0)
+}
+
+/// The seconds from one time to a later one; `None` if it is earlier.
+fn seconds_between(from: &Asn1TimeRef, to: &Asn1TimeRef) -> Option<u64> {
+    let time = from.diff(to).ok()?;
+    u64::try_from(i64::from(time.days) * 86_400 + i64::from(time.secs)).ok()
 }
 
 /// The first certificate of a valid chain, and for how many seconds it stays valid.
@@ -177,7 +285,28 @@ fn store(authority: Option<&X509>, now: Timestamp) -> Result<X509Store, ErrorSta
 /// The remaining validity of a certificate; `None` if it is not valid now.
 fn seconds_left(certificate: &X509Ref, now: Timestamp) -> Option<u64> {
     let now = Asn1Time::from_unix(now.unix_seconds()).ok()?;
-    let left = now.diff(certificate.not_after()).ok()?;
-    let seconds = i64::from(left.days) * 86_400 + i64::from(left.secs);
-    u64::try_from(seconds).ok().filter(|_| certificate.not_before() <= now)
+    seconds_between(&now, certificate.not_after()).filter(|_| certificate.not_before() <= now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_counts_neither_after_its_time_nor_before_it() {
+        let known = Known { result: (), since: Timestamp(10), until: Timestamp(20) };
+        let counts = |now| known.at(Timestamp(now)).is_some();
+        assert!(counts(10) && counts(19) && !counts(20) && !counts(9), "the clock may be set back");
+    }
+
+    #[test]
+    fn chains_are_told_apart_by_every_certificate() {
+        let chains: [&[Vec<u8>]; 5] =
+            [&[], &[vec![]], &[vec![1, 2]], &[vec![1], vec![2]], &[vec![1, 2], vec![]]];
+        for (at, one) in chains.iter().enumerate() {
+            for (other_at, other) in chains.iter().enumerate() {
+                assert_eq!(digest(one) == digest(other), at == other_at);
+            }
+        }
+    }
 }

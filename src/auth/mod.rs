@@ -5,6 +5,8 @@ pub mod bootstrap_token;
 pub mod certificate;
 pub mod chain_verifier;
 pub mod counted;
+#[cfg(test)]
+mod empty_values_tests;
 pub mod expiring_cache;
 pub mod front_proxy;
 pub mod impersonation;

@@ -33,7 +33,6 @@ const ETCD: &[(&str, Takes)] = &[
 ];
 
 const OTHERS: &[(&str, Takes)] = &[
-    ("admission-control", Text),
     ("allow-metric-labels", Text),
     ("allow-metric-labels-manifest", Text),
     ("apiserver-count", Text),
@@ -54,6 +53,7 @@ const OTHERS: &[(&str, Takes)] = &[
     ("endpoint-reconciler-type", Text),
     ("kubelet-read-only-port", Text),
     ("kubernetes-service-node-port", Text),
+    ("livez-grace-period", Text),
     ("log-flush-frequency", Text),
     ("log-json-info-buffer-size", Text),
     ("log-json-split-stream", Bool),
@@ -67,10 +67,22 @@ const OTHERS: &[(&str, Takes)] = &[
     ("permit-port-sharing", Bool),
     ("runtime-config-emulation-forward-compatible", Bool),
     ("show-hidden-metrics-for-version", Text),
+    ("shutdown-send-retry-after", Bool),
+    ("shutdown-watch-termination-grace-period", Text),
     ("storage-initialization-timeout", Text),
     ("tracing-config-file", Text),
     ("watch-cache", Bool),
     ("watch-cache-sizes", Text),
+];
+
+/// Flags of [`OTHERS`] that would restrict something. What stays as it is without them is said in the log.
+const RESTRICTING: &[(&str, &str)] = &[
+    ("allow-metric-labels", "metrics have all values of their labels"),
+    ("allow-metric-labels-manifest", "metrics have all values of their labels"),
+    ("disabled-metrics", "all metrics are shown"),
+    ("emulated-version", "features and kinds of later releases stay on"),
+    ("endpoint-reconciler-type", "the endpoints of this server are always written"),
+    ("max-connection-bytes-per-sec", "no connection is slowed down"),
 ];
 
 /// Security flags that are not supported here. They are refused, because ignoring them would be unsafe.
@@ -105,7 +117,11 @@ pub(super) fn given(matches: &ArgMatches) -> Vec<String> {
     let etcd = ETCD.iter().filter(|(name, _)| given(name));
     let others = OTHERS.iter().filter(|(name, _)| given(name));
     etcd.map(|(name, _)| format!("--{name} is not used: this server keeps its objects without etcd"))
-        .chain(others.map(|(name, _)| format!("--{name} is accepted for compatibility and has no effect")))
+        .chain(others.map(|(name, _)| {
+            let unrestricted = RESTRICTING.iter().find(|(known, _)| known == name);
+            let unrestricted = unrestricted.map(|(_, what)| format!(": {what}")).unwrap_or_default();
+            format!("--{name} is accepted for compatibility and has no effect{unrestricted}")
+        }))
         .collect()
 }
 
@@ -121,5 +137,15 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all);
+    }
+
+    #[test]
+    fn a_restriction_that_is_not_made_is_told() {
+        for (name, unrestricted) in RESTRICTING {
+            assert!(OTHERS.iter().any(|(known, _)| known == name), "{name}");
+            let line = ["pilothouse".to_owned(), format!("--{name}=1")];
+            let remarks = super::super::Config::parse(line).unwrap().remarks;
+            assert!(matches!(remarks.as_slice(), [one] if one.ends_with(unrestricted)), "{remarks:?}");
+        }
     }
 }

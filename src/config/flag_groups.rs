@@ -284,6 +284,9 @@ pub struct Api {
     /// Admission components to leave out.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub disable_admission_plugins: Vec<String>,
+    /// The admission components that run, and no others. Deprecated: use the two flags above, which do not go with it.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    pub admission_control: Vec<String>,
     /// A file with the settings of admission components.
     #[arg(long, value_name = "FILE")]
     pub admission_control_config_file: Option<PathBuf>,
@@ -331,6 +334,19 @@ pub struct Kubelets {
     /// Reach webhooks and extension servers that are services at one of their endpoints instead of the address of the service.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub enable_aggregator_routing: bool,
+}
+
+impl Kubelets {
+    /// A remark for the operator if kubelets are not verified. A server that only its own machine reaches, and that has no
+    /// certificate for kubelets, has none to talk to.
+    pub(super) fn remark(&self, bind_address: IpAddr) -> Option<String> {
+        let has_kubelets = !bind_address.is_loopback() || self.kubelet_client_certificate.is_some();
+        (has_kubelets && self.kubelet_certificate_authority.is_none()).then(|| {
+            "--kubelet-certificate-authority is not given: kubelets are not verified, and whoever answers at the address of \
+             a node can read and change logs, commands and forwarded connections"
+                .to_owned()
+        })
+    }
 }
 
 /// How requests are passed on to servers that extend this API.
@@ -399,15 +415,6 @@ pub struct Lifecycle {
     /// How long /readyz fails before the server stops taking connections.
     #[arg(long, default_value = "0s", value_parser = go_duration, value_name = "DURATION")]
     pub shutdown_delay_duration: Duration,
-    /// Answer 429 with Retry-After to requests that come while the server is stopping.
-    #[arg(long, action = ArgAction::Set, default_value_t = false)]
-    pub shutdown_send_retry_after: bool,
-    /// How long watches may take to end once the server is stopping.
-    #[arg(long, default_value = "0s", value_parser = go_duration, value_name = "DURATION")]
-    pub shutdown_watch_termination_grace_period: Duration,
-    /// How long /livez is good though the server is still starting.
-    #[arg(long, default_value = "0s", value_parser = go_duration, value_name = "DURATION")]
-    pub livez_grace_period: Duration,
 }
 
 /// What the server tells its operator.

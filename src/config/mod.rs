@@ -43,6 +43,7 @@ pub use signing::Signing;
 pub use tls_values::NamedCertificate;
 pub use values::MemoryLimit;
 
+use self::plugins::PluginFlags;
 use crate::api::admission_plugins::PluginName;
 use crate::api::gates::{ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS, STRUCTURED_AUTHENTICATION_CONFIGURATION};
 use crate::limits;
@@ -181,7 +182,8 @@ impl Config {
             let why = "--anonymous-auth is off: it does not go with the authorization mode AlwaysAllow";
             config.remarks.push(why.to_owned());
         }
-        config.remarks.extend(plugins::remarks(&config.api.enable_admission_plugins));
+        config.remarks.extend(PluginFlags::new(&config.api).remarks());
+        config.remarks.extend(config.kubelets.remark(config.serving.bind_address));
         Ok(config)
     }
 
@@ -233,8 +235,7 @@ impl Config {
         let gates = self.gates();
         gates.validate().map_err(ConfigError)?;
         self.front_proxy.validate(&gates).map_err(ConfigError)?;
-        plugins::validate(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)
-            .map_err(ConfigError)?;
+        PluginFlags::new(&self.api).validate().map_err(ConfigError)?;
         self.signing.signed_by().map_err(ConfigError)?;
         self.audit.validate().map_err(ConfigError)?;
         self.validate_ranges()?;
@@ -287,7 +288,7 @@ impl Config {
 
     /// The enabled admission plug-ins, in the order in which they run.
     pub fn admission_plugins(&self) -> Vec<PluginName> {
-        plugins::enabled(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)
+        PluginFlags::new(&self.api).enabled()
     }
 
     /// The configurations of the admission plug-ins. Reads files: called once, at start.
@@ -349,12 +350,12 @@ impl Config {
         self.authentication.anonymous_auth && !modes.contains(&AuthorizationMode::AlwaysAllow)
     }
 
-    /// The audiences of tokens.
+    /// The audiences of tokens. An empty flag is none: a token for the audience without a name is not for this server.
     pub fn audiences(&self) -> &[String] {
-        if self.authentication.api_audiences.is_empty() {
-            &self.service_accounts.service_account_issuer
-        } else {
-            &self.authentication.api_audiences
+        match self.authentication.api_audiences.as_slice() {
+            [] => &self.service_accounts.service_account_issuer,
+            [one] if one.is_empty() => &self.service_accounts.service_account_issuer,
+            named => named,
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::external_authenticators::listed;
+use super::flag_groups::Api;
 use crate::api::admission_plugins::PluginName;
 
 use self::DefaultState::{Off, On};
@@ -85,84 +87,173 @@ pub const PLUGINS: [Plugin; 36] = [
     plugin(PluginName::AlwaysDeny, Off, Works),
 ];
 
-/// Checks the names of both flags. Errors are the reference's, except for unimplemented plug-ins.
-pub fn validate(enable: &[String], disable: &[String]) -> Result<(), String> {
-    for (flag, names) in [("enable", enable), ("disable", disable)] {
-        if let Some(name) =
-            names.iter().find(|name| !PLUGINS.iter().any(|plugin| plugin.name.as_str() == **name))
-        {
-            return Err(format!("{flag}-admission-plugins plugin {name:?} is unknown"));
+/// What the flags say about plug-ins.
+pub struct PluginFlags {
+    /// `--admission-control`, the deprecated flag: these and no others. An empty list switches all off.
+    only: Option<Vec<String>>,
+    /// `--enable-admission-plugins`: these besides the usual ones.
+    enable: Option<Vec<String>>,
+    /// `--disable-admission-plugins`: the usual ones without these.
+    disable: Option<Vec<String>>,
+}
+
+/// The names that a flag was given; `None` if it was not.
+fn given(words: &[String]) -> Option<Vec<String>> {
+    (!words.is_empty()).then(|| listed(words))
+}
+
+fn is_named(names: Option<&Vec<String>>, plugin: PluginName) -> bool {
+    names.is_some_and(|names| names.iter().any(|name| name == plugin.as_str()))
+}
+
+impl PluginFlags {
+    /// The flags as they were given.
+    pub fn new(flags: &Api) -> PluginFlags {
+        PluginFlags {
+            only: given(&flags.admission_control),
+            enable: given(&flags.enable_admission_plugins),
+            disable: given(&flags.disable_admission_plugins),
         }
     }
-    if let Some(name) = enable.iter().find(|name| MISSED.iter().any(|missed| missed.as_str() == **name)) {
-        return Err(format!("enable-admission-plugins plugin {name:?} is not supported by this server"));
-    }
-    let both: BTreeSet<&str> =
-        enable.iter().filter(|name| disable.contains(name)).map(String::as_str).collect();
-    if both.is_empty() {
-        return Ok(());
-    }
-    let both: Vec<&str> = both.into_iter().collect();
-    Err(format!("[{}] in enable-admission-plugins and disable-admission-plugins overlapped", both.join(" ")))
-}
 
-/// The enabled plug-ins, in order.
-pub fn enabled(enable: &[String], disable: &[String]) -> Vec<PluginName> {
-    let on = |plugin: &&Plugin| {
-        let named = |names: &[String]| names.iter().any(|name| name == plugin.name.as_str());
-        named(enable) || (plugin.usually == On && !named(disable))
-    };
-    PLUGINS.iter().filter(on).map(|plugin| plugin.name).collect()
-}
+    /// Checks the names. Errors are the reference's, except for unimplemented plug-ins.
+    pub fn validate(&self) -> Result<(), String> {
+        if self.only.is_some() && (self.enable.is_some() || self.disable.is_some()) {
+            return Err("admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually \
+                        exclusive"
+                .to_owned());
+        }
+        let lists = [
+            ("admission-control", &self.only),
+            ("enable-admission-plugins", &self.enable),
+            ("disable-admission-plugins", &self.disable),
+        ];
+        for (flag, names) in lists {
+            let is_known = |name: &String| PLUGINS.iter().any(|plugin| plugin.name.as_str() == *name);
+            if let Some(name) = names.iter().flatten().find(|name| !is_known(name)) {
+                return Err(format!("{flag} plugin {name:?} is unknown"));
+            }
+        }
+        for (flag, names) in [("admission-control", &self.only), ("enable-admission-plugins", &self.enable)] {
+            if let Some(missed) = MISSED.iter().find(|missed| is_named(names.as_ref(), **missed)) {
+                return Err(format!("{flag} plugin {:?} is not supported by this server", missed.as_str()));
+            }
+        }
+        let (enable, disable) = (self.enable.iter().flatten(), self.disable.iter().flatten());
+        let disable: BTreeSet<&String> = disable.collect();
+        let both: BTreeSet<&str> = enable.filter(|name| disable.contains(name)).map(String::as_str).collect();
+        if both.is_empty() {
+            return Ok(());
+        }
+        let both: Vec<&str> = both.into_iter().collect();
+        let both = both.join(" ");
+        Err(format!("[{both}] in enable-admission-plugins and disable-admission-plugins overlapped"))
+    }
 
-/// Remarks for the operator about plug-ins that were enabled by name.
-pub fn remarks(enable: &[String]) -> impl Iterator<Item = String> {
-    let absent = PLUGINS.iter().filter(|plugin| plugin.effect == Absent);
-    absent
-        .filter(|plugin| enable.iter().any(|name| name == plugin.name.as_str()))
-        .map(|plugin| format!("--enable-admission-plugins: {} has no effect here", plugin.name.as_str()))
+    /// The enabled plug-ins, in the order in which they run, whatever the order of the names.
+    pub fn enabled(&self) -> Vec<PluginName> {
+        let on = |plugin: &&Plugin| match &self.only {
+            Some(only) => is_named(Some(only), plugin.name),
+            None => {
+                is_named(self.enable.as_ref(), plugin.name)
+                    || (plugin.usually == On && !is_named(self.disable.as_ref(), plugin.name))
+            }
+        };
+        PLUGINS.iter().filter(on).map(|plugin| plugin.name).collect()
+    }
+
+    /// Remarks for the operator.
+    pub fn remarks(&self) -> impl Iterator<Item = String> {
+        let deprecated = "Flag --admission-control has been deprecated, Use --enable-admission-plugins or \
+                          --disable-admission-plugins instead. Will be removed in a future version.";
+        let absent = PLUGINS.iter().filter(|plugin| plugin.effect == Absent);
+        let absent = absent
+            .filter(|plugin| is_named(self.enable.as_ref(), plugin.name))
+            .map(|plugin| format!("--enable-admission-plugins: {} has no effect here", plugin.name.as_str()));
+        self.only.iter().map(move |_| deprecated.to_owned()).chain(absent)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
-    fn names(list: &[&str]) -> Vec<String> {
-        list.iter().map(ToString::to_string).collect()
+    fn flags(line: &str) -> PluginFlags {
+        let line = std::iter::once("pilothouse").chain(line.split_whitespace());
+        PluginFlags::new(&Config::parse(line).unwrap().api)
+    }
+
+    fn names(plugins: &[PluginName]) -> Vec<&'static str> {
+        plugins.iter().map(|plugin| plugin.as_str()).collect()
     }
 
     #[test]
     fn flags_add_and_take_away_and_the_order_stays() {
-        let usual = enabled(&[], &[]);
+        let usual = flags("").enabled();
         assert_eq!(usual.len(), 22);
         assert_eq!(usual.first(), Some(&PluginName::NamespaceLifecycle));
         assert!(usual.contains(&PluginName::Priority) && !usual.contains(&PluginName::AlwaysPullImages));
-        let changed =
-            enabled(&names(&["AlwaysDeny", "AlwaysPullImages"]), &names(&["Priority", "NodeRestriction"]));
+        assert_eq!(flags("--enable-admission-plugins= --disable-admission-plugins=").enabled(), usual);
+        let changed = "--enable-admission-plugins=AlwaysDeny,AlwaysPullImages \
+                       --disable-admission-plugins=Priority,NodeRestriction";
+        let changed = flags(changed).enabled();
         assert!(changed.contains(&PluginName::AlwaysPullImages) && !changed.contains(&PluginName::Priority));
         assert_eq!(changed.last(), Some(&PluginName::AlwaysDeny));
     }
 
     #[test]
-    fn unknown_and_contradicting_names_are_refused() {
-        assert_eq!(validate(&names(&["Priority"]), &names(&["ServiceAccount"])), Ok(()));
-        let wrong =
-            |enable: &[&str], disable: &[&str]| validate(&names(enable), &names(disable)).unwrap_err();
-        assert_eq!(wrong(&["Nope"], &[]), r#"enable-admission-plugins plugin "Nope" is unknown"#);
-        assert_eq!(wrong(&[], &["Nope"]), r#"disable-admission-plugins plugin "Nope" is unknown"#);
-        let missed =
-            r#"enable-admission-plugins plugin "ImagePolicyWebhook" is not supported by this server"#;
-        assert_eq!(wrong(&["ImagePolicyWebhook"], &[]), missed);
+    fn admission_control_names_all_that_are_on() {
+        let strict = flags("--admission-control=AlwaysDeny,NodeRestriction --admission-control=LimitRanger");
+        assert_eq!(strict.validate(), Ok(()));
+        assert_eq!(names(&strict.enabled()), ["LimitRanger", "NodeRestriction", "AlwaysDeny"]);
+        let said: Vec<String> = strict.remarks().collect();
+        assert!(
+            matches!(said.as_slice(), [one] if one.starts_with("Flag --admission-control has been deprecated"))
+        );
+        let none = flags("--admission-control=");
         assert_eq!(
-            wrong(&["Priority", "LimitRanger"], &["LimitRanger", "Priority"]),
-            "[LimitRanger Priority] in enable-admission-plugins and disable-admission-plugins overlapped"
+            (none.validate(), none.enabled().len()),
+            (Ok(()), 0),
+            "no plug-in is named, so none is on"
         );
     }
 
     #[test]
+    fn unknown_and_contradicting_names_are_refused() {
+        let accepted =
+            flags("--enable-admission-plugins=Priority --disable-admission-plugins=ServiceAccount");
+        assert_eq!(accepted.validate(), Ok(()));
+        let exclusive = "admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive";
+        for (line, error) in [
+            ("--enable-admission-plugins=Nope", r#"enable-admission-plugins plugin "Nope" is unknown"#),
+            ("--disable-admission-plugins=Nope", r#"disable-admission-plugins plugin "Nope" is unknown"#),
+            ("--admission-control=Priority,Nope", r#"admission-control plugin "Nope" is unknown"#),
+            ("--admission-control=Priority,", r#"admission-control plugin "" is unknown"#),
+            (
+                "--enable-admission-plugins=ImagePolicyWebhook",
+                r#"enable-admission-plugins plugin "ImagePolicyWebhook" is not supported by this server"#,
+            ),
+            (
+                "--admission-control=ImagePolicyWebhook",
+                r#"admission-control plugin "ImagePolicyWebhook" is not supported by this server"#,
+            ),
+            (
+                "--enable-admission-plugins=Priority,LimitRanger --disable-admission-plugins=LimitRanger,Priority",
+                "[LimitRanger Priority] in enable-admission-plugins and disable-admission-plugins overlapped",
+            ),
+            ("--admission-control=Priority --enable-admission-plugins=Priority", exclusive),
+            ("--admission-control=Priority --disable-admission-plugins=", exclusive),
+            ("--admission-control= --enable-admission-plugins=", exclusive),
+        ] {
+            assert_eq!(flags(line).validate(), Err(error.to_owned()), "{line}");
+        }
+    }
+
+    #[test]
     fn a_plugin_that_does_nothing_is_named() {
-        let enable = ["AlwaysAdmit", "ValidatingAdmissionPolicy", "ImagePolicyWebhook"];
-        let said: Vec<String> = remarks(&names(&enable)).collect();
+        let line = "--enable-admission-plugins=AlwaysAdmit,ValidatingAdmissionPolicy,ImagePolicyWebhook";
+        let said: Vec<String> = flags(line).remarks().collect();
         assert_eq!(said, ["--enable-admission-plugins: ImagePolicyWebhook has no effect here"]);
     }
 }

@@ -196,6 +196,37 @@ fn kubelets_are_reached_as_the_flags_say() {
 }
 
 #[test]
+fn an_empty_audience_is_none() {
+    for (line, audiences) in [
+        ("--service-account-issuer=i", &["i"][..]),
+        ("--service-account-issuer=i --api-audiences=", &["i"]),
+        ("--service-account-issuer=i --api-audiences=a,b", &["a", "b"]),
+    ] {
+        assert_eq!(parse(line).unwrap().audiences(), audiences, "{line}");
+    }
+}
+
+#[test]
+fn kubelets_that_are_not_verified_are_told_of_where_there_can_be_some() {
+    let identity = "--kubelet-client-certificate=x --kubelet-client-key=x";
+    let authority = "--kubelet-certificate-authority=x";
+    for (line, is_told) in [
+        (String::new(), false),
+        ("--bind-address=::1".to_owned(), false),
+        ("--bind-address=0.0.0.0".to_owned(), true),
+        ("--bind-address=192.0.2.1".to_owned(), true),
+        (identity.to_owned(), true),
+        (format!("--bind-address=0.0.0.0 {authority}"), false),
+        (format!("{identity} {authority}"), false),
+    ] {
+        let remarks = parse(&line).unwrap().remarks;
+        let about = remarks.iter().filter(|remark| remark.contains("kubelets are not verified")).count();
+        assert_eq!(about, usize::from(is_told), "{line}: {remarks:?}");
+    }
+    assert!(parse("--kubelet-certificate-authority=").is_err(), "an empty name is no file");
+}
+
+#[test]
 fn the_version_is_printed_or_set() {
     let printed = |line: &str| {
         let error = parse(line).expect_err(line);

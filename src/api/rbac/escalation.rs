@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::role::Role;
-use super::rule::{PreparedAction, Rule, StringList};
+use super::rule::{Objects, PreparedAction, Rule, StringList};
 use crate::api::field::quoted;
 use crate::api::limits::{RIGHTS_COMPARED, ROLE_PERMISSIONS};
 
@@ -27,8 +27,8 @@ pub fn missing<'a>(held: &[&Role], wanted: impl IntoIterator<Item = &'a Rule>) -
             None if covered_at_once(held, rule, &mut words_left) => continue,
             None => return Some(Missing::TooMany),
         }
-        let looked = for_each_permission(rule, |ask, one| {
-            if !is_held(held, ask, &mut words_left)? {
+        let looked = for_each_permission(rule, |permission, one| {
+            if !is_held(held, permission, &mut words_left)? {
                 lacking.push(one());
             }
             Some(())
@@ -40,10 +40,10 @@ pub fn missing<'a>(held: &[&Role], wanted: impl IntoIterator<Item = &'a Rule>) -
     (!lacking.is_empty()).then_some(Missing::Rules(lacking))
 }
 
-/// Whether one of the roles allows this. `None` if the budget is exceeded.
-fn is_held(held: &[&Role], ask: &PreparedAction<'_>, words_left: &mut usize) -> Option<bool> {
+/// Whether one of the roles covers this permission. `None` if the budget is exceeded.
+fn is_held(held: &[&Role], permission: &PreparedAction<'_>, words_left: &mut usize) -> Option<bool> {
     for role in held {
-        if role.allows_within(ask, words_left)? {
+        if role.covers_within(permission, words_left)? {
             return Some(true);
         }
     }
@@ -88,10 +88,10 @@ fn for_each_permission(
                 };
                 for name in &rule.resource_names {
                     let named = || Rule { resource_names: one(name), ..single() };
-                    take(&PreparedAction::resource(verb, group, resource, name), &named)?;
+                    take(&PreparedAction::resource(verb, group, resource, Objects::Named(name)), &named)?;
                 }
                 if rule.resource_names.is_empty() {
-                    take(&PreparedAction::resource(verb, group, resource, ""), &single)?;
+                    take(&PreparedAction::resource(verb, group, resource, Objects::All), &single)?;
                 }
             }
         }
@@ -111,13 +111,14 @@ type Joined<'a> = (&'a Rule, Vec<Box<str>>);
 /// Joins single permissions that differ only in their verb.
 fn compact(rules: &[Rule]) -> Vec<Rule> {
     let mut others = Vec::new();
-    let mut by_object: BTreeMap<(&str, &str, &str), Joined<'_>> = BTreeMap::new();
+    let mut by_object: BTreeMap<(&str, &str, Option<&str>), Joined<'_>> = BTreeMap::new();
     for rule in rules {
         let ([group], [resource]) = (&*rule.api_groups, &*rule.resources) else {
             others.push(rule.clone());
             continue;
         };
-        let name = rule.resource_names.first().map_or("", |name| name);
+        // No name is another permission than the empty name.
+        let name = rule.resource_names.first().map(|name| &**name);
         let (_, verbs) = by_object.entry((group, resource, name)).or_insert((rule, Vec::new()));
         verbs.extend(rule.verbs.iter().cloned());
     }
@@ -158,89 +159,4 @@ pub fn everything() -> [Rule; 2] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::rule::tests::{path_rule, rule};
-    use super::*;
-
-    fn lacking(held: &[Rule], wanted: &[Rule]) -> Vec<String> {
-        let held = Role::new(held.to_vec());
-        match missing(&[&held], wanted) {
-            None => Vec::new(),
-            Some(missing) => {
-                let text = refusal("u", &["a".into(), "b".into()], &missing, &[]);
-                text.lines().skip(1).map(str::to_owned).collect()
-            }
-        }
-    }
-
-    #[test]
-    fn what_several_rules_cover_together_is_covered() {
-        let held = [rule("get", "core", "pods", ""), rule("list", "core", "pods secrets", "")];
-        assert_eq!(lacking(&held, &[rule("get list", "core", "pods", "")]), [""; 0]);
-        assert_eq!(
-            lacking(&held, &[rule("get list watch", "core", "pods secrets", "")]),
-            [
-                r#"{APIGroups:[""], Resources:["pods"], Verbs:["watch"]}"#,
-                r#"{APIGroups:[""], Resources:["secrets"], Verbs:["get" "watch"]}"#
-            ]
-        );
-        assert_eq!(
-            lacking(&held, &everything()),
-            [r#"{APIGroups:["*"], Resources:["*"], Verbs:["*"]}"#, r#"{NonResourceURLs:["*"], Verbs:["*"]}"#]
-        );
-        assert_eq!(lacking(&everything(), &[path_rule("get put", "/x"), held[1].clone()]), [""; 0]);
-    }
-
-    #[test]
-    fn the_refusal_names_user_and_groups_and_what_was_in_the_way() {
-        let missing = Missing::Rules(vec![rule("get", "core", "pods", "a")]);
-        let text = refusal("u", &["g".into()], &missing, &["x not found".into()]);
-        assert_eq!(
-            text,
-            "user \"u\" (groups=[\"g\"]) is attempting to grant RBAC permissions not currently held:\n\
-             {APIGroups:[\"\"], Resources:[\"pods\"], ResourceNames:[\"a\"], Verbs:[\"get\"]}; resolution errors: \
-             [x not found]"
-        );
-    }
-
-    #[test]
-    fn a_rule_that_multiplies_is_refused_without_counting_it_out() {
-        let many = (0..2_000).map(|n| format!("w{n} ")).collect::<String>();
-        let huge = rule(&many, &many, &many, &many);
-        assert_eq!(missing(&[], [&huge]), Some(Missing::TooMany));
-        let all = Role::new(everything().into());
-        assert_eq!(missing(&[&all], [&huge]), None, "whoever has all may grant all");
-    }
-
-    #[test]
-    fn nobody_compares_for_ever() {
-        let names = (0..10_000).map(|n| format!("n{n} ")).collect::<String>();
-        let held: Vec<Rule> = (0..5_000).map(|n| rule("list", &format!("g{n}"), "pods", "")).collect();
-        let held = Role::new(held);
-        let wanted = rule("get", "core", "pods", &names);
-        assert_eq!(missing(&[&held], [&wanted]), Some(Missing::TooMany));
-        assert!(refusal("u", &[], &Missing::TooMany, &[]).ends_with("more permissions than can be compared"));
-    }
-
-    #[test]
-    fn what_is_held_by_the_index_is_what_a_rule_covers() {
-        let words = ["get", "*", "pods", "pods/log", "*/log", "core", "apps", "a"];
-        let rules: Vec<Rule> = words
-            .iter()
-            .flat_map(|word| {
-                [
-                    rule(word, "core", "pods/log", ""),
-                    rule("get", word, "pods", "a"),
-                    rule("get", "core", word, ""),
-                ]
-            })
-            .chain([path_rule("get", "/a /b*"), path_rule("*", "/a*"), path_rule("get", "*")])
-            .collect();
-        for held in &rules {
-            for wanted in &rules {
-                let role = Role::new(vec![held.clone()]);
-                assert_eq!(missing(&[&role], [wanted]).is_none(), held.covers(wanted), "{held} {wanted}");
-            }
-        }
-    }
-}
+mod tests;

@@ -33,12 +33,12 @@ impl Role {
         self.matching(ask).any(|rule| rule.allows_asked(ask))
     }
 
-    /// [`Role::allows`] with a budget: subtracts from `left` how many words were compared at most. `None` if the budget is
-    /// exceeded.
-    pub(super) fn allows_within(&self, ask: &PreparedAction<'_>, left: &mut usize) -> Option<bool> {
-        for rule in self.matching(ask) {
+    /// Whether one of its rules covers a single permission, with a budget: subtracts from `left` how many words were compared at
+    /// most. `None` if the budget is exceeded.
+    pub(super) fn covers_within(&self, permission: &PreparedAction<'_>, left: &mut usize) -> Option<bool> {
+        for rule in self.matching(permission) {
             *left = left.checked_sub(rule.words() + 1)?;
-            if rule.allows_asked(ask) {
+            if rule.covers_permission(permission) {
                 return Some(true);
             }
         }
@@ -73,6 +73,7 @@ impl Role {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rule::Objects;
     use super::super::rule::tests::{action, path_rule, rule};
     use super::*;
 
@@ -95,8 +96,8 @@ mod tests {
             role.allows(&PreparedAction::path("get", "/metrics"))
                 && !role.allows(&PreparedAction::path("get", "/"))
         );
-        let ask = PreparedAction::resource("get", "", "pods", "");
-        assert_eq!(role.allows_within(&ask, &mut 100), Some(true));
-        assert_eq!(role.allows_within(&ask, &mut 1), None, "nobody knows");
+        let ask = PreparedAction::resource("get", "", "pods", Objects::All);
+        assert_eq!(role.covers_within(&ask, &mut 100), Some(true));
+        assert_eq!(role.covers_within(&ask, &mut 1), None, "nobody knows");
     }
 }

@@ -55,9 +55,18 @@ pub(super) enum On<'a> {
         resource: Cow<'a, str>,
         /// The wildcard form: `*/log`; empty without a subresource.
         any_with_part: String,
-        name: &'a str,
+        objects: Objects<'a>,
     },
     Path(&'a str),
+}
+
+/// The objects of a resource that a question is about. A rule without names grants all objects; a request without a name has
+/// the empty name, which a rule may name. They must never be taken for one another: who may do something with the empty name
+/// would be taken for somebody who may do it with all objects.
+#[derive(Clone, Copy)]
+pub(super) enum Objects<'a> {
+    All,
+    Named(&'a str),
 }
 
 impl<'a> From<&'a Action> for PreparedAction<'a> {
@@ -65,13 +74,14 @@ impl<'a> From<&'a Action> for PreparedAction<'a> {
         let on = match &action.target {
             Target::Path(path) => On::Path(path),
             Target::Resource { group, resource, subresource, name, .. } if subresource.is_empty() => {
-                On::Resource { group, resource: resource.into(), any_with_part: String::new(), name }
+                let (resource, objects) = (resource.into(), Objects::Named(name));
+                On::Resource { group, resource, any_with_part: String::new(), objects }
             }
             Target::Resource { group, resource, subresource, name, .. } => On::Resource {
                 group,
                 resource: format!("{resource}/{subresource}").into(),
                 any_with_part: format!("*/{subresource}"),
-                name,
+                objects: Objects::Named(name),
             },
         };
         PreparedAction { verb: &action.verb, on }
@@ -79,16 +89,16 @@ impl<'a> From<&'a Action> for PreparedAction<'a> {
 }
 
 impl<'a> PreparedAction<'a> {
-    /// One verb on one resource as rules name it, including `*` and `*/part`, and on one object or all of them.
+    /// One verb on one resource as rules name it, including `*` and `*/part`.
     pub(super) fn resource(
         verb: &'a str,
         group: &'a str,
         resource: &'a str,
-        name: &'a str,
+        objects: Objects<'a>,
     ) -> PreparedAction<'a> {
         let part = resource.split_once('/').map(|(_, part)| format!("*/{part}"));
         let any_with_part = part.unwrap_or_default();
-        PreparedAction { verb, on: On::Resource { group, resource: resource.into(), any_with_part, name } }
+        PreparedAction { verb, on: On::Resource { group, resource: resource.into(), any_with_part, objects } }
     }
 
     /// One verb on one path as rules name it.
@@ -130,10 +140,19 @@ impl Rule {
 
     /// Whether it allows the action, given that it names the requested resource.
     pub(super) fn allows_asked(&self, ask: &PreparedAction<'_>) -> bool {
-        let On::Resource { group, name, .. } = &ask.on else { return self.allows(ask) };
-        has_or_all(&self.verbs, ask.verb)
-            && has_or_all(&self.api_groups, group)
-            && (self.resource_names.is_empty() || has(&self.resource_names, name))
+        let On::Resource { group, objects, .. } = &ask.on else { return self.allows(ask) };
+        let names = match objects {
+            Objects::All => self.resource_names.is_empty(),
+            Objects::Named(name) => self.resource_names.is_empty() || has(&self.resource_names, name),
+        };
+        names && has_or_all(&self.verbs, ask.verb) && has_or_all(&self.api_groups, group)
+    }
+
+    /// Whether it covers a single permission of a rule, given that it names the resource. A permission for paths has no names,
+    /// so a rule with names does not cover it, as in the reference.
+    pub(super) fn covers_permission(&self, permission: &PreparedAction<'_>) -> bool {
+        let is_of_path = matches!(permission.on, On::Path(_));
+        (!is_of_path || self.resource_names.is_empty()) && self.allows_asked(permission)
     }
 
     /// The number of words to compare.

@@ -324,6 +324,47 @@ mod tests {
         );
     }
 
+    /// What empty parts of a review mean: a subject of some sort is needed, and what is left out of the question is empty in it.
+    #[test]
+    fn empty_parts_of_a_review() {
+        for (subject, is_refused) in [
+            ("", true),
+            (r#""user":"","groups":[],"#, true),
+            (r#""uid":"u","extra":{"a":["b"]},"#, true),
+            (r#""user":"u","#, false),
+            (r#""groups":[""],"#, false),
+        ] {
+            let body = format!(r#"{{"spec":{{{subject}"resourceAttributes":{{}}}}}}"#);
+            let errors = wrong("SubjectAccessReview", ReviewedSubject::Anybody, &body);
+            assert_eq!(!errors.is_empty(), is_refused, "{subject}: {errors:?}");
+        }
+        let mut asked = review("SelfSubjectAccessReview", r#"{"spec":{"resourceAttributes":{}}}"#);
+        let question = question(&mut asked, true);
+        let nothing = String::new;
+        let target = Target::Resource {
+            group: nothing(),
+            version: "*".to_owned(),
+            resource: nothing(),
+            subresource: nothing(),
+            namespace: nothing(),
+            name: nothing(),
+        };
+        assert_eq!(question.action, Action { verb: nothing(), target });
+        // A selector that cannot be read counts as none: the question is about more objects, and not about fewer.
+        for selector in [
+            r#""fieldSelector":{"requirements":[{"key":"a","operator":"In","values":["1","2"]}]}"#,
+            r#""fieldSelector":{"requirements":[{"key":"a","operator":"Exists"}]}"#,
+            r#""fieldSelector":{"rawSelector":"a"}"#,
+            r#""labelSelector":{"rawSelector":"a in ()b"}"#,
+            r#""labelSelector":{"requirements":[{"key":"a","operator":""}]}"#,
+        ] {
+            let body = format!(r#"{{"spec":{{"resourceAttributes":{{{selector}}}}}}}"#);
+            let question = super::question(&mut review("SelfSubjectAccessReview", &body), true);
+            assert_eq!(question.selection, Selection::default(), "{selector}");
+            assert_eq!(question.ignored.len(), 1, "{selector}");
+        }
+    }
+
     #[test]
     fn selectors_are_read_as_far_as_they_can_be() {
         let body = r#"{"spec":{"resourceAttributes":{"verb":"list","resource":"pods",

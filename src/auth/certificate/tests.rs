@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use openssl::asn1::Asn1Time;
+use openssl::asn1::{Asn1Time, Asn1Type};
 use openssl::bn::BigNum;
 use openssl::ec::{EcGroup, EcKey};
 use openssl::hash::MessageDigest;
@@ -10,22 +10,23 @@ use openssl::x509::{X509Builder, X509NameBuilder};
 use pilothouse_actors::clock::Timestamp;
 
 use super::*;
+use crate::limits::{CERTIFICATES_REMEMBERED, REFUSED_CERTIFICATE_REMEMBERED};
 
-const NOW: u64 = 1_790_000_000;
+pub const NOW: u64 = 1_790_000_000;
 
 /// Somebody with a key, and the certificate of it.
-struct Party {
+pub struct Party {
     key: PKey<Private>,
-    certificate: X509,
+    pub certificate: X509,
 }
 
 /// What a certificate says.
-struct Says<'a> {
-    subject: &'a [(&'a str, &'a str)],
-    from: u64,
-    to: u64,
-    authority: bool,
-    server: bool,
+pub struct Says<'a> {
+    pub subject: &'a [(&'a str, &'a str)],
+    pub from: u64,
+    pub to: u64,
+    pub authority: bool,
+    pub server: bool,
 }
 
 impl Default for Says<'_> {
@@ -34,7 +35,7 @@ impl Default for Says<'_> {
     }
 }
 
-fn party(says: &Says<'_>, issuer: Option<&Party>) -> Party {
+pub fn party(says: &Says<'_>, issuer: Option<&Party>) -> Party {
     let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
     with_key(PKey::from_ec_key(EcKey::generate(&curve).unwrap()).unwrap(), says, issuer)
 }
@@ -43,7 +44,8 @@ fn with_key(key: PKey<Private>, says: &Says<'_>, issuer: Option<&Party>) -> Part
     let mut name = X509NameBuilder::new().unwrap();
     for (field, value) in says.subject {
         let field = if *field == "uid" { UID } else { field };
-        name.append_entry_by_text(field, value).unwrap();
+        // With a type, because texts without one may be neither empty nor long.
+        name.append_entry_by_text_with_type(field, value, Asn1Type::UTF8STRING).unwrap();
     }
     let name = name.build();
     let mut builder = X509Builder::new().unwrap();
@@ -66,7 +68,7 @@ fn with_key(key: PKey<Private>, says: &Says<'_>, issuer: Option<&Party>) -> Part
     Party { key, certificate: builder.build() }
 }
 
-fn root(name: &str) -> Party {
+pub fn root(name: &str) -> Party {
     party(&Says { subject: &[("CN", name)], authority: true, to: NOW + 1_000, ..Says::default() }, None)
 }
 
@@ -188,4 +190,108 @@ fn a_renewed_authority_counts_beside_its_predecessor() {
     let foreign = party(&Says::default(), Some(&root("foreign")));
     let Verification::Refused(why) = verdict(&of(&[&expired]), &[&foreign]) else { panic!("unknown") };
     assert_eq!(why, "the client certificate is not valid: unable to get local issuer certificate");
+}
+
+fn is_refused(verifier: &CertificateVerifier, chain: &[&Party]) -> bool {
+    matches!(verdict(verifier, chain), Verification::Refused(_))
+}
+
+#[test]
+fn a_refused_chain_is_verified_once_in_a_while_and_not_once_per_request() {
+    let (root, other) = (root("root"), root("other"));
+    let (verifier, clock) = house(&root);
+    let stranger = party(&Says::default(), Some(&other));
+    let two_uids = &[("CN", "a"), ("uid", "1"), ("uid", "2")];
+    let unreadable = party(&Says { subject: two_uids, ..Says::default() }, Some(&root));
+    for _ in 0..5 {
+        assert!(is_refused(&verifier, &[&stranger]) && is_refused(&verifier, &[&unreadable]));
+    }
+    assert_eq!(verifier.chains.verifications(), 2);
+    // Another chain with the same first certificate is another chain.
+    assert!(is_refused(&verifier, &[&stranger, &other]));
+    assert_eq!(verifier.chains.verifications(), 3);
+    clock.advance(REFUSED_CERTIFICATE_REMEMBERED);
+    assert!(is_refused(&verifier, &[&stranger]) && is_refused(&verifier, &[&stranger]));
+    assert_eq!(verifier.chains.verifications(), 4);
+}
+
+#[test]
+fn a_refused_chain_counts_once_its_authority_does() {
+    let (first, second) = (root("first"), root("second"));
+    let (verifier, _) = house(&first);
+    let ann = party(&Says::default(), Some(&second));
+    assert!(is_refused(&verifier, &[&ann]));
+    let both = [first.certificate.to_pem().unwrap(), second.certificate.to_pem().unwrap()].concat();
+    verifier.trust(&both).unwrap();
+    assert!(matches!(verdict(&verifier, &[&ann]), Verification::Known(_)));
+}
+
+#[test]
+fn a_refused_chain_counts_from_the_second_on_at_which_all_of_it_is_valid() {
+    let says = |subject, from, authority| Says { subject, from, authority, to: NOW + 50, ..Says::default() };
+    // Which of them begins late: the certificate itself, the one between, or the trusted one.
+    for late in 0..3 {
+        let from = |place| if place == late { NOW + 5 } else { NOW - 10 };
+        let root = party(&says(&[("CN", "root")], from(0), true), None);
+        let middle = party(&says(&[("CN", "middle")], from(1), true), Some(&root));
+        let ann = party(&says(&[("CN", "ann")], from(2), false), Some(&middle));
+        let clock = Clock::manual(Timestamp(NOW * 1_000_000 + 500_000));
+        let pem = root.certificate.to_pem().unwrap();
+        let verifier = CertificateVerifier::new(&pem, true, left(), clock.clone()).unwrap();
+        for _ in 0..9 {
+            assert!(is_refused(&verifier, &[&ann, &middle]), "{late}");
+            clock.advance(Duration::from_millis(500));
+        }
+        assert_eq!((clock.now(), verifier.chains.verifications()), (Timestamp((NOW + 5) * 1_000_000), 1));
+        assert!(matches!(verdict(&verifier, &[&ann, &middle]), Verification::Known(_)), "{late}");
+    }
+}
+
+#[test]
+fn refused_chains_are_bounded_and_drive_out_no_valid_one() {
+    let root = root("root");
+    let (verifier, _) = house(&root);
+    let ann = party(&Says::default(), Some(&root));
+    assert!(matches!(verdict(&verifier, &[&ann]), Verification::Known(_)));
+    for garbage in 0..u16::try_from(CERTIFICATES_REMEMBERED).unwrap() * 2 {
+        let certificates: Arc<[Vec<u8>]> = [garbage.to_be_bytes().to_vec()].into();
+        let shown = Credentials { certificates: Some(certificates), ..Credentials::default() };
+        assert!(matches!(verifier.verify(&shown), Answer::Now(Verification::Refused(_))));
+    }
+    let before = verifier.chains.verifications();
+    assert!(matches!(verdict(&verifier, &[&ann]), Verification::Known(_)));
+    assert_eq!(verifier.chains.verifications(), before, "it is still remembered");
+    assert!(verifier.chains.refused() <= CERTIFICATES_REMEMBERED);
+}
+
+/// What empty and odd fields of a subject mean.
+#[test]
+fn empty_fields_of_a_subject_name_nobody_and_no_group_of_others() {
+    let root = root("root");
+    let (verifier, _) = house(&root);
+    let of = |subject: &[(&str, &str)]| {
+        verdict(&verifier, &[&party(&Says { subject, ..Says::default() }, Some(&root))])
+    };
+    for nobody in [&[][..], &[("O", "devs")], &[("CN", "")], &[("CN", "ann"), ("CN", "")]] {
+        assert_eq!(of(nobody), Verification::NoOpinion, "{nobody:?}");
+    }
+    assert!(
+        matches!(of(&[("CN", "ann"), ("uid", "")]), Verification::Refused(_)),
+        "an empty uid is an error"
+    );
+    for (subject, name, groups) in [
+        (&[("CN", "ann")][..], "ann", &[][..]),
+        // The group without a name is a group like others. No binding can name it.
+        (&[("CN", "ann"), ("O", "")], "ann", &[""]),
+        (&[("CN", "*"), ("O", "*")], "*", &["*"]),
+        // A text does not end where a zero byte is.
+        (&[("CN", "admin\0x"), ("O", "system:masters\0x")], "admin\0x", &["system:masters\0x"]),
+        (&[("CN", " admin")], " admin", &[]),
+        (&[("CN", "system:node:")], "system:node:", &[]),
+    ] {
+        let Verification::Known(identity) = of(subject) else { panic!("{subject:?}") };
+        assert_eq!(identity.name, name);
+        assert_eq!(identity.groups, groups);
+        assert_eq!(identity.uid, "");
+    }
 }

@@ -16,7 +16,7 @@ use pilothouse_actors::lock::Lock;
 use pilothouse_actors::object::Key;
 
 use super::bound_objects::{self, BoundObjectsState};
-use super::claims::{Claims, LEGACY_ISSUER};
+use super::claims::Claims;
 use super::keys::Keys;
 use super::legacy_use::{LAST_USED, LegacyTokenUse, LegacyUseSender, is_outdated};
 use crate::auth::jwt::Token;
@@ -158,7 +158,8 @@ impl Shared {
         }
         let Some(token) = Token::parse(token) else { return Ok(None) };
         let Some(claims) = token.claims::<Claims>() else { return Ok(None) };
-        if claims.issuer != LEGACY_ISSUER && !self.rules.issuers.contains(&claims.issuer) {
+        // The issuer of legacy tokens issues no bound ones, unless it is configured.
+        if !claims.is_legacy() && !self.rules.issuers.contains(&claims.issuer) {
             return Ok(None);
         }
         let fetch = self.metrics.authentication.fetch();

@@ -173,6 +173,54 @@ async fn what_is_not_ours_is_nobodys_and_what_is_wrong_is_refused() {
     assert!(house.known(&house.token(|claims| drop(claims.as_object_mut().unwrap().remove("aud")))).await);
 }
 
+/// What empty and absent claims mean.
+#[actix::test]
+async fn empty_claims_match_no_object_and_no_audience() {
+    let house = House::new(true);
+    house.put("serviceaccounts", "n/sa", &object("u")).await;
+    house.put("pods", "n/p", &object("1")).await;
+    let absent = |place: &'static [&'static str]| (place, None);
+    let said = |place: &'static [&'static str], value: Value| (place, Some(value));
+    for ((place, value), is_known) in [
+        // No audience is that of this server, as in legacy tokens; an empty one is another.
+        (absent(&["aud"]), true),
+        (said(&["aud"], json!([])), true),
+        (said(&["aud"], json!([""])), false),
+        (said(&["aud"], json!("")), false),
+        (said(&["aud"], json!(["", "us"])), true),
+        (said(&["iss"], json!("")), false),
+        (absent(&["iss"]), false),
+        // The issuer of legacy tokens issues no others.
+        (said(&["iss"], json!("kubernetes/serviceaccount")), false),
+        // An empty uid is not any uid.
+        (said(&["kubernetes.io", "serviceaccount", "uid"], json!("")), false),
+        (absent(&["kubernetes.io", "serviceaccount", "uid"]), false),
+        (said(&["kubernetes.io", "serviceaccount", "name"], json!("")), false),
+        (said(&["kubernetes.io", "namespace"], json!("")), false),
+        (absent(&["kubernetes.io", "namespace"]), false),
+        (absent(&["kubernetes.io"]), false),
+        (said(&["kubernetes.io"], json!({})), false),
+        // A token that is bound to something unnamed is bound all the same.
+        (said(&["kubernetes.io", "pod"], Value::Null), true),
+        (said(&["kubernetes.io", "pod"], json!({})), false),
+        (said(&["kubernetes.io", "pod"], json!({"name": "p"})), false),
+        (said(&["kubernetes.io", "pod"], json!({"uid": "1"})), false),
+        (said(&["kubernetes.io", "pod"], json!({"name": "p", "uid": "1"})), true),
+        (said(&["kubernetes.io", "secret"], json!({})), false),
+        (said(&["kubernetes.io", "node"], json!({})), false),
+    ] {
+        let token = house.token(|claims| {
+            let (last, before) = place.split_last().unwrap();
+            let fields = before.iter().fold(claims, |fields, field| &mut fields[*field]);
+            match &value {
+                Some(value) => fields[*last] = value.clone(),
+                None => drop(fields.as_object_mut().unwrap().remove(*last)),
+            }
+        });
+        assert_eq!(house.known(&token).await, is_known, "{place:?} {value:?}");
+    }
+}
+
 #[actix::test]
 async fn a_remembered_token_still_ends() {
     let house = House::new(true);
