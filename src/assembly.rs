@@ -46,6 +46,7 @@ use crate::api::gates::{AUTHORIZE_WITH_SELECTORS, DECLARATIVE_VALIDATION, DECLAR
 use crate::api::kinds::validation_engines::Authority;
 use crate::api::schema::Registry;
 use crate::application::{Application, Assemble, Assembled, StartContext, StartError};
+use crate::auth::live_index::LiveIndexes;
 use crate::backend::Backend;
 use crate::backend::admission::{self, Chain};
 use crate::backend::authorization::Access;
@@ -125,13 +126,15 @@ async fn parts(
     let features = gates.all().map(|(name, stage, on)| (name, stage.word(), on)).collect();
     let metrics = Arc::new(metrics.telling(features).of_store(storage::file(&context.config)));
     let storage = storage::open(context)?;
+    let indexes = Arc::new(LiveIndexes::new(storage.directory.clone(), registry.clone()));
     let builtin =
         Builtins::new(&catalog, &context.address.to_string(), shared_state::openapi_contents(&gates));
     let loops = ControllerSetup::new(config, &context.pki, extra_controllers)?;
-    let (auth, token_metadata) = AuthSetup::open(context, &storage, &metrics, loops.uses()).await?;
+    let (auth, token_metadata) = AuthSetup::open(context, &storage, &indexes, &metrics, loops.uses()).await?;
     let load = Arc::new(LoadStats::default());
     let told = SharedInputs {
         storage: &storage,
+        indexes: &indexes,
         auth: &auth,
         loops: &loops,
         load: &load,
@@ -140,7 +143,8 @@ async fn parts(
     };
     let shared = Arc::new(shared_state::shared(context, catalog, told).await?);
     let (addresses, held) = Addresses::open(context, &storage, &registry).await?;
-    let admission = admission_settings::settings(context, &storage, &registry, shared.clone()).await?;
+    let admission =
+        admission_settings::settings(context, (&storage, &indexes), &registry, shared.clone()).await?;
     let parts = ServerParts {
         context: context.clone(),
         gates,
