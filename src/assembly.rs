@@ -48,6 +48,7 @@ use crate::api::gates::{AUTHORIZE_WITH_SELECTORS, DECLARATIVE_VALIDATION, DECLAR
 use crate::api::kinds::validation_engines::Authority;
 use crate::api::schema::Registry;
 use crate::application::{Application, Assemble, Assembled, StartContext, StartError};
+use crate::auth::live_index::LiveIndexes;
 use crate::backend::Backend;
 use crate::backend::admission::{self, Chain};
 use crate::backend::authorization::Access;
@@ -130,13 +131,15 @@ async fn parts(
     let memory = MemoryBudgets::new(&config.limits, &context.clock)?;
     memory.observe()?;
     let storage = storage::open(context, memory.windows.clone())?;
+    let indexes = Arc::new(LiveIndexes::new(storage.directory.clone(), registry.clone()));
     let builtin =
         Builtins::new(&catalog, &context.address.to_string(), shared_state::openapi_contents(&gates));
     let loops = ControllerSetup::new(config, &context.pki, extra_controllers)?;
-    let (auth, token_metadata) = AuthSetup::open(context, &storage, &metrics, loops.uses()).await?;
+    let (auth, token_metadata) = AuthSetup::open(context, &storage, &indexes, &metrics, loops.uses()).await?;
     let load = Arc::new(LoadStats::default());
     let told = SharedInputs {
         storage: &storage,
+        indexes: &indexes,
         auth: &auth,
         loops: &loops,
         load: &load,
@@ -155,7 +158,8 @@ async fn parts(
         refusals: Throttle::default(),
     });
     let admission =
-        admission_settings::settings(context, &storage, &registry, shared.clone(), &loopback).await?;
+        admission_settings::settings(context, (&storage, &indexes), &registry, shared.clone(), &loopback)
+            .await?;
     let parts = ServerParts {
         context: context.clone(),
         gates,

@@ -99,6 +99,13 @@ pub async fn defined_api_services(
     Ok(())
 }
 
+/// The custom group versions that have an APIService.
+pub async fn registered_versions(backend: &Backend, catalog: &Catalog) -> Result<Vec<GroupVersion>> {
+    let all = Own::new(backend, catalog).api_services(api_services::DEFINED).await?;
+    let names = all.iter().filter_map(|object| object.key.name().split_once('.'));
+    Ok(names.map(|(version, group)| GroupVersion::new(group, version)).collect())
+}
+
 /// The place of an APIService.
 fn registered(name: &str) -> ObjectAddress<'_> {
     ObjectAddress { group: "apiregistration.k8s.io", resource: "apiservices", namespace: "", name }

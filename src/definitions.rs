@@ -11,7 +11,7 @@ mod definition_set;
 mod deletion;
 mod reconcile;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +50,8 @@ pub struct Defined {
     pub resources: Vec<Arc<Resource>>,
     /// How their kinds are described.
     pub described: Vec<Arc<openapi::Custom>>,
+    /// The definitions that cannot be read, and of which nothing can be served.
+    pub unreadable: Arc<BTreeSet<String>>,
     /// The stores whose objects mean something else than before: watches of them end.
     pub changed: Vec<TypeName>,
     /// Closed once the definitions themselves say so.

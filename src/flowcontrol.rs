@@ -11,10 +11,8 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::Addr;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::clock::{Clock, Timestamp};
-use pilothouse_actors::directory::Directory;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::fair_queuing::level::{Entry, Level, Refused, Seat};
 use pilothouse_actors::fair_queuing::levels::Levels;
@@ -30,7 +28,7 @@ use crate::api::path::Request;
 use crate::api::query::Query;
 use crate::api::verb::Verb;
 use crate::api::well_known::MASTERS;
-use crate::auth::live_index::LiveIndex;
+use crate::auth::live_index::{LiveIndex, LiveIndexes};
 use crate::backend::load_stats::LoadStats;
 use crate::limits::LONGEST_WAIT;
 use crate::metrics::Metrics;
@@ -155,7 +153,7 @@ pub struct FlowController {
 impl FlowController {
     /// Reads all FlowSchemas and PriorityLevelConfigurations, which share this many seats.
     pub async fn open(
-        directory: Addr<Directory>,
+        indexes: &LiveIndexes,
         total: u32,
         load: Arc<LoadStats>,
         metrics: &Arc<Metrics>,
@@ -164,7 +162,7 @@ impl FlowController {
         let seats = Arc::new(Levels::new(total, clock.clone()));
         let table = Table::new(seats.clone(), metrics.clone());
         Ok(FlowController {
-            table: Arc::new(LiveIndex::open(directory, table::types(), table).await?),
+            table: indexes.open(table::TYPES, table).await?,
             seats,
             secret: RandomState::new(),
             load,

@@ -70,6 +70,8 @@ pub const RESPONSE_STALL: Duration = Duration::from_secs(300);
 pub const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often health checks probe the storage; between two probes they answer the last outcome.
 pub const STORAGE_PROBE_INTERVAL: Duration = Duration::from_millis(200);
+/// Objects that cannot be read which a health check names.
+pub const UNREADABLE_GUARDS_NAMED: usize = 100;
 /// How long the acceptor may take to notice that it is paused; then the listening socket is closed.
 pub const ACCEPTOR_PAUSE: Duration = Duration::from_millis(50);
 /// How long a draining connection without requests may linger before it is closed; up to twice as long over HTTP/2.

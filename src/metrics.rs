@@ -72,6 +72,8 @@ pub struct Metrics {
     pub watching: WatchMetrics,
     /// Objects by type.
     pub objects: IntGaugeVec,
+    /// Objects that something depends on and that cannot be read, by type.
+    pub unreadable: IntGaugeVec,
     /// Connections to others that wait for the next question.
     pub kept_connections: IntGauge,
     /// Memory that is reserved, by budget.
@@ -169,6 +171,11 @@ impl Metrics {
             objects: page.gauges(
                 "apiserver_storage_objects",
                 "Stored objects, by resource.",
+                &["resource"],
+            )?,
+            unreadable: page.gauges(
+                "pilothouse_unreadable_objects",
+                "Stored objects that the server depends on and cannot read, by resource.",
                 &["resource"],
             )?,
             stored_bytes: page.gauges(

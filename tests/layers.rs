@@ -301,6 +301,33 @@ fn functions_stay_small() {
     assert!(long.is_empty(), "functions over {CEILING} lines: {long:?}");
 }
 
+/// Whoever follows a store must say what becomes of an object that cannot be read. Views do so by `StoreIndex`, which has no
+/// defaults; everybody else is listed here, with what they do.
+#[test]
+fn stores_are_followed_by_views_that_fail_closed() {
+    const FOLLOWERS: [(&str, &str); 8] = [
+        ("src/auth/live_index.rs", "StoreIndex::fail_closed"),
+        (
+            "src/auth/token_objects.rs",
+            "reads objects one by one: a token whose object cannot be read is refused",
+        ),
+        ("src/backend/admission/lookup.rs", "Source::decode refuses the write; LookedUp reports the object"),
+        ("src/backend/stores.rs", "only passes the message on"),
+        (
+            "src/controllers/informer.rs",
+            "controllers are not told of such objects, and find them when they read",
+        ),
+        ("src/definitions/reconcile.rs", "DefinitionSet::cannot_read; LookedUp reports the object"),
+        ("src/http/handler/metrics.rs", "counts"),
+        ("src/verbs/list.rs", "the list fails and names the object"),
+    ];
+    let tree = Tree::read(&["src"]);
+    let follows =
+        |file: &&Source| ["OpenWatch { permit", ".open_watch("].iter().any(|call| file.code.contains(call));
+    let found: BTreeSet<&str> = tree.files.iter().filter(follows).map(|file| file.path.as_str()).collect();
+    assert_eq!(found, FOLLOWERS.iter().map(|(path, _)| *path).collect());
+}
+
 #[test]
 fn only_the_clock_reads_the_clock() {
     let tree = Tree::read(&["src", "actors/src"]);

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "lifecycle/guards.rs"]
+mod guards;
 mod support;
 
 use std::fs;

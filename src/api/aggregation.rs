@@ -45,6 +45,8 @@ pub struct ApiService {
     pub service: Option<Service>,
     /// Whether its Available condition is true.
     pub is_available: bool,
+    /// Whether nothing is known of it but its name: then nobody serves its version.
+    pub is_unreadable: bool,
 }
 
 /// The service of an extension API server.
@@ -80,6 +82,21 @@ impl ApiService {
                 .filter(|service| !service.is_null())
                 .map(|service| read(spec, service)),
             is_available: availability::is_available(object),
+            is_unreadable: false,
+        }
+    }
+
+    /// An APIService of which only the name is known. It is treated as one whose server is not available.
+    pub fn unreadable(name: &str) -> ApiService {
+        let (version, group) = name.split_once('.').unwrap_or((name, ""));
+        ApiService {
+            name: name.to_owned(),
+            gv: GroupVersion::new(group, version),
+            group_priority: 0,
+            version_priority: 0,
+            service: Some(read(&Value::Null, &Value::Null)),
+            is_available: false,
+            is_unreadable: true,
         }
     }
 

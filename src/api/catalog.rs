@@ -7,10 +7,12 @@ pub mod build;
 pub mod resource;
 pub mod runtime_config;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::field::quoted;
 use super::path::ResourcePath;
+use super::status::{Result, Status};
 use super::version;
 use resource::Resource;
 
@@ -49,6 +51,8 @@ const PRIORITIES: [(&str, u32); 23] = [
 pub struct Catalog {
     groups: Vec<Group>,
     by_name: HashMap<Arc<str>, usize>,
+    /// The names of definitions that cannot be read, plural and group. Their objects are there, but nobody can show them.
+    unreadable: Arc<BTreeSet<String>>,
 }
 
 /// One group with its served versions.
@@ -85,7 +89,7 @@ impl Catalog {
             groups.into_iter().map(|(name, versions)| Group::new(name, versions)).collect();
         groups.sort_by(|a, b| priority(&b.name).cmp(&priority(&a.name)).then_with(|| a.name.cmp(&b.name)));
         let by_name = groups.iter().enumerate().map(|(at, group)| (group.name.clone(), at)).collect();
-        Catalog { groups, by_name }
+        Catalog { groups, by_name, unreadable: Arc::default() }
     }
 
     /// This catalog with custom resources. They cannot join a version that exists already, so that nobody can shadow built-in
@@ -96,6 +100,37 @@ impl Catalog {
             group.and_then(|group| group.version(&resource.gv.version)).is_none()
         };
         Catalog::new(self.resources().cloned().chain(others.into_iter().filter(is_new)))
+    }
+
+    /// This catalog, which knows that these definitions cannot be read.
+    #[must_use]
+    pub fn with_unreadable(self, definitions: Arc<BTreeSet<String>>) -> Catalog {
+        Catalog { unreadable: definitions, ..self }
+    }
+
+    /// The names of definitions that cannot be read.
+    pub fn unreadable(&self) -> &Arc<BTreeSet<String>> {
+        &self.unreadable
+    }
+
+    /// Whether a definition in this group cannot be read.
+    pub fn has_unreadable(&self, group: &str) -> bool {
+        let is_in = |name: &String| name.split_once('.').is_some_and(|(_, of)| of == group);
+        self.unreadable.iter().any(is_in)
+    }
+
+    /// Refuses a request for a resource whose definition cannot be read. If it were unknown, clients would take its objects for
+    /// gone.
+    pub fn check_readable(&self, group: &str, plural: &str) -> Result<()> {
+        if self.unreadable.is_empty() {
+            return Ok(());
+        }
+        let name = format!("{plural}.{group}");
+        if !self.unreadable.contains(&name) {
+            return Ok(());
+        }
+        let of = "customresourcedefinitions.apiextensions.k8s.io";
+        Err(Status::unavailable(format!("{of} {} cannot be read", quoted(&name))))
     }
 
     /// All groups in the order of discovery, including the core group.

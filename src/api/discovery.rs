@@ -9,7 +9,7 @@ use openssl::sha::sha512;
 use serde::Serialize;
 
 use self::merged::{Member, Merged};
-use super::aggregation::discovered::DiscoveredVersion;
+use super::aggregation::discovered::{CURRENT, DiscoveredVersion, STALE};
 use super::catalog::resource::{Resource, Subresource};
 use super::catalog::{Catalog, Version};
 use super::well_known::DISCOVERY_GROUP;
@@ -63,6 +63,8 @@ impl Documents {
             for version in &group.versions {
                 let path = format!("{prefix}/{}", version.name);
                 match version.member {
+                    // Clients would take the objects of what is missing for gone.
+                    Member::Here(_) if version.is_stale => {}
                     Member::Here(version) => {
                         let list = ApiResourceList::of(group.name, version);
                         by_path.insert(path, document("APIResourceList", &list));
@@ -383,8 +385,15 @@ struct ResponseKind<'a> {
 impl<'a> GroupDiscoveryList<'a> {
     fn of(groups: &[&Merged<'a>]) -> GroupDiscoveryList<'a> {
         let version = |entry: &merged::Entry<'a>| match entry.member {
-            Member::Here(version) => Some(AnyVersion::Here(VersionDiscovery::of(version))),
+            Member::Here(version) => {
+                let freshness = if entry.is_stale { STALE } else { CURRENT };
+                Some(AnyVersion::Here(VersionDiscovery { freshness, ..VersionDiscovery::of(version) }))
+            }
             Member::There(found) => Some(AnyVersion::There(found)),
+            Member::Nowhere if entry.is_stale => {
+                let (version, resources) = (entry.name, Vec::new());
+                Some(AnyVersion::Here(VersionDiscovery { version, resources, freshness: STALE }))
+            }
             Member::Nowhere => None,
         };
         let items = groups.iter().map(|group| GroupDiscovery {
@@ -405,7 +414,7 @@ impl<'a> GroupDiscoveryList<'a> {
 impl<'a> VersionDiscovery<'a> {
     fn of(version: &'a Version) -> VersionDiscovery<'a> {
         let resources = version.resources.iter().map(|resource| ResourceDiscovery::of(resource));
-        VersionDiscovery { version: &version.name, resources: resources.collect(), freshness: "Current" }
+        VersionDiscovery { version: &version.name, resources: resources.collect(), freshness: CURRENT }
     }
 }
 

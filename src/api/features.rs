@@ -128,6 +128,16 @@ impl EnabledFeatures {
         EnabledFeatures { on, privileged: false }
     };
 
+    /// Every feature is enabled: for objects that are stored already.
+    pub const EVERY: EnabledFeatures = {
+        let (mut on, mut at) = (0, 0);
+        while at < ALL.len() {
+            on |= ALL[at].0.bit();
+            at += 1;
+        }
+        EnabledFeatures { on, privileged: true }
+    };
+
     /// No feature is enabled.
     #[cfg(test)]
     pub const NONE: EnabledFeatures = EnabledFeatures { on: 0, privileged: false };

@@ -148,19 +148,20 @@ fn volume_of(volume: &Json) -> Option<Volume> {
 }
 
 impl Graph {
-    /// Adds a pod, or replaces its older state.
-    pub fn put_pod(&mut self, namespace: &str, name: &str, json: &[u8]) {
+    /// Adds a pod, or replaces its older state. One that cannot be parsed is not there.
+    pub fn put_pod(&mut self, namespace: &str, name: &str, json: &[u8]) -> serde_json::Result<()> {
         self.remove_pod(namespace, name);
-        let Ok(pod) = serde_json::from_slice::<Json>(json) else { return };
+        let pod = serde_json::from_slice::<Json>(json)?;
         let node: Box<str> = text(&pod, &["spec", "nodeName"]).into();
         if node.is_empty() {
-            return;
+            return Ok(());
         }
         let needs = needs_of(&pod, namespace, name);
         for place in &needs {
             *self.needed.entry(place.clone()).or_default().entry(node.clone()).or_default() += 1;
         }
         self.pods.insert((namespace.into(), name.into()), Pod { node, needs });
+        Ok(())
     }
 
     /// Removes a pod.
@@ -181,14 +182,14 @@ impl Graph {
     }
 
     /// Adds a volume, or replaces its older state.
-    pub fn put_volume(&mut self, name: &str, json: &[u8]) {
+    pub fn put_volume(&mut self, name: &str, json: &[u8]) -> serde_json::Result<()> {
         self.remove_volume(name);
-        let Ok(volume) = serde_json::from_slice::<Json>(json) else { return };
-        let Some(volume) = volume_of(&volume) else { return };
+        let Some(volume) = volume_of(&serde_json::from_slice(json)?) else { return Ok(()) };
         for secret in &volume.secrets {
             self.volume_secrets.entry(secret.clone()).or_default().insert(name.into(), volume.claim.clone());
         }
         self.volumes.insert(name.into(), volume);
+        Ok(())
     }
 
     /// Removes a volume.
@@ -204,8 +205,8 @@ impl Graph {
     }
 
     /// Adds a VolumeAttachment.
-    pub fn put_attachment(&mut self, name: &str, json: &[u8]) {
-        put_node(&mut self.attachments, name, json);
+    pub fn put_attachment(&mut self, name: &str, json: &[u8]) -> serde_json::Result<()> {
+        put_node(&mut self.attachments, name, json)
     }
 
     /// Removes a VolumeAttachment.
@@ -214,8 +215,8 @@ impl Graph {
     }
 
     /// Adds a ResourceSlice.
-    pub fn put_slice(&mut self, name: &str, json: &[u8]) {
-        put_node(&mut self.slices, name, json);
+    pub fn put_slice(&mut self, name: &str, json: &[u8]) -> serde_json::Result<()> {
+        put_node(&mut self.slices, name, json)
     }
 
     /// Removes a ResourceSlice.
@@ -269,12 +270,14 @@ impl Graph {
     }
 }
 
-fn put_node(map: &mut HashMap<Box<str>, Box<str>>, name: &str, json: &[u8]) {
-    let node = serde_json::from_slice::<Json>(json).ok();
-    match node.as_ref().map(|object| text(object, &["spec", "nodeName"])) {
-        Some(node) if !node.is_empty() => map.insert(name.into(), node.into()),
-        _ => map.remove(name),
-    };
+fn put_node(map: &mut HashMap<Box<str>, Box<str>>, name: &str, json: &[u8]) -> serde_json::Result<()> {
+    map.remove(name);
+    let object = serde_json::from_slice::<Json>(json)?;
+    let node = text(&object, &["spec", "nodeName"]);
+    if !node.is_empty() {
+        map.insert(name.into(), node.into());
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -286,7 +289,7 @@ mod tests {
     fn put(graph: &mut Graph, name: &str, node: &str, spec: &Json) {
         let mut pod = json!({"spec": spec});
         pod["spec"]["nodeName"] = node.into();
-        graph.put_pod("n", name, pod.to_string().as_bytes());
+        graph.put_pod("n", name, pod.to_string().as_bytes()).unwrap();
     }
 
     #[test]
@@ -332,7 +335,7 @@ mod tests {
             "claimRef": {"namespace": "n", "name": "c"},
             "csi": {"nodeStageSecretRef": {"name": "s", "namespace": "x"}, "controllerExpandSecretRef": {"name": "t", "namespace": "x"}},
         }});
-        graph.put_volume("pv", volume.to_string().as_bytes());
+        graph.put_volume("pv", volume.to_string().as_bytes()).unwrap();
         assert!(graph.needs_volume("n1", "pv") && !graph.needs_volume("n2", "pv"));
         assert!(
             graph.needs("n1", PodDependency::Secret, "x", "s")

@@ -15,8 +15,9 @@ use crate::api::quota::{Features, Limited};
 use crate::api::schema::Registry;
 use crate::application::StartContext;
 use crate::application::StartError;
+use crate::auth::live_index::LiveIndexes;
 use crate::backend::admission::policies::table::{self, Policies, PolicyKind};
-use crate::backend::admission::{self, quota, webhooks};
+use crate::backend::admission::{self, lookup, quota, webhooks};
 use crate::backend::loopback::Loopback;
 use crate::backend::stores::Stores;
 use crate::bootstrap::make_namespaces;
@@ -26,7 +27,7 @@ use crate::http::handler::worker::Shared;
 /// Reads the operator's configuration and starts the actors that the plug-ins of all workers share.
 pub async fn settings(
     context: &StartContext,
-    storage: &Storage,
+    (storage, indexes): (&Storage, &LiveIndexes),
     registry: &Arc<Registry>,
     shared: Arc<Shared>,
     loopback: &Arc<Loopback>,
@@ -40,36 +41,36 @@ pub async fn settings(
         quota: quotas(config, configured.limited(), storage, registry, loopback),
         rates: Rates::new(configured.event_limits(), context.clock.clone()).start(),
         configured,
-        webhooks: webhooks(context, storage, &shared).await?,
+        webhooks: webhooks(context, indexes, &shared).await?,
         metrics: shared.metrics.clone(),
         equivalents: equivalents(shared.clone()),
         make_namespace: |backend, catalog, name| {
             Box::pin(async move { make_namespaces(backend, catalog, &[name]).await })
         },
         kinds: kinds(shared),
-        policies: policies(storage, PolicyKind::Validating).await?,
+        policies: policies(indexes, PolicyKind::Validating).await?,
         changing_policies: match config.gates().enabled(MUTATING_ADMISSION_POLICY) {
-            true => Some(policies(storage, PolicyKind::Mutating).await?),
+            true => Some(policies(indexes, PolicyKind::Mutating).await?),
             false => None,
         },
+        looked_up: lookup::open(indexes).await.map_err(|error| StartError::store(&error))?,
     })
 }
 
 /// The policies of the cluster. Read before anybody is served, as webhooks are.
-async fn policies(storage: &Storage, sort: PolicyKind) -> Result<Arc<Policies>, StartError> {
-    let policies = table::open(storage.directory.clone(), sort).await;
-    policies.map(Arc::new).map_err(|error| StartError::store(&error))
+async fn policies(indexes: &LiveIndexes, sort: PolicyKind) -> Result<Arc<Policies>, StartError> {
+    table::open(indexes, sort).await.map_err(|error| StartError::store(&error))
 }
 
 /// Who else is asked. Read before anybody is served: whoever must be asked is asked from the first write on.
 async fn webhooks(
     context: &StartContext,
-    storage: &Storage,
+    indexes: &LiveIndexes,
     shared: &Arc<Shared>,
 ) -> Result<webhooks::Settings, StartError> {
-    let hooks = webhooks::open(storage.directory.clone(), context.pool.clone()).await;
+    let hooks = webhooks::open(indexes, context.pool.clone()).await;
     Ok(webhooks::Settings {
-        hooks: Arc::new(hooks.map_err(|error| StartError::store(&error))?),
+        hooks: hooks.map_err(|error| StartError::store(&error))?,
         equivalents: equivalents(shared.clone()),
         to_endpoints: context.config.kubelets.enable_aggregator_routing,
         metrics: shared.metrics.clone(),

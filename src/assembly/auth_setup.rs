@@ -12,6 +12,7 @@ use crate::api::well_known::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
 use crate::application::{StartContext, StartError};
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::front_proxy::FrontProxy;
+use crate::auth::live_index::LiveIndexes;
 use crate::auth::rbac::{self, Roles};
 use crate::auth::service_account::Tokens;
 use crate::auth::service_account::issuer::Issuer;
@@ -52,6 +53,7 @@ impl AuthSetup {
     pub(super) async fn open(
         context: &StartContext,
         storage: &Storage,
+        indexes: &LiveIndexes,
         metrics: &Arc<Metrics>,
         uses: LegacyUseSender,
     ) -> Result<(AuthSetup, Option<Metadata>), StartError> {
@@ -63,10 +65,9 @@ impl AuthSetup {
         tokens.verifier.tell(uses);
         let certificates = certificates(context, metrics)?;
         let front_proxy = front_proxy(context)?;
-        let roles = rbac::open(storage.directory.clone()).await.map_err(|error| StartError::store(&error))?;
-        let roles = Arc::new(roles);
+        let roles = rbac::open(indexes).await.map_err(|error| StartError::store(&error))?;
         let deciding =
-            AuthorizerSet::open(config, &roles, storage, metrics, (&context.clock, &context.pool)).await?;
+            AuthorizerSet::open(config, &roles, indexes, metrics, (&context.clock, &context.pool)).await?;
         let verifiers = verifiers(
             context,
             (&front_proxy, &certificates),

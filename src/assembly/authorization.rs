@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use arc_swap::ArcSwap;
 use pilothouse_actors::authorizer::{Policies, Policy, PolicySource};
 use pilothouse_actors::clock::Clock;
-use pilothouse_actors::directory::Stores as Storage;
 
 use crate::api::well_known::MASTERS;
 use crate::application::StartError;
 use crate::auth::abac::Abac;
 use crate::auth::counted::CountedAuthorizer;
+use crate::auth::live_index::LiveIndexes;
 use crate::auth::modes::{AlwaysAllow, AlwaysDeny, Privileged};
 use crate::auth::node::Nodes;
 use crate::auth::rbac::{Rbac, Roles};
@@ -61,7 +61,7 @@ impl AuthorizerSet {
     pub(super) async fn open(
         config: &Config,
         roles: &Arc<Roles>,
-        storage: &Storage,
+        indexes: &LiveIndexes,
         metrics: &Arc<Metrics>,
         (clock, pool): (&Clock, &Arc<Pool>),
     ) -> Result<AuthorizerSet, StartError> {
@@ -70,7 +70,7 @@ impl AuthorizerSet {
         let has = |mode: AuthorizationMode| first.iter().any(|one| one.mode == mode);
         let nodes = if has(AuthorizationMode::Node) {
             let gates = config.gates();
-            let opened = Nodes::open(storage.directory.clone(), |gate| gates.enabled(gate)).await;
+            let opened = Nodes::open(indexes, |gate| gates.enabled(gate)).await;
             Some(Arc::new(opened.map_err(|error| broken(format!("the authorizer of nodes: {error}")))?))
         } else {
             None

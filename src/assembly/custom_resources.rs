@@ -33,6 +33,7 @@ impl Builtins {
     /// The catalog and the documents of the built-in resources together with these custom ones.
     fn with(&self, defined: &Defined, before: &Served) -> Served {
         let catalog = self.catalog.with(defined.resources.iter().cloned());
+        let catalog = catalog.with_unreadable(defined.unreadable.clone());
         let groups: BTreeSet<&str> = defined.resources.iter().map(|resource| &*resource.gv.group).collect();
         // The OpenAPI document of a built-in group is reused unless custom resources share its group.
         let same = |name: &str| {

@@ -20,6 +20,7 @@ use crate::api::gates::{
 use crate::api::openapi::Contents;
 use crate::application::{StartContext, StartError};
 use crate::auth::front_proxy::Headers;
+use crate::auth::live_index::LiveIndexes;
 use crate::auth::service_account::metadata::Metadata;
 use crate::backend::aggregation::Extensions;
 use crate::backend::load_stats::LoadStats;
@@ -64,6 +65,7 @@ pub(super) fn openapi_contents(gates: &FeatureGates) -> Contents {
 /// The parts from which the shared state is made.
 pub(super) struct SharedInputs<'a> {
     pub storage: &'a Storage,
+    pub indexes: &'a Arc<LiveIndexes>,
     pub auth: &'a AuthSetup,
     pub loops: &'a ControllerSetup,
     pub load: &'a Arc<LoadStats>,
@@ -79,12 +81,11 @@ pub(super) async fn shared(
     catalog: Catalog,
     told: SharedInputs<'_>,
 ) -> Result<Shared, StartError> {
-    let SharedInputs { storage, auth, loops, load, metrics, memory, token_metadata } = told;
+    let SharedInputs { storage, indexes, auth, loops, load, metrics, memory, token_metadata } = told;
     let (config, gates) = (&context.config, context.config.gates());
     let connecting = connecting(context, memory)?;
     let to_endpoints = config.kubelets.enable_aggregator_routing;
-    let extensions =
-        Extensions::open(storage.directory.clone(), connecting.upstream.clone(), to_endpoints).await;
+    let extensions = Extensions::open(indexes, connecting.upstream.clone(), to_endpoints).await;
     let encoding = Encodings {
         cbor: gates.enabled(CBOR_SERVING_AND_STORAGE),
         gzip: gates.enabled(API_RESPONSE_COMPRESSION),
@@ -94,7 +95,7 @@ pub(super) async fn shared(
         .map_err(|error| StartError::flag("--strict-transport-security-directives")(&error))?;
     Ok(Shared {
         served: ArcSwap::from_pointee(Served::new(catalog, context.address.to_string().into(), openapi)),
-        room: room(context, storage, load, metrics).await?,
+        room: room(context, indexes, load, metrics).await?,
         audit: audit::open(context, metrics, memory)?,
         metrics: metrics.clone(),
         memory: memory.ledger.clone(),
@@ -107,6 +108,7 @@ pub(super) async fn shared(
             started: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             loops: loops.is_on().then(|| loops.down()),
+            indexes: indexes.clone(),
         },
         release: config.api.release.clone(),
         transport_security,
@@ -134,7 +136,7 @@ pub(super) async fn shared(
 /// Makes the limit on concurrent requests: API Priority and Fairness, or the plain in-flight limits.
 async fn room(
     context: &StartContext,
-    storage: &Storage,
+    indexes: &LiveIndexes,
     load: &Arc<LoadStats>,
     metrics: &Arc<Metrics>,
 ) -> Result<RequestLimiter, StartError> {
@@ -144,8 +146,7 @@ async fn room(
         return Ok(RequestLimiter::Plain(InFlightLimits::new(reading, writing, metrics, &context.clock)));
     }
     let total = reading.saturating_add(writing);
-    let gate =
-        FlowController::open(storage.directory.clone(), total, load.clone(), metrics, &context.clock).await;
+    let gate = FlowController::open(indexes, total, load.clone(), metrics, &context.clock).await;
     gate.map(RequestLimiter::Fair).map_err(|error| StartError::store(&error))
 }
 

@@ -3,20 +3,26 @@
 //! A store appends to its window before it answers. So a reader first compares a few numbers. If a window has moved, the reader
 //! applies the new events to the view, which takes microseconds. If the window no longer has all events, the objects are read
 //! again, and only readers during that time wait.
+//!
+//! An object that cannot be read must not be ignored: it may guard something. Every view says what it does then
+//! ([`StoreIndex::fail_closed`]), and [`LiveIndexes`], which is the only way to open a view, reports all such objects.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLockReadGuard};
+use std::sync::{Arc, RwLockReadGuard, Weak};
 
 use actix::Addr;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::directory::{Directory, Find};
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::lock::SharedLock;
-use pilothouse_actors::object::{Object, Revision, TypeName};
+use pilothouse_actors::object::{Key, Object, Revision};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{OpenWatch, Position};
 use pilothouse_actors::window::{Change, Read, Window};
 
+use super::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::api::schema::Registry;
 use crate::limits::READ_ANEW_ATTEMPTS;
 
 /// Events that are read from a window at a time.
@@ -24,28 +30,158 @@ const EVENTS_PER_READ: usize = 256;
 
 /// A view. Types are numbered by their place in the list that the view follows.
 pub trait StoreIndex: Send + Sync + 'static {
-    /// Adds an object, or replaces its older state.
-    fn put(&mut self, of: usize, object: &Object);
-    /// Removes an object.
-    fn remove(&mut self, of: usize, object: &Object);
-    /// Removes all objects of a type.
+    /// Whether /readyz fails while one of its objects cannot be read.
+    const IS_GUARD: bool;
+
+    /// Adds an object, or replaces its older state. After [`ReadError::Whole`] the view is told to fail closed.
+    fn put(&mut self, of: usize, object: &StoredObject<'_>) -> Result<(), ReadError>;
+    /// Removes an object, readable or not.
+    fn remove(&mut self, of: usize, key: &Key);
+    /// Removes all objects of a type, readable or not.
     fn clear(&mut self, of: usize);
+    /// Takes note of an object of which only the key is known, in place of its older state. Whatever it could refuse is refused,
+    /// and nothing is granted on its account, until it is removed or replaced.
+    fn fail_closed(&mut self, of: usize, key: &Key);
+}
+
+/// An object that a view follows and cannot read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableObject {
+    /// The resource and group, `roles.rbac.authorization.k8s.io`.
+    pub resource: String,
+    /// The key of the object.
+    pub key: Key,
+    /// Why it cannot be read.
+    pub reason: String,
+    /// Whether /readyz fails over it.
+    pub is_guard: bool,
+}
+
+/// Opens views, and knows which objects they cannot read.
+pub struct LiveIndexes {
+    directory: Addr<Directory>,
+    registry: Arc<Registry>,
+    opened: SharedLock<Vec<Weak<dyn ReportUnreadable>>>,
+}
+
+/// A view, whatever it is of.
+trait ReportUnreadable: Send + Sync {
+    /// Brings the view up to date.
+    fn refresh(self: Arc<Self>) -> Answer<Result<(), StoreError>>;
+    fn unreadable(&self) -> Vec<UnreadableObject>;
+}
+
+impl LiveIndexes {
+    /// Views of the stores of this directory.
+    pub fn new(directory: Addr<Directory>, registry: Arc<Registry>) -> LiveIndexes {
+        LiveIndexes { directory, registry, opened: SharedLock::default() }
+    }
+
+    /// Reads all objects of these types into an empty view.
+    pub async fn open<V: StoreIndex>(
+        &self,
+        types: impl IntoIterator<Item = FollowedType>,
+        mut view: V,
+    ) -> Result<Arc<LiveIndex<V>>, StoreError> {
+        let (mut sources, mut unreadable) = (Vec::new(), Unreadable::new());
+        for (of, followed) in types.into_iter().enumerate() {
+            let position = open(&self.directory, &followed).await?;
+            let source = Source { followed, window: position.window.clone(), at: AtomicU64::new(0) };
+            let mut target =
+                Target { of, view: &mut view, unreadable: &mut unreadable, registry: &self.registry };
+            source.read_anew(&mut target, &position);
+            sources.push(source);
+        }
+        let index = Arc::new(LiveIndex {
+            directory: self.directory.clone(),
+            registry: self.registry.clone(),
+            sources,
+            view: SharedLock::new(view),
+            unreadable: SharedLock::new(unreadable),
+        });
+        let opened: Arc<dyn ReportUnreadable> = index.clone();
+        self.opened.write().push(Arc::downgrade(&opened));
+        Ok(index)
+    }
+
+    /// The objects that the views follow and cannot read, each once.
+    pub async fn unreadable(&self) -> Vec<UnreadableObject> {
+        let opened: Vec<_> = self.opened.read().iter().filter_map(Weak::upgrade).collect();
+        for index in &opened {
+            // If a store does not answer, the last known state counts; other checks report the store.
+            if let Answer::Later(refreshed) = index.clone().refresh() {
+                let _unavailable = refreshed.await;
+            }
+        }
+        let mut all: Vec<UnreadableObject> = opened.iter().flat_map(|index| index.unreadable()).collect();
+        // Guards first: several views may follow a type, and it is a guard if it is one to any of them.
+        all.sort_by(|a, b| (&a.resource, &a.key, !a.is_guard).cmp(&(&b.resource, &b.key, !b.is_guard)));
+        all.dedup_by(|a, b| (&a.resource, &a.key) == (&b.resource, &b.key));
+        all
+    }
 }
 
 /// One of the followed types.
 struct Source {
-    type_name: TypeName,
+    followed: FollowedType,
     window: Arc<Window>,
     /// The revision that the view has reached.
     at: AtomicU64,
 }
 
+/// Why objects cannot be read, by type and key.
+type Unreadable = BTreeMap<(usize, Key), String>;
+
 /// A view that is kept up to date. See the module documentation.
 pub struct LiveIndex<V> {
     directory: Addr<Directory>,
+    registry: Arc<Registry>,
     sources: Vec<Source>,
     /// A std lock: it is held for one lookup or one change, never across a wait.
     view: SharedLock<V>,
+    /// Only changed by whoever holds `view` for writing.
+    unreadable: SharedLock<Unreadable>,
+}
+
+/// What events of one type are applied to.
+struct Target<'a, V> {
+    of: usize,
+    view: &'a mut V,
+    unreadable: &'a mut Unreadable,
+    registry: &'a Registry,
+}
+
+impl<V: StoreIndex> Target<'_, V> {
+    fn put(&mut self, followed: &FollowedType, object: &Object) {
+        let of = self.of;
+        let put =
+            StoredObject::new(followed, object, self.registry).and_then(|stored| self.view.put(of, &stored));
+        let place = (of, object.key.clone());
+        let Err(error) = put else {
+            self.unreadable.remove(&place);
+            return;
+        };
+        if matches!(error, ReadError::Whole(_)) {
+            self.view.fail_closed(of, &object.key);
+        }
+        let reason = error.to_string();
+        if self.unreadable.get(&place) != Some(&reason) {
+            let resource = followed.type_name();
+            tracing::error!(%resource, object = ?object.key, reason, "an object cannot be read; what depends on it fails closed");
+        }
+        self.unreadable.insert(place, reason);
+    }
+
+    fn remove(&mut self, object: &Object) {
+        self.unreadable.remove(&(self.of, object.key.clone()));
+        self.view.remove(self.of, &object.key);
+    }
+
+    fn clear(&mut self) {
+        let of = self.of;
+        self.unreadable.retain(|(other, _), _| *other != of);
+        self.view.clear(of);
+    }
 }
 
 impl Source {
@@ -54,7 +190,7 @@ impl Source {
     }
 
     /// Applies new events. Answers whether the window still had all of them.
-    fn catch_up(&self, of: usize, view: &mut impl StoreIndex) -> bool {
+    fn catch_up(&self, target: &mut Target<'_, impl StoreIndex>) -> bool {
         loop {
             let (at, head) = (Revision(self.at.load(Ordering::Acquire)), self.window.latest());
             let events = match self.window.read(at, EVENTS_PER_READ) {
@@ -68,8 +204,8 @@ impl Source {
             };
             for event in &events {
                 match event.change {
-                    Change::Removed => view.remove(of, &event.object),
-                    Change::Created | Change::Replaced => view.put(of, &event.object),
+                    Change::Removed => target.remove(&event.object),
+                    Change::Created | Change::Replaced => target.put(&self.followed, &event.object),
                 }
             }
             self.at.store(last.0, Ordering::Release);
@@ -77,36 +213,20 @@ impl Source {
     }
 
     /// Replaces the contents of the view by a snapshot.
-    fn read_anew(&self, of: usize, view: &mut impl StoreIndex, position: &Position) {
-        view.clear(of);
-        position.snapshot.iter().for_each(|object| view.put(of, object));
+    fn read_anew(&self, target: &mut Target<'_, impl StoreIndex>, position: &Position) {
+        target.clear();
+        position.snapshot.iter().for_each(|object| target.put(&self.followed, object));
         self.at.store(position.snapshot.revision.0, Ordering::Release);
     }
 }
 
-async fn open(directory: &Addr<Directory>, type_name: &TypeName) -> Result<Position, StoreError> {
-    let found = directory.send(Find { type_name: type_name.clone() }).await;
+async fn open(directory: &Addr<Directory>, followed: &FollowedType) -> Result<Position, StoreError> {
+    let found = directory.send(Find { type_name: followed.type_name() }).await;
     let store = found.map_err(|_| StoreError::Unavailable)??;
     store.send(OpenWatch { permit: Permit::none() }).await.map_err(|_| StoreError::Unavailable)?
 }
 
 impl<V: StoreIndex> LiveIndex<V> {
-    /// Reads all objects of these types into an empty view.
-    pub async fn open(
-        directory: Addr<Directory>,
-        types: impl IntoIterator<Item = TypeName>,
-        mut view: V,
-    ) -> Result<LiveIndex<V>, StoreError> {
-        let mut sources = Vec::new();
-        for (of, type_name) in types.into_iter().enumerate() {
-            let position = open(&directory, &type_name).await?;
-            let source = Source { type_name, window: position.window.clone(), at: AtomicU64::new(0) };
-            source.read_anew(of, &mut view, &position);
-            sources.push(source);
-        }
-        Ok(LiveIndex { directory, sources, view: SharedLock::new(view) })
-    }
-
     /// Evaluates `look` on the current view. An error means that it could not be brought up to date.
     pub fn look<T: 'static>(
         self: &Arc<Self>,
@@ -132,28 +252,39 @@ impl<V: StoreIndex> LiveIndex<V> {
         self.view.read()
     }
 
+    /// Changes the view while nobody else sees it.
+    fn change<T>(&self, change: impl FnOnce(&mut V, &mut Unreadable) -> T) -> T {
+        let mut view = self.view.write();
+        change(&mut view, &mut self.unreadable.write())
+    }
+
     /// Brings the view up to date. Answers whether that was possible.
     fn catch_up(&self) -> bool {
         if !self.sources.iter().any(Source::is_behind) {
             return true;
         }
-        let mut view = self.view.write();
-        let behind = self.sources.iter().enumerate().filter(|(_, source)| source.is_behind());
-        // Apply the events of all types, even if one of them has to be read again.
-        behind.fold(true, |fresh, (of, source)| source.catch_up(of, &mut *view) && fresh)
+        self.change(|view, unreadable| {
+            let behind = self.sources.iter().enumerate().filter(|(_, source)| source.is_behind());
+            // Apply the events of all types, even if one of them has to be read again.
+            behind.fold(true, |fresh, (of, source)| {
+                source.catch_up(&mut Target { of, view, unreadable, registry: &self.registry }) && fresh
+            })
+        })
     }
 
     async fn read_anew(&self) -> Result<(), StoreError> {
         for _ in 0..READ_ANEW_ATTEMPTS {
             for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_behind()) {
-                let position = open(&self.directory, &source.type_name).await?;
-                let mut view = self.view.write();
-                // Another reader may have done it: then only newer events are applied.
-                if !source.catch_up(of, &mut *view)
-                    && position.snapshot.revision.0 > source.at.load(Ordering::Acquire)
-                {
-                    source.read_anew(of, &mut *view, &position);
-                }
+                let position = open(&self.directory, &source.followed).await?;
+                self.change(|view, unreadable| {
+                    let mut target = Target { of, view, unreadable, registry: &self.registry };
+                    // Another reader may have done it: then only newer events are applied.
+                    if !source.catch_up(&mut target)
+                        && position.snapshot.revision.0 > source.at.load(Ordering::Acquire)
+                    {
+                        source.read_anew(&mut target, &position);
+                    }
+                });
             }
             if self.catch_up() {
                 return Ok(());
@@ -162,3 +293,27 @@ impl<V: StoreIndex> LiveIndex<V> {
         Err(StoreError::Unavailable)
     }
 }
+
+impl<V: StoreIndex> ReportUnreadable for LiveIndex<V> {
+    fn refresh(self: Arc<Self>) -> Answer<Result<(), StoreError>> {
+        self.look(|_| ())
+    }
+
+    fn unreadable(&self) -> Vec<UnreadableObject> {
+        let unreadable = self.unreadable.read();
+        let report = |((of, key), reason): (&(usize, Key), &String)| {
+            let resource = self.sources.get(*of)?.followed.type_name().as_str().to_owned();
+            Some(UnreadableObject {
+                resource,
+                key: key.clone(),
+                reason: reason.clone(),
+                is_guard: V::IS_GUARD,
+            })
+        };
+        unreadable.iter().filter_map(report).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "live_index_tests.rs"]
+mod tests;

@@ -17,6 +17,7 @@ pub mod node;
 pub mod openid;
 pub mod rbac;
 pub mod service_account;
+pub mod stored_object;
 pub mod token_file;
 pub mod token_objects;
 pub mod token_webhook;

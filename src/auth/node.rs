@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use actix::Addr;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::{Action, Decision, ExplainedDecision, Grants, Policy, Selection, Target};
-use pilothouse_actors::directory::Directory;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::filter::FieldRule;
 use pilothouse_actors::identity::Identity;
-use pilothouse_actors::object::{Object, TypeName};
+use pilothouse_actors::object::Key;
 
-use super::live_index::{LiveIndex, StoreIndex};
+use super::live_index::{LiveIndex, LiveIndexes, StoreIndex};
+use super::stored_object::{FollowedType, ReadError, StoredObject};
 use crate::api::bootstrap::roles;
 use crate::api::gates::{
     AUTHORIZE_NODE_WITH_SELECTORS, KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS,
@@ -23,22 +22,34 @@ use crate::api::rbac::rule::{PreparedAction, rules_of};
 use crate::api::well_known::{LEASE_NAMESPACE, NODE_PREFIX, NODES};
 
 /// The types that relate objects to nodes.
-const TYPES: [&str; 4] =
-    ["pods", "persistentvolumes", "volumeattachments.storage.k8s.io", "resourceslices.resource.k8s.io"];
+const TYPES: [FollowedType; 4] = [
+    FollowedType::v1("", "pods", "Pod"),
+    FollowedType::v1("", "persistentvolumes", "PersistentVolume"),
+    FollowedType::v1("storage.k8s.io", "volumeattachments", "VolumeAttachment"),
+    FollowedType {
+        version: "v1beta1",
+        ..FollowedType::v1("resource.k8s.io", "resourceslices", "ResourceSlice")
+    },
+];
 
 impl StoreIndex for Graph {
-    fn put(&mut self, of: usize, object: &Object) {
+    /// It guards nothing: a node may do less if one of its objects is not known.
+    const IS_GUARD: bool = false;
+
+    fn put(&mut self, of: usize, stored: &StoredObject<'_>) -> Result<(), ReadError> {
+        let object = stored.object;
         let (namespace, name, json) = (object.key.namespace(), object.key.name(), &object.bytes);
-        match of {
+        let put = match of {
             0 => self.put_pod(namespace, name, json),
             1 => self.put_volume(name, json),
             2 => self.put_attachment(name, json),
             _ => self.put_slice(name, json),
-        }
+        };
+        put.map_err(|error| ReadError::Whole(error.to_string()))
     }
 
-    fn remove(&mut self, of: usize, object: &Object) {
-        let (namespace, name) = (object.key.namespace(), object.key.name());
+    fn remove(&mut self, of: usize, key: &Key) {
+        let (namespace, name) = (key.namespace(), key.name());
         match of {
             0 => self.remove_pod(namespace, name),
             1 => self.remove_volume(name),
@@ -49,6 +60,11 @@ impl StoreIndex for Graph {
 
     fn clear(&mut self, of: usize) {
         self.forget(of);
+    }
+
+    /// What a node uses it may read: an unknown object uses nothing.
+    fn fail_closed(&mut self, of: usize, key: &Key) {
+        self.remove(of, key);
     }
 }
 
@@ -248,16 +264,13 @@ impl ResourceAction<'_> {
 
 impl Nodes {
     /// Reads the related objects. `enabled` tells which feature gates are on.
-    pub async fn open(
-        directory: Addr<Directory>,
-        enabled: impl Fn(&str) -> bool,
-    ) -> Result<Nodes, StoreError> {
-        let graph = LiveIndex::open(directory, TYPES.map(TypeName::new), Graph::default()).await?;
+    pub async fn open(indexes: &LiveIndexes, enabled: impl Fn(&str) -> bool) -> Result<Nodes, StoreError> {
+        let graph = indexes.open(TYPES, Graph::default()).await?;
         let all = roles::all(&enabled);
         let role =
             all.iter().find(|one| one.resource == "clusterroles" && meta::name(&one.object) == "system:node");
         Ok(Nodes {
-            graph: Arc::new(graph),
+            graph,
             role: Role::new(role.map(|role| rules_of(&role.object)).unwrap_or_default()),
             selective: enabled(AUTHORIZE_NODE_WITH_SELECTORS),
             reads_accounts: enabled(KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS),
@@ -348,7 +361,7 @@ impl Policy for Nodes {
 mod tests {
     use pilothouse_actors::directory::{self, Find, Options};
     use pilothouse_actors::engine::memory::Memory;
-    use pilothouse_actors::object::{Draft, Key, Pairs};
+    use pilothouse_actors::object::{Draft, Pairs, TypeName};
     use pilothouse_actors::permit::Permit;
     use pilothouse_actors::store::Create;
 
@@ -368,9 +381,9 @@ mod tests {
     #[actix::test]
     async fn a_node_sees_its_own() {
         let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
-        let policy = Nodes::open(stores.directory.clone(), |gate| gate == AUTHORIZE_NODE_WITH_SELECTORS)
-            .await
-            .unwrap();
+        let registry = Arc::new(crate::api::schema::Registry::builtin().unwrap());
+        let indexes = LiveIndexes::new(stores.directory.clone(), registry);
+        let policy = Nodes::open(&indexes, |gate| gate == AUTHORIZE_NODE_WITH_SELECTORS).await.unwrap();
         let store = stores.directory.send(Find { type_name: TypeName::new("pods") }).await.unwrap().unwrap();
         let head = r#"{"metadata":{"resourceVersion":""#;
         let bytes =

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use actix::Addr;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::{Action, Decision, ExplainedDecision, Grants, Policy, Selection};
-use pilothouse_actors::directory::Directory;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::identity::Identity;
-use pilothouse_actors::object::{Object, TypeName};
+use pilothouse_actors::object::Key;
 
-use super::live_index::{LiveIndex, StoreIndex};
+use super::live_index::{LiveIndex, LiveIndexes, StoreIndex};
+use super::stored_object::{FollowedType, ReadError, StoredObject};
 use crate::api::rbac::RESOURCES;
 use crate::api::rbac::index::{Index, RuleLookup, read_binding, read_role};
 use crate::api::well_known::RBAC_GROUP;
@@ -19,9 +18,18 @@ use crate::api::well_known::RBAC_GROUP;
 pub type Roles = LiveIndex<Index>;
 
 /// Reads all roles and bindings.
-pub async fn open(directory: Addr<Directory>) -> Result<Roles, StoreError> {
-    let types = RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{RBAC_GROUP}")));
-    LiveIndex::open(directory, types, Index::default()).await
+pub async fn open(indexes: &LiveIndexes) -> Result<Arc<Roles>, StoreError> {
+    let types = RESOURCES.map(|resource| FollowedType::v1(RBAC_GROUP, resource, kind(resource)));
+    indexes.open(types, Index::default()).await
+}
+
+fn kind(resource: &str) -> &'static str {
+    match resource {
+        "roles" => "Role",
+        "clusterroles" => "ClusterRole",
+        "rolebindings" => "RoleBinding",
+        _ => "ClusterRoleBinding",
+    }
 }
 
 fn resource(of: usize) -> &'static str {
@@ -37,22 +45,21 @@ fn is_namespaced(of: usize) -> bool {
 }
 
 impl StoreIndex for Index {
-    fn put(&mut self, of: usize, object: &Object) {
+    const IS_GUARD: bool = true;
+
+    fn put(&mut self, of: usize, stored: &StoredObject<'_>) -> Result<(), ReadError> {
+        let object = stored.object;
         let (namespace, name) = (object.key.namespace(), object.key.name());
         let known = if is_role(of) {
             read_role(&object.bytes).map(|role| self.put_role(namespace, name, role))
         } else {
             read_binding(namespace, name, &object.bytes).map(|binding| self.put_binding(binding))
         };
-        if known.is_none() {
-            // The safe side: a corrupt role or binding grants nothing.
-            tracing::error!(object = ?object.key, of = resource(of), "an RBAC object cannot be read and grants nothing");
-            self.remove(of, object);
-        }
+        known.ok_or_else(|| ReadError::Whole("it does not have the form of its kind".to_owned()))
     }
 
-    fn remove(&mut self, of: usize, object: &Object) {
-        let (namespace, name) = (object.key.namespace(), object.key.name());
+    fn remove(&mut self, of: usize, key: &Key) {
+        let (namespace, name) = (key.namespace(), key.name());
         if is_role(of) {
             self.remove_role(namespace, name);
         } else {
@@ -66,6 +73,11 @@ impl StoreIndex for Index {
         } else {
             self.clear_bindings(is_namespaced(of));
         }
+    }
+
+    /// Rules only ever allow: without its own, a role or binding grants nothing.
+    fn fail_closed(&mut self, of: usize, key: &Key) {
+        self.remove(of, key);
     }
 }
 
@@ -128,14 +140,21 @@ impl Policy for Rbac {
 
 #[cfg(test)]
 mod tests {
+    use actix::Addr;
     use pilothouse_actors::authorizer::Target;
     use pilothouse_actors::directory::{self, Find, Options, Stores};
     use pilothouse_actors::engine::memory::Memory;
-    use pilothouse_actors::object::{Draft, Key, Pairs, Revision};
+    use pilothouse_actors::object::{Draft, Pairs, Revision, TypeName};
     use pilothouse_actors::permit::Permit;
     use pilothouse_actors::store::{Create, Remove, Store};
 
     use super::*;
+    use crate::api::schema::Registry;
+
+    async fn rbac(stores: &Stores) -> Rbac {
+        let registry = Arc::new(Registry::builtin().unwrap());
+        Rbac(open(&LiveIndexes::new(stores.directory.clone(), registry)).await.unwrap())
+    }
 
     fn draft(key: Key, fields: &str) -> Draft {
         let head = r#"{"metadata":{"resourceVersion":""#;
@@ -179,7 +198,7 @@ mod tests {
     async fn a_write_that_was_answered_counts() {
         let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
         create(&stores, "clusterroles", Key::cluster("r"), RULES).await;
-        let policy = Rbac(Arc::new(open(stores.directory.clone()).await.unwrap()));
+        let policy = rbac(&stores).await;
         assert!(!allowed(&policy, "n").await);
         create(&stores, "rolebindings", Key::namespaced("n", "b"), GIVEN).await;
         assert!(allowed(&policy, "n").await && !allowed(&policy, "m").await);
@@ -194,7 +213,7 @@ mod tests {
     async fn what_the_window_has_forgotten_is_read_anew() {
         let options = Options { window_bounds: 1.into(), ..Options::default() };
         let stores = directory::start(Box::new(Memory::new()), options).unwrap();
-        let policy = Rbac(Arc::new(open(stores.directory.clone()).await.unwrap()));
+        let policy = rbac(&stores).await;
         create(&stores, "clusterroles", Key::cluster("r"), RULES).await;
         for name in ["a", "b", "c"] {
             create(&stores, "rolebindings", Key::namespaced("n", name), GIVEN).await;

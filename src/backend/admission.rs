@@ -18,7 +18,7 @@ mod extended_resources;
 mod external_ips;
 mod limit_checks;
 mod limit_ranger;
-mod lookup;
+pub mod lookup;
 mod namespace_lifecycle;
 mod node_restriction;
 mod node_selector;
@@ -56,6 +56,7 @@ use crate::api::catalog::resource::Resource;
 use crate::api::meta;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
+use crate::auth::live_index::LiveIndex;
 
 use crate::metrics::Metrics;
 
@@ -193,6 +194,8 @@ pub struct Settings {
     pub policies: Arc<policies::table::Policies>,
     /// Those that change them, where the operator allows such.
     pub changing_policies: Option<Arc<policies::table::Policies>>,
+    /// What plug-ins look up: reports what cannot be read of it.
+    pub looked_up: Arc<LiveIndex<lookup::LookedUp>>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }

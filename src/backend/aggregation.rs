@@ -9,18 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use actix::Addr;
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::directory::Directory;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::lock::SharedLock;
-use pilothouse_actors::object::TypeName;
 
 use crate::api::aggregation::discovered::{DiscoveredVersion, STALE};
-use crate::api::aggregation::{ApiService, STORE, name_of};
+use crate::api::aggregation::{ApiService, name_of};
 use crate::api::discovery::Other;
 use crate::api::openapi::merged::ServedSpec;
-use crate::auth::live_index::LiveIndex;
+use crate::auth::live_index::{LiveIndex, LiveIndexes};
 use crate::limits::EXTENSION_DOCUMENTS_BYTES;
 use crate::upstream::Upstream;
 
@@ -111,14 +108,13 @@ pub struct Extensions {
 impl Extensions {
     /// Reads all APIServices.
     pub async fn open(
-        directory: Addr<Directory>,
+        indexes: &LiveIndexes,
         upstream: Arc<Upstream>,
         to_endpoints: bool,
     ) -> Result<Extensions, StoreError> {
-        let registrations =
-            LiveIndex::open(directory, [TypeName::new(STORE)], Table::new(upstream.pool().clone())).await?;
+        let table = Table::new(upstream.pool().clone());
         Ok(Extensions {
-            registrations: Arc::new(registrations),
+            registrations: indexes.open([table::TYPE], table).await?,
             told: SharedLock::default(),
             changes: AtomicU64::default(),
             upstream,
@@ -126,24 +122,27 @@ impl Extensions {
         })
     }
 
-    async fn look<T: 'static>(&self, look: impl Fn(&Table) -> T + 'static) -> Option<T> {
+    async fn try_look<T: 'static>(&self, look: impl Fn(&Table) -> T + 'static) -> Result<T, StoreError> {
         let looked = match self.registrations.look(look) {
             Answer::Now(looked) => looked,
             Answer::Later(looked) => looked.await,
         };
-        if let Err(error) = &looked {
+        looked.inspect_err(|error| {
             tracing::warn!(%error, "APIServices cannot be read; aggregated APIs are not served");
-        }
-        looked.ok()
+        })
+    }
+
+    async fn look<T: 'static>(&self, look: impl Fn(&Table) -> T + 'static) -> Option<T> {
+        self.try_look(look).await.ok()
     }
 
     /// The APIService of a version, if an extension API server serves it.
-    pub async fn find(&self, group: &str, version: &str) -> Option<Arc<ApiService>> {
+    pub async fn find(&self, group: &str, version: &str) -> Result<Option<Arc<ApiService>>, StoreError> {
         if let Some(table) = self.registrations.fresh() {
-            return if table.has_remotes() { table.remote(&name_of(group, version)) } else { None };
+            return Ok(if table.has_remotes() { table.remote(&name_of(group, version)) } else { None });
         }
         let name = name_of(group, version);
-        self.look(move |table| table.remote(&name)).await.flatten()
+        self.try_look(move |table| table.remote(&name)).await
     }
 
     /// The APIService of this name.
@@ -161,7 +160,7 @@ impl Extensions {
     /// The names of all APIServices that extension API servers serve.
     pub fn names(&self) -> Vec<String> {
         let table = self.registrations.fresh().unwrap_or_else(|| self.registrations.stale());
-        table.remotes().map(|known| known.name.clone()).collect()
+        table.remotes().filter(|known| !known.is_unreadable).map(|known| known.name.clone()).collect()
     }
 
     /// Identifies the current state of all APIServices and their discovery; `None` if they cannot be read. `is_ours` tells

@@ -86,7 +86,12 @@ impl ApiServiceRegistration {
         let resource = self.client.resource(STORE)?;
         let at = At { resource: &resource, namespace: "", name };
         let found = self.client.read_cached(at).await?;
-        let is_defined = self.client.known().defines(group, version);
+        let known = self.client.known();
+        let is_defined = known.defines(group, version);
+        // A definition that cannot be read may define it.
+        if !is_defined && known.has_unreadable(group) {
+            return Ok(());
+        }
         let wanted = defined(&GroupVersion::new(group, version)).object;
         match decide(found.as_ref(), is_defined, wanted.get("spec")) {
             Action::Nothing => Ok(()),

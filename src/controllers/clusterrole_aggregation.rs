@@ -1,6 +1,7 @@
 //! clusterrole-aggregation-controller: the rules of aggregated ClusterRoles follow the roles that they select.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use futures::FutureExt as _;
@@ -9,10 +10,11 @@ use pilothouse_actors::object::{Key, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::codec;
+use crate::api::field::quoted;
 use crate::api::meta;
 use crate::api::rbac::aggregate::{RoleAggregator, joined};
 use crate::api::rbac::rule::{Rule, rules_of};
-use crate::api::status::{IgnoreErrors as _, Result};
+use crate::api::status::{IgnoreErrors as _, Result, Status};
 use crate::api::value::Value;
 use crate::api::well_known::RBAC_GROUP;
 
@@ -30,18 +32,27 @@ pub struct ClusterRoleAggregation {
     client: Client,
     /// Which roles select which.
     roles: RefCell<RoleAggregator>,
+    /// Roles that cannot be read. Their labels are unknown, too: any aggregated role may owe them rules.
+    unreadable: RefCell<BTreeSet<String>>,
 }
 
 impl ClusterRoleAggregation {
     /// A loop without any known roles.
     pub fn new(client: Client) -> ClusterRoleAggregation {
-        ClusterRoleAggregation { client, roles: RefCell::default() }
+        ClusterRoleAggregation { client, roles: RefCell::default(), unreadable: RefCell::default() }
     }
 
     async fn sync(&self, name: &str) -> Result<()> {
         let sources =
             self.roles.borrow().sources(name).map(|all| all.into_iter().map(str::to_owned).collect());
         let Some(sources): Option<Vec<String>> = sources else { return Ok(()) };
+        // If it counted as empty, its rules would be taken away from the roles that aggregate it.
+        if let Some(unreadable) = self.unreadable.borrow().first() {
+            return Err(Status::unavailable(format!(
+                "the ClusterRole {} cannot be read",
+                quoted(unreadable)
+            )));
+        }
         let resource = self.client.resource(STORE)?;
         // One snapshot, however many roles are selected.
         let all = self.client.snapshot(&TypeName::new(STORE)).await?;
@@ -82,17 +93,25 @@ impl Controller for ClusterRoleAggregation {
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<String>) {
         let (name, mut roles) = (change.object.key.name(), self.roles.borrow_mut());
         let role = if change.gone { None } else { codec::json::read(&change.object.bytes).ok() };
+        let mut unreadable = self.unreadable.borrow_mut();
+        let is_news = match role.is_none() && !change.gone {
+            true => unreadable.insert(name.to_owned()),
+            false => unreadable.remove(name) || !change.object.is_readable(),
+        };
         let concerned = match role {
             Some(role) => roles.put(name, &role),
-            // A corrupt role contributes no rules.
             None => roles.remove(name),
         };
-        concerned.into_iter().for_each(|name| queue.add(name));
+        // All waited for it, or will.
+        let waiting = if is_news { roles.aggregated() } else { Vec::new() };
+        concerned.into_iter().chain(waiting).for_each(|name| queue.add(name));
     }
 
     fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<String>) {
         // Roles that were deleted unnoticed must not count any more. All aggregated roles are checked again.
         *self.roles.borrow_mut() = RoleAggregator::default();
+        let unreadable = snapshot.iter().filter(|object| !object.is_readable());
+        *self.unreadable.borrow_mut() = unreadable.map(|object| object.key.name().to_owned()).collect();
         self.on_each(of, snapshot, queue);
     }
 

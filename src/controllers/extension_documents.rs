@@ -63,7 +63,7 @@ impl Controller for ExtensionDocuments {
 
 impl ExtensionDocuments {
     async fn read(&self, name: &str) -> Outcome {
-        let registration = self.extensions.named(name).await;
+        let registration = self.extensions.named(name).await.filter(|known| !known.is_unreadable);
         let Some((registration, service)) =
             registration.as_ref().and_then(|known| Some((known, known.service.as_ref()?)))
         else {

@@ -20,6 +20,8 @@ use pilothouse_actors::clock::Clock;
 use pilothouse_actors::object::{Object, TypeName};
 
 use crate::api::catalog::resource::Resource;
+use crate::api::custom::definition::store_named;
+use crate::api::field::quoted;
 use crate::api::meta;
 use crate::api::options::{DeleteOptions, Propagation};
 use crate::api::schema::time;
@@ -204,8 +206,24 @@ impl NamespaceController {
                 progress.fail(error);
             }
         }
+        self.check_undefined(namespace, &mut progress).await;
         self.clear_elsewhere(namespace, &mut progress).await;
         Ok(progress)
+    }
+
+    /// Waits for objects whose definition cannot be read: without it nobody can delete them, and they would be left behind.
+    async fn check_undefined(&self, namespace: &str, progress: &mut Progress) {
+        for name in self.client.known().unreadable.iter() {
+            match self.objects(&store_named(name), namespace).await {
+                Ok(objects) if objects.is_empty() => {}
+                Ok(objects) => {
+                    progress.found.remaining.insert(name.clone(), objects.len());
+                    let of = "customresourcedefinitions.apiextensions.k8s.io";
+                    progress.fail(format!("{of} {} cannot be read", quoted(name)));
+                }
+                Err(error) => progress.fail(error),
+            }
+        }
     }
 
     /// Deletes the objects of extension API servers.

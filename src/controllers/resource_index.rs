@@ -1,7 +1,7 @@
 //! The served resources by store and by kind. Made anew when the catalog is replaced.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ pub struct ResourceIndex {
     reviews: HashMap<(Arc<str>, Arc<str>), Arc<Resource>>,
     /// Each namespaced, deletable resource in the preferred version of its group.
     pub deletable: Vec<Arc<Resource>>,
+    /// The names of definitions that cannot be read.
+    pub unreadable: Arc<BTreeSet<String>>,
 }
 
 impl ResourceIndexes {
@@ -57,7 +59,8 @@ impl ResourceIndexes {
 
 impl ResourceIndex {
     fn of(catalog: &Catalog) -> ResourceIndex {
-        let mut known = ResourceIndex::default();
+        let mut known =
+            ResourceIndex { unreadable: catalog.unreadable().clone(), ..ResourceIndex::default() };
         for group in catalog.groups() {
             let mut deletable: BTreeMap<Arc<str>, Arc<Resource>> = BTreeMap::new();
             for resource in group.versions.iter().flat_map(|version| &version.resources) {
@@ -88,6 +91,12 @@ impl ResourceIndex {
     /// The resource with this plural.
     pub fn plural(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
         self.by_kind.values().find(|resource| resource.gv.is(group, version) && *resource.plural == *plural)
+    }
+
+    /// Whether a definition in this group cannot be read.
+    pub fn has_unreadable(&self, group: &str) -> bool {
+        let is_in = |name: &String| name.split_once('.').is_some_and(|(_, of)| of == group);
+        self.unreadable.iter().any(is_in)
     }
 
     /// Whether a CustomResourceDefinition defines this version.

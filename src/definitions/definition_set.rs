@@ -52,7 +52,7 @@ pub(super) struct DefinitionSet {
     pub(super) cursor: Option<Revision>,
     /// Definitions to read again regardless of the history: a write to them may have failed.
     pub(super) unsure: BTreeSet<String>,
-    /// Corrupt definitions, so that each is logged once.
+    /// Definitions that cannot be read.
     unreadable: BTreeMap<String, Revision>,
     /// The accepted names of each group.
     groups: BTreeMap<String, AcceptedNames>,
@@ -90,11 +90,24 @@ impl DefinitionSet {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.definitions.is_empty()
+        self.definitions.is_empty() && self.unreadable.is_empty()
     }
 
+    /// All definitions, readable or not.
     pub(super) fn names(&self) -> impl Iterator<Item = &String> {
-        self.definitions.keys()
+        self.definitions.keys().chain(self.unreadable.keys())
+    }
+
+    /// The definitions that nobody can serve, because they cannot be read.
+    pub(super) fn unreadable(&self) -> BTreeSet<String> {
+        let is_unknown = |name: &&String| !self.definitions.contains_key(*name);
+        self.unreadable.keys().filter(is_unknown).cloned().collect()
+    }
+
+    /// Whether a definition of this group cannot be read: its names are taken, but unknown except for the plural.
+    pub(super) fn has_unreadable(&self, group: &str) -> bool {
+        let is_in = |name: &String| name.split_once('.').is_some_and(|(_, of)| of == group);
+        self.unreadable.keys().any(is_in)
     }
 
     /// Whether this version of a definition is processed already, or corrupt.
@@ -126,7 +139,7 @@ impl DefinitionSet {
     /// Adds a new or changed definition.
     pub(super) fn take_in(&mut self, name: &str, revision: Revision, value: Value) {
         self.unsure.remove(name);
-        self.unreadable.remove(name);
+        self.forget_unreadable(name);
         let store = store_named(name);
         let [earlier, latest] = &mut self.lately_removed;
         for stores in [earlier, latest, &mut self.unreleased, &mut self.released] {
@@ -155,17 +168,27 @@ impl DefinitionSet {
         self.unsettled.insert(name.to_owned());
     }
 
-    /// Notes that a definition is corrupt. Its last state stays in force, because its objects still exist. Answers whether this
-    /// is new.
-    pub(super) fn cannot_read(&mut self, name: &str, revision: Revision) -> bool {
+    /// Notes that a definition cannot be read. If it could be before, that state stays in force, because its objects still exist;
+    /// otherwise nothing of it is served, and its names stay reserved.
+    pub(super) fn cannot_read(&mut self, name: &str, revision: Revision) {
         self.unsure.remove(name);
-        self.unreadable.insert(name.to_owned(), revision) != Some(revision)
+        self.news |= !self.definitions.contains_key(name);
+        self.unreadable.insert(name.to_owned(), revision);
+    }
+
+    /// A definition was removed or can be read again. Names that it may have had are settled anew.
+    fn forget_unreadable(&mut self, name: &str) {
+        if self.unreadable.remove(name).is_some() {
+            self.news = true;
+            let group = name.split_once('.').map_or("", |(_, group)| group);
+            self.unsettled.extend(self.disputed.get(group).into_iter().flatten().cloned());
+        }
     }
 
     /// Forgets a removed definition.
     pub(super) fn remove(&mut self, name: &str) {
         self.unsure.remove(name);
-        self.unreadable.remove(name);
+        self.forget_unreadable(name);
         let Some(definition) = self.definitions.remove(name) else { return };
         for set in [&mut self.unsettled, &mut self.touched, &mut self.going] {
             set.remove(name);
@@ -219,10 +242,13 @@ impl DefinitionSet {
     }
 
     fn settle_one(&mut self, name: &str, now: &str) -> bool {
+        let Some(before) = self.value(name) else { return false };
+        // Names may be those of a definition that cannot be read.
+        let is_unknown = self.has_unreadable(&group_of(&before));
         let Some(definition) = self.definitions.get_mut(name) else { return false };
         self.done.settled += 1;
-        let before = definition.value.clone();
-        let taken = self.groups.entry(group_of(&before)).or_default();
+        let taken = &*self.groups.entry(group_of(&before)).or_default();
+        let taken = Some(taken).filter(|_| !is_unknown);
         let mut value = Value::clone(&before);
         let changed = status::settle(&mut value, taken, now);
         if changed {
@@ -282,6 +308,7 @@ impl DefinitionSet {
         Some(Defined {
             resources: served().flat_map(|one| one.resources.iter().cloned()).collect(),
             described: served().flat_map(|one| one.described.iter().cloned()).collect(),
+            unreadable: Arc::new(self.unreadable()),
             changed: std::mem::take(&mut self.changed).into_iter().collect(),
             written,
         })

@@ -25,8 +25,9 @@ use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::verb::Verb;
 use crate::api::well_known::SERVER_NAME;
+use crate::backend::admission::lookup::DEFINITIONS;
 use crate::backend::{Backend, BodylessCall, Call, Origin, Warnings};
-use crate::bootstrap::defined_api_services;
+use crate::bootstrap::{defined_api_services, registered_versions};
 use crate::limits::{DEFINITIONS_PER_READ, DEFINITIONS_WRITTEN_AT_ONCE};
 use crate::verbs;
 use crate::verbs::update::{NewState, store_update};
@@ -85,13 +86,10 @@ impl Reconciler {
         if definition_set.knows(name, object.revision) {
             return;
         }
-        match self.backend.objects.load_of(&self.resource, object) {
+        match DEFINITIONS.decode(&self.backend.objects.registry, object) {
             Ok(value) => definition_set.take_in(name, object.revision, value),
-            Err(status) => {
-                if definition_set.cannot_read(name, object.revision) {
-                    tracing::error!(name, %status, "a CustomResourceDefinition cannot be read; its previous state stays in use");
-                }
-            }
+            // Whoever follows what plug-ins look up reports it.
+            Err(_) => definition_set.cannot_read(name, object.revision),
         }
     }
 
@@ -134,7 +132,13 @@ impl Reconciler {
 
     /// Tells clients, by APIServices, which versions there are.
     async fn register(&self, definition_set: &mut DefinitionSet) -> Result<()> {
-        let versions = definition_set.versions();
+        let mut versions = definition_set.versions();
+        // The versions of a definition that cannot be read are unknown. They stay registered: nobody else may have them.
+        let unreadable = definition_set.unreadable();
+        if !unreadable.is_empty() {
+            let registered = registered_versions(&self.backend, &self.catalog).await?;
+            versions.extend(registered.into_iter().filter(|gv| definition_set.has_unreadable(&gv.group)));
+        }
         if definition_set.registered.as_ref() == Some(&versions) {
             return Ok(());
         }

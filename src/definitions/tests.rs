@@ -98,20 +98,29 @@ fn names_belong_to_whom_they_were_given_and_then_to_the_oldest() {
 }
 
 #[test]
-fn a_definition_that_cannot_be_read_is_told_once_and_disturbs_nobody() {
+fn a_definition_that_cannot_be_read_keeps_its_names_and_its_store() {
     let (registry, mut definition_set) = (registry(), DefinitionSet::new(10));
-    assert!(definition_set.cannot_read("bad.g", Revision(5)));
-    assert!(definition_set.knows("bad.g", Revision(5)) && !definition_set.knows("bad.g", Revision(6)));
-    assert!(!definition_set.cannot_read("bad.g", Revision(5)), "once");
-    assert!(definition_set.cannot_read("bad.g", Revision(6)), "another version is another matter");
-    definition_set.take_in("as.g", Revision(7), definition("as", "Kite", "t"));
+    definition_set.take_in("as.g", Revision(2), definition("as", "Kite", "t"));
     round(&mut definition_set, &registry);
-    assert!(is_established(&definition_set, "as.g"));
-    // A served definition stays served when it becomes corrupt.
-    assert!(definition_set.cannot_read("as.g", Revision(8)));
-    assert!(round(&mut definition_set, &registry).1.is_none() && is_established(&definition_set, "as.g"));
+    definition_set.cannot_read("bad.g", Revision(5));
+    assert!(definition_set.knows("bad.g", Revision(5)) && !definition_set.knows("bad.g", Revision(6)));
+    assert!(definition_set.names().any(|name| name == "bad.g"), "its store is not let go");
+    let (_, news) = round(&mut definition_set, &registry);
+    assert_eq!(news.map(|news| news.unreadable.iter().cloned().collect()), Some(vec!["bad.g".to_owned()]));
+    // Nobody knows whether the names of others are its own. Those that were given stay.
+    definition_set.take_in("bs.g", Revision(7), definition("bs", "Dog", "t"));
+    let mut other = definition("cs", "Cow", "t");
+    other.entry("spec").set("group", "h");
+    definition_set.take_in("cs.h", Revision(8), other);
+    round(&mut definition_set, &registry);
+    assert!(is_established(&definition_set, "as.g") && !is_established(&definition_set, "bs.g"));
+    assert!(is_established(&definition_set, "cs.h"), "other groups go on");
     definition_set.remove("bad.g");
-    assert!(definition_set.cannot_read("bad.g", Revision(6)), "it went and came again");
+    let (_, news) = round(&mut definition_set, &registry);
+    assert!(is_established(&definition_set, "bs.g") && news.is_some_and(|news| news.unreadable.is_empty()));
+    // A served definition stays served when it can no longer be read.
+    definition_set.cannot_read("as.g", Revision(9));
+    assert!(round(&mut definition_set, &registry).1.is_none() && is_established(&definition_set, "as.g"));
 }
 
 #[test]

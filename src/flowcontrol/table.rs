@@ -8,26 +8,27 @@ use pilothouse_actors::fair_queuing::level;
 use pilothouse_actors::fair_queuing::levels::{Levels, Spec};
 use pilothouse_actors::fair_queuing::queues::LevelKind;
 use pilothouse_actors::identity::Identity;
-use pilothouse_actors::object::{Object, TypeName};
+use pilothouse_actors::object::Key;
 
 use super::dump::RequestRecord;
 use crate::api::bootstrap::flow_control::{CATCH_ALL, EXEMPT, GROUP};
-use crate::api::codec::json;
 use crate::api::flows::{FlowSchema, PriorityLevel, bypasses_flow_control};
 use crate::api::path::Request;
-use crate::api::value::Value;
 use crate::auth::live_index::StoreIndex;
+use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 use crate::metrics::Metrics;
 use crate::metrics::flowcontrol::FlowSeries;
 
-/// The resources that the table follows; priority levels are the second.
-const RESOURCES: [&str; 2] = ["flowschemas", "prioritylevelconfigurations"];
+/// The types that the table follows; priority levels are the second.
+pub const TYPES: [FollowedType; 2] = [
+    FollowedType::v1(GROUP, "flowschemas", "FlowSchema"),
+    FollowedType::v1(GROUP, "prioritylevelconfigurations", "PriorityLevelConfiguration"),
+];
 const SCHEMAS: usize = 0;
 
-/// The stores that the table follows.
-pub fn types() -> [TypeName; 2] {
-    RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{GROUP}")))
-}
+/// The first matchingPrecedence that is not taken by the schemas of administrators and of health checks. Of other schemas, any may
+/// come after one that cannot be read.
+const FIRST_ORDINARY_PRECEDENCE: i64 = 3;
 
 /// The classification of a request: a FlowSchema and its priority level.
 pub struct Flow {
@@ -57,6 +58,8 @@ impl Flow {
 pub struct Table {
     schemas: BTreeMap<String, FlowSchema>,
     levels: BTreeMap<String, PriorityLevel>,
+    /// The FlowSchemas and priority levels that cannot be read.
+    unreadable: [BTreeSet<String>; 2],
     /// The priority levels that share the seats of the server.
     seats: Arc<Levels<RequestRecord>>,
     metrics: Arc<Metrics>,
@@ -71,6 +74,7 @@ impl Table {
         Table {
             schemas: BTreeMap::new(),
             levels: BTreeMap::new(),
+            unreadable: Default::default(),
             seats,
             metrics,
             used: OnceLock::new(),
@@ -151,8 +155,16 @@ impl Table {
         }
         let order = self.arranged.get_or_init(|| self.arrange());
         let found = order.iter().find(|flow| flow.schema.means(user, request));
+        // A schema that cannot be read may have been the first to match, with a limited level.
+        let found = found.filter(|flow| !(flow.is_exempt && self.may_be_limited(&flow.schema)));
         // A user without groups matches no FlowSchema.
         found.or(order.last()).cloned()
+    }
+
+    /// Whether the requests of an exempt schema may be those of another one that cannot be read.
+    fn may_be_limited(&self, schema: &FlowSchema) -> bool {
+        schema.precedence >= FIRST_ORDINARY_PRECEDENCE
+            && self.unreadable.iter().any(|names| !names.is_empty())
     }
 
     /// Applies changed configuration to the priority levels, if no request has done so yet.
@@ -173,30 +185,52 @@ fn put<T>(all: &mut BTreeMap<String, T>, name: &str, value: Option<T>) {
 }
 
 impl Table {
-    fn change(&mut self, of: usize, name: &str, object: Option<&Value>) {
-        match of {
-            SCHEMAS => self.put_schema(name, object.map(FlowSchema::read)),
-            _ => self.put_level(name, object.and_then(PriorityLevel::read)),
+    fn note_unreadable(&mut self, of: usize, name: &str, is_unreadable: bool) {
+        if let Some(names) = self.unreadable.get_mut(of) {
+            if is_unreadable {
+                names.insert(name.to_owned())
+            } else {
+                names.remove(name)
+            };
         }
     }
 }
 
 impl StoreIndex for Table {
-    fn put(&mut self, of: usize, object: &Object) {
-        match json::read(&object.bytes) {
-            Ok(read) => self.change(of, object.key.name(), Some(&read)),
-            // The previous version stays in use; mandatory objects exist in any case.
-            Err(_) => {
-                tracing::error!(object = ?object.key, "a FlowSchema or PriorityLevelConfiguration cannot be read");
+    const IS_GUARD: bool = true;
+
+    fn put(&mut self, of: usize, object: &StoredObject<'_>) -> Result<(), ReadError> {
+        let (name, value) = (object.name(), object.value()?);
+        match of {
+            SCHEMAS => self.put_schema(name, Some(FlowSchema::read(&value))),
+            _ => {
+                let level = PriorityLevel::read(&value)
+                    .ok_or_else(|| ReadError::Whole("its spec does not fit its type".to_owned()))?;
+                self.put_level(name, Some(level));
             }
         }
+        self.note_unreadable(of, name, false);
+        Ok(())
     }
 
-    fn remove(&mut self, of: usize, object: &Object) {
-        self.change(of, object.key.name(), None);
+    fn remove(&mut self, of: usize, key: &Key) {
+        match of {
+            SCHEMAS => self.put_schema(key.name(), None),
+            _ => self.put_level(key.name(), None),
+        }
+        self.note_unreadable(of, key.name(), false);
+    }
+
+    /// Requests that it may have matched are limited as if nothing else matched them either. Mandatory objects exist in any case.
+    fn fail_closed(&mut self, of: usize, key: &Key) {
+        self.remove(of, key);
+        self.note_unreadable(of, key.name(), true);
     }
 
     fn clear(&mut self, of: usize) {
+        if let Some(names) = self.unreadable.get_mut(of) {
+            names.clear();
+        }
         match of {
             SCHEMAS => self.schemas.clear(),
             _ => {

@@ -5,6 +5,7 @@ use crate::api::bootstrap::flow_control;
 use crate::api::kinds::testing::object;
 use crate::api::meta;
 use crate::api::query::Query;
+use crate::api::value::Value;
 use crate::api::well_known::{AUTHENTICATED, MASTERS};
 
 /// What there is where nobody has made anything.
@@ -114,6 +115,30 @@ fn schemas_come_by_precedence_and_name_and_need_their_level() {
         flows.put_schema(name, None);
     }
     assert_eq!(flow(&flows, &alice, "GET", pods), "global-default global-default");
+}
+
+/// A schema that comes first may limit whom a later one exempts.
+#[test]
+fn nobody_is_exempt_because_a_schema_cannot_be_read() {
+    let mut flows = fresh();
+    let all = r#"{"metadata":{"uid":"all"},"spec":{"matchingPrecedence":100,
+        "priorityLevelConfiguration":{"name":"exempt"},
+        "rules":[{"subjects":[{"kind":"Group","group":{"name":"*"}}],
+            "resourceRules":[{"verbs":["*"],"apiGroups":["*"],"resources":["*"],"namespaces":["*"]}]}]}}"#;
+    flows.put_schema("all", Some(FlowSchema::read(&object(all))));
+    let (admin, alice) = (user("admin", &[MASTERS, AUTHENTICATED]), user("alice", &[AUTHENTICATED]));
+    let pods = "/api/v1/namespaces/n/pods";
+    for of in [0, 1] {
+        assert_eq!(flow(&flows, &alice, "GET", pods), "all exempt");
+        flows.fail_closed(of, &Key::cluster("limits-alice"));
+        assert_eq!(flow(&flows, &alice, "GET", pods), "catch-all catch-all");
+        assert_eq!(flow(&flows, &alice, "GET", "/readyz"), "probes exempt");
+        assert_eq!(flow(&flows, &admin, "GET", pods), "exempt exempt");
+        flows.remove(of, &Key::cluster("limits-alice"));
+    }
+    flows.fail_closed(0, &Key::cluster(EXEMPT));
+    flows.fail_closed(1, &Key::cluster(EXEMPT));
+    assert_eq!(flow(&flows, &admin, "GET", pods), " ", "who must be able to repair it is");
 }
 
 #[test]

@@ -152,7 +152,9 @@ impl Server {
             _directory: None,
         };
         let mut client = server.by_certificate();
-        poll(CAP, || (client.get("/readyz").status == 200).then_some(())).expect("/readyz is good");
+        // A store may have been damaged on purpose; the server is as ready as it will be.
+        let ready = "/readyz?exclude=readable-guards";
+        poll(CAP, || (client.get(ready).status == 200).then_some(())).expect("/readyz is good");
         Ok(server)
     }
 

@@ -2,6 +2,7 @@
 
 use super::expressions::{Compiler, EnvironmentType, ResultType};
 use crate::api::cel::Program;
+use crate::api::field::quoted;
 use crate::api::matching::MatchConstraints;
 use crate::api::meta;
 use crate::api::value::Value;
@@ -14,6 +15,14 @@ pub struct Expression {
     pub text: String,
     /// The program, or the compile error.
     pub program: Result<Program, String>,
+}
+
+impl Expression {
+    /// Why it does not compile.
+    pub fn compile_error(&self) -> Option<String> {
+        let error = self.program.as_ref().err()?;
+        Some(format!("the expression {} does not compile: {error}", quoted(&self.text)))
+    }
 }
 
 /// One of `spec.validations`.
@@ -137,6 +146,20 @@ impl Policy {
             mutations,
             reinvoke_if_needed: spec.str("reinvocationPolicy") == "IfNeeded",
         }
+    }
+}
+
+impl Policy {
+    /// The first expression that does not compile, and why. A later release may have stored it.
+    pub fn first_broken(&self) -> Option<String> {
+        let validations = self
+            .validations
+            .iter()
+            .flat_map(|one| std::iter::once(&one.expression).chain(one.message_expression.as_ref()));
+        let named = self.variables.iter().chain(&self.annotations).map(|(_, expression)| expression);
+        let mutations = self.mutations.iter().map(Mutation::expression);
+        let mut all = self.conditions.iter().chain(named).chain(validations).chain(mutations);
+        all.find_map(Expression::compile_error)
     }
 }
 

@@ -153,6 +153,11 @@ impl Webhook {
         }
     }
 
+    /// The first match condition that does not compile, and why. A later release may have stored it.
+    pub fn first_broken(&self) -> Option<String> {
+        self.conditions.iter().find_map(Expression::compile_error)
+    }
+
     /// Whether the labels of the namespace are needed.
     pub fn selects_namespaces(&self) -> bool {
         self.namespaces.is_some()

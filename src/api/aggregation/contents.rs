@@ -153,6 +153,7 @@ mod tests {
             version_priority: priority,
             service: None,
             is_available: true,
+            is_unreadable: false,
         };
         let found = match resources {
             Some(resources) => read_one(version, format!(r#"{{"resources":{resources}}}"#).as_bytes()),

@@ -104,11 +104,19 @@ fn set(definition: &mut Value, new: &Condition<'_>, now: &str) {
     *list = Value::Array(all);
 }
 
-/// Writes accepted names and conditions into a definition. `taken`: the accepted names of its group, including its own. Answers
-/// whether anything changed.
-pub fn settle(definition: &mut Value, taken: &AcceptedNames, now: &str) -> bool {
+/// Writes accepted names and conditions into a definition. `taken`: the accepted names of its group, including its own; `None` if
+/// they are not all known, and none can be given. Answers whether anything changed.
+pub fn settle(definition: &mut Value, taken: Option<&AcceptedNames>, now: &str) -> bool {
     let before = definition.get("status").cloned();
-    name(definition, taken, now);
+    match taken {
+        Some(taken) => name(definition, taken, now),
+        None if has_names(definition) => {}
+        None => {
+            let (status, reason) = ("False", "NamesUnknown");
+            let message = "a CustomResourceDefinition of this group cannot be read";
+            set(definition, &Condition { kind: NAMES_ACCEPTED, status, reason, message }, now);
+        }
+    }
     if is_true(definition, NAMES_ACCEPTED) && !is_true(definition, ESTABLISHED) {
         let (status, reason, message) = if kinds::has_bad_bundle(definition) {
             ("False", "InvalidCABundle", "The conversion webhook CABundle is invalid")
@@ -122,19 +130,25 @@ pub fn settle(definition: &mut Value, taken: &AcceptedNames, now: &str) -> bool 
     definition.get("status") != before.as_ref()
 }
 
+/// Whether a definition has the names that it asks for.
+fn has_names(definition: &Value) -> bool {
+    let empty = Value::object();
+    let asked = definition.at(&["spec", "names"]).unwrap_or(&empty);
+    let has = definition.at(&["status", "acceptedNames"]).unwrap_or(&empty);
+    let list = |names: &Value, field: &str| names.get(field).map(Value::items).unwrap_or_default().to_vec();
+    ["plural", "singular", "kind", "listKind"].iter().all(|field| asked.str(field) == has.str(field))
+        && ["shortNames", "categories"].iter().all(|field| list(asked, field) == list(has, field))
+}
+
 fn name(definition: &mut Value, taken: &AcceptedNames, now: &str) {
+    if has_names(definition) {
+        return;
+    }
     let empty = Value::object();
     let asked = definition.at(&["spec", "names"]).unwrap_or(&empty).clone();
     let has = definition.at(&["status", "acceptedNames"]).unwrap_or(&empty).clone();
     let short = |names: &Value| names.get("shortNames").map(Value::items).unwrap_or_default().to_vec();
     let categories = |names: &Value| names.get("categories").map(Value::items).unwrap_or_default().to_vec();
-    let texts = ["plural", "singular", "kind", "listKind"];
-    let same = texts.iter().all(|field| asked.str(field) == has.str(field))
-        && short(&asked) == short(&has)
-        && categories(&asked) == categories(&has);
-    if same {
-        return;
-    }
     let mut new = has.clone();
     let mut conflict: Option<(&str, String)> = None;
     let in_use = |name: &str| format!("{} is already in use", quoted(name));
@@ -320,7 +334,7 @@ mod tests {
     #[test]
     fn names_are_given_once_in_a_group() {
         let mut first = definition("kites", "Kite", "k");
-        assert!(settle(&mut first, &AcceptedNames::default(), "now"));
+        assert!(settle(&mut first, Some(&AcceptedNames::default()), "now"));
         assert_eq!(
             said(&first),
             [
@@ -330,9 +344,9 @@ mod tests {
         );
         let mut taken = AcceptedNames::default();
         taken.add(&first);
-        assert!(!settle(&mut first.clone(), &taken, "later"), "what is settled stays so");
+        assert!(!settle(&mut first.clone(), Some(&taken), "later"), "what is settled stays so");
         let mut second = definition("birds", "Kite", "k");
-        assert!(settle(&mut second, &taken, "now"));
+        assert!(settle(&mut second, Some(&taken), "now"));
         assert_eq!(
             said(&second),
             [
@@ -346,7 +360,7 @@ mod tests {
         // The first is removed, and its names are free.
         taken.remove(&first);
         assert!(taken.is_empty());
-        assert!(settle(&mut second, &taken, "later"));
+        assert!(settle(&mut second, Some(&taken), "later"));
         assert!(is_true(&second, ESTABLISHED) && is_true(&second, NAMES_ACCEPTED));
     }
 

@@ -39,6 +39,8 @@ pub struct Entry<'a> {
     places: (i64, i64),
     /// The source of its resources.
     pub member: Member<'a>,
+    /// Whether resources may be missing, because a definition of the group cannot be read.
+    pub is_stale: bool,
 }
 
 /// One API group.
@@ -64,6 +66,7 @@ impl<'a> Merged<'a> {
                 name: &version.name,
                 places: usual_places(&group.name, &version.name),
                 member: Member::Here(version),
+                is_stale: false,
             };
             let versions = group.versions.iter().map(entry).collect();
             groups.insert(&group.name, Merged { name: &group.name, versions });
@@ -80,11 +83,14 @@ impl<'a> Merged<'a> {
                 Some(entry) if matches!(member, Member::Nowhere) => entry.places = places,
                 Some(entry) if is_builtin(entry) => {}
                 Some(entry) => (entry.member, entry.places) = (member, places),
-                None => merged.versions.push(Entry { name: &gv.version, places, member }),
+                None => merged.versions.push(Entry { name: &gv.version, places, member, is_stale: false }),
             }
         }
         let mut groups: Vec<Merged<'a>> = groups.into_values().collect();
         for group in &mut groups {
+            if catalog.has_unreadable(group.name) {
+                group.versions.iter_mut().for_each(|entry| entry.is_stale = !is_builtin(entry));
+            }
             group.versions.sort_by(|a, b| {
                 b.places.1.cmp(&a.places.1).then_with(|| version::preferred_first(a.name, b.name))
             });
@@ -137,6 +143,7 @@ mod tests {
             version_priority: priority,
             service: None,
             is_available: true,
+            is_unreadable: false,
         };
         let found = freshness.map(|freshness| Arc::new(DiscoveredVersion::bare(version, freshness)));
         Other { registration: Arc::new(registration), found }

@@ -64,6 +64,12 @@ impl RoleAggregator {
         self.above(vec![old.labels])
     }
 
+    /// All aggregated roles.
+    pub fn aggregated(&self) -> Vec<String> {
+        let gathers = |(_, known): &(&String, &ClusterRoleInfo)| known.selectors.is_some();
+        self.0.iter().filter(gathers).map(|(name, _)| name.clone()).collect()
+    }
+
     /// All roles that aggregate such labels, directly or indirectly.
     fn above(&self, mut labels: Vec<Option<Value>>) -> BTreeSet<String> {
         let mut found = BTreeSet::new();

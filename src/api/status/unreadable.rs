@@ -1,5 +1,7 @@
 //! Statuses for corrupt objects, in the words of the reference's storage, which names them by their keys.
 
+use crate::api::field::quoted;
+
 use super::{Cause, Details, GroupResource, Status};
 
 /// The most corrupt objects that one Status names.
@@ -43,6 +45,29 @@ impl Status {
             details: Some(details),
             said: None,
         })
+    }
+
+    /// 500: a request that objects might refuse or change which cannot be read. Names each of them, up to a bound.
+    pub fn unreadable_guard<'a>(
+        of: GroupResource<'_>,
+        names: impl Iterator<Item = &'a str> + Clone,
+    ) -> Box<Status> {
+        let first = names.clone().next().unwrap_or_default();
+        let more = match names.clone().count() {
+            0 | 1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        let mut status = Status::internal(format!(
+            "{of} {}{more} cannot be read and might refuse this request",
+            quoted(first)
+        ));
+        let causes = names.take(UNREADABLE_NAMED).map(|name| Cause {
+            reason: "UnexpectedServerResponse".to_owned(),
+            message: format!("{of} {} cannot be read", quoted(name)),
+            field: storage_key(of, name),
+        });
+        status.details = Some(Details { causes: causes.collect(), ..Details::default() });
+        status
     }
 
     /// 500: ends a watch when a corrupt object was deleted.

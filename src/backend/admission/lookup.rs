@@ -2,27 +2,24 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Key, Object, Revision, TypeName};
+use pilothouse_actors::object::{Key, Object, Revision};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
 
+use crate::api::schema::Registry;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
-use crate::api::version::GroupVersion;
 use crate::api::well_known;
+use crate::auth::live_index::{LiveIndex, LiveIndexes, StoreIndex};
+use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 
 use super::Write;
 
 /// A type that plug-ins look things up in.
-pub struct Source {
-    group: &'static str,
-    resource: &'static str,
-    kind: &'static str,
-    /// The version that is stored.
-    version: &'static str,
-}
+pub struct Source(FollowedType);
 
 /// What keeps names and rights apart.
 pub const NAMESPACES: Source = Source::first("", well_known::NAMESPACES, "Namespace");
@@ -44,30 +41,30 @@ pub const RUNTIME_CLASSES: Source = Source::first("node.k8s.io", "runtimeclasses
 pub const VALIDATING_POLICIES: Source =
     Source::first("admissionregistration.k8s.io", "validatingadmissionpolicies", "ValidatingAdmissionPolicy");
 /// What becomes of it before.
-pub const MUTATING_POLICIES: Source = Source {
+pub const MUTATING_POLICIES: Source = Source(FollowedType {
     group: "admissionregistration.k8s.io",
     resource: "mutatingadmissionpolicies",
     kind: "MutatingAdmissionPolicy",
     version: "v1alpha1",
-};
+});
+/// What custom resources are.
+pub const DEFINITIONS: Source =
+    Source::first("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition");
 /// Whom pods speak for.
 pub const SERVICE_ACCOUNTS: Source = Source::first("", "serviceaccounts", "ServiceAccount");
 
 impl Source {
     /// A type that is stored in its version 1.
     const fn first(group: &'static str, resource: &'static str, kind: &'static str) -> Source {
-        Source { group, resource, kind, version: "v1" }
+        Source(FollowedType::v1(group, resource, kind))
     }
 
-    fn store(&self) -> TypeName {
-        match self.group {
-            "" => TypeName::new(self.resource),
-            group => TypeName::new(&format!("{}.{group}", self.resource)),
-        }
+    fn of(&self) -> GroupResource<'static> {
+        GroupResource { group: self.0.group, resource: self.0.resource }
     }
 
     fn failed(&self, error: &StoreError, name: &str) -> Box<Status> {
-        Status::from_store(error, GroupResource { group: self.group, resource: self.resource }, name)
+        Status::from_store(error, self.of(), name)
     }
 
     /// A cluster-scoped object by name.
@@ -81,7 +78,7 @@ impl Source {
     }
 
     async fn find(&self, write: &Write<'_>, key: Key, name: &str) -> Result<Option<Value>> {
-        let found = write.backend.stores.get(&self.store(), key, &write.call.permit).await;
+        let found = write.backend.stores.get(&self.0.type_name(), key, &write.call.permit).await;
         match found {
             Ok(object) => self.read(write, &object).map(Some),
             Err(StoreError::NotFound) => Ok(None),
@@ -91,14 +88,65 @@ impl Source {
 
     /// All objects as they are now.
     pub async fn snapshot(&self, write: &Write<'_>) -> Result<Snapshot> {
-        let taken = write.backend.stores.snapshot(&self.store(), &write.call.permit).await;
+        let taken = write.backend.stores.snapshot(&self.0.type_name(), &write.call.permit).await;
         taken.map_err(|error| self.failed(&error, ""))
     }
 
     /// Decodes a stored object.
     pub fn read(&self, write: &Write<'_>, object: &Object) -> Result<Value> {
-        write.backend.objects.load_kind(&GroupVersion::new(self.group, self.version), self.kind, object)
+        self.decode(&write.backend.objects.registry, object)
     }
+
+    /// Decodes a stored object. The error names it: what it might refuse is refused.
+    pub fn decode(&self, registry: &Registry, object: &Object) -> Result<Value> {
+        read_guard(&self.0, registry, object)
+            .map_err(|_| Status::unreadable_guard(self.of(), [object.key.as_str()].into_iter()))
+    }
+}
+
+fn read_guard(
+    followed: &FollowedType,
+    registry: &Registry,
+    object: &Object,
+) -> std::result::Result<Value, ReadError> {
+    let stored = StoredObject::new(followed, object, registry)?;
+    // Pods are many and guard nothing: their words do not matter.
+    if followed.kind == PODS.0.kind { stored.decode() } else { stored.value() }
+}
+
+/// The types of which an object that cannot be read stands in the way of writes: whoever looks one up refuses the write.
+const GUARDS: [Source; 8] = [
+    NAMESPACES,
+    LIMIT_RANGES,
+    QUOTAS,
+    PRIORITY_CLASSES,
+    STORAGE_CLASSES,
+    INGRESS_CLASSES,
+    RUNTIME_CLASSES,
+    DEFINITIONS,
+];
+
+/// Follows what plug-ins look up, and holds nothing: it only finds out what cannot be read.
+pub struct LookedUp;
+
+/// Reads everything that plug-ins look up.
+pub async fn open(indexes: &LiveIndexes) -> std::result::Result<Arc<LiveIndex<LookedUp>>, StoreError> {
+    indexes.open(GUARDS.map(|source| source.0), LookedUp).await
+}
+
+impl StoreIndex for LookedUp {
+    const IS_GUARD: bool = true;
+
+    fn put(&mut self, _: usize, object: &StoredObject<'_>) -> std::result::Result<(), ReadError> {
+        object.value().map(drop)
+    }
+
+    fn remove(&mut self, _: usize, _: &Key) {}
+
+    fn clear(&mut self, _: usize) {}
+
+    /// Whoever looks it up refuses: see [`Source::decode`].
+    fn fail_closed(&mut self, _: usize, _: &Key) {}
 }
 
 /// A cached snapshot of a type. The store is asked only after a change. The head of the type's window is readable without asking,
@@ -114,7 +162,7 @@ impl CachedSnapshot {
         {
             return Ok(known.snapshot.clone());
         }
-        let position = write.backend.stores.open_watch(&source.store(), &write.call.permit).await;
+        let position = write.backend.stores.open_watch(&source.0.type_name(), &write.call.permit).await;
         let position = position.map_err(|error| source.failed(&error, ""))?;
         let snapshot = position.snapshot.clone();
         self.0.replace(Some(position));
@@ -125,8 +173,7 @@ impl CachedSnapshot {
 /// The namespace of a write; 404 if it does not exist.
 pub async fn namespace(write: &Write<'_>) -> Result<Value> {
     let name = write.call.namespace;
-    let of = GroupResource { group: NAMESPACES.group, resource: NAMESPACES.resource };
-    NAMESPACES.get(write, name).await?.ok_or_else(|| Status::not_found(of, name))
+    NAMESPACES.get(write, name).await?.ok_or_else(|| Status::not_found(NAMESPACES.of(), name))
 }
 
 /// A cached value computed from all objects of a type. It is valid until one of them changes, so writes do not read them all

@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 use crate::metrics::match_conditions::ConditionLabels;
 
 pub use self::mutating::MutatingAdmissionPolicy;
-use self::table::{Hook, Policies};
+use self::table::{Hook, Policies, Table};
 pub use self::validating::ValidatingAdmissionPolicy;
 use super::{Equivalents, Kinds, Write};
 
@@ -58,17 +58,17 @@ impl PolicyDeps {
     fn concerns(&self, write: &Write<'_>) -> bool {
         let GroupResource { group, resource } = write.call.of();
         // A table that is behind may have something to say.
-        let is_used = || self.policies.fresh().is_none_or(|table| !table.hooks().is_empty());
+        let is_used = || self.policies.fresh().is_none_or(|table| !table.is_idle());
         !EXEMPT.contains(&(group, resource)) && is_used()
     }
 
-    /// The policies that count, each with its bindings.
+    /// The policies that count, each with its bindings. An error if some cannot be read.
     async fn hooks(&self) -> Result<Arc<Vec<Hook>>> {
-        let hooks = match self.policies.look(|table| table.hooks()) {
+        let hooks = match self.policies.look(Table::readable_hooks) {
             Answer::Now(hooks) => hooks,
             Answer::Later(hooks) => hooks.await,
         };
-        hooks.map_err(|_| Status::unavailable("the policies of the cluster cannot be read"))
+        hooks.map_err(|_| Status::unavailable("the policies of the cluster cannot be read"))?
     }
 }
 

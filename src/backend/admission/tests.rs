@@ -7,13 +7,17 @@ use pilothouse_actors::engine::memory::Memory;
 use super::policies::table::PolicyKind;
 use super::*;
 use crate::api::quota::Features;
+use crate::api::schema::Registry;
+use crate::auth::live_index::LiveIndexes;
 use crate::config::plugins::{Effect, PLUGINS};
 use crate::upstream::pool::Pool;
 
 #[actix_rt::test]
 async fn a_plugin_is_made_exactly_if_the_table_says_that_it_works() {
     let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
-    let (directory, clock) = (storage.directory.clone(), Clock::manual(Timestamp(0)));
+    let clock = Clock::manual(Timestamp(0));
+    let registry = Arc::new(Registry::builtin().unwrap());
+    let indexes = LiveIndexes::new(storage.directory.clone(), registry);
     let (metrics, pool) = (Arc::new(Metrics::new(Timestamp(0)).unwrap()), Pool::new(clock.clone()));
     let features = Features {
         resized_pods: false,
@@ -34,7 +38,7 @@ async fn a_plugin_is_made_exactly_if_the_table_says_that_it_works() {
         make_namespace: |_, _, _| Box::pin(async { Ok(()) }),
         kinds: Arc::new(|_, _, _| Vec::new()),
         webhooks: webhooks::Settings {
-            hooks: Arc::new(webhooks::open(directory.clone(), pool.clone()).await.unwrap()),
+            hooks: webhooks::open(&indexes, pool.clone()).await.unwrap(),
             equivalents: equivalents.clone(),
             to_endpoints: false,
             metrics: metrics.clone(),
@@ -42,10 +46,9 @@ async fn a_plugin_is_made_exactly_if_the_table_says_that_it_works() {
             pool,
         },
         equivalents,
-        policies: Arc::new(policies::table::open(directory.clone(), PolicyKind::Validating).await.unwrap()),
-        changing_policies: Some(Arc::new(
-            policies::table::open(directory, PolicyKind::Mutating).await.unwrap(),
-        )),
+        policies: policies::table::open(&indexes, PolicyKind::Validating).await.unwrap(),
+        changing_policies: Some(policies::table::open(&indexes, PolicyKind::Mutating).await.unwrap()),
+        looked_up: lookup::open(&indexes).await.unwrap(),
         metrics,
     };
     for plugin in &PLUGINS {

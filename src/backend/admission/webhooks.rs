@@ -199,7 +199,7 @@ impl Webhooks {
             Answer::Now(found) => found,
             Answer::Later(found) => found.await,
         };
-        found.map_err(|_| write.forbidden(&Value::Null, "not yet ready to handle request"))
+        found.map_err(|_| write.forbidden(&Value::Null, "not yet ready to handle request"))?
     }
 
     /// Calls one webhook and counts the call. `None`: the call failed, and the webhook's failurePolicy ignores that. `index`: its

@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pilothouse_actors::object::Object;
+use pilothouse_actors::object::Key;
 
 use crate::api::aggregation::ApiService;
-use crate::api::codec::json;
 use crate::auth::live_index::StoreIndex;
+use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 use crate::upstream;
 use crate::upstream::pool::{KeepAliveHandle, Pool};
+
+/// The type that the table follows.
+pub const TYPE: FollowedType = FollowedType::v1("apiregistration.k8s.io", "apiservices", "APIService");
 
 /// All APIServices by name.
 pub struct Table {
@@ -73,7 +76,8 @@ impl Table {
         self.changes += 1;
         let is_remote = |known: &ApiService| known.service.is_some();
         self.remote += usize::from(new.as_ref().is_some_and(is_remote));
-        let service = new.as_ref().and_then(|new| new.service.as_ref());
+        let is_readable = |new: &&ApiService| !new.is_unreadable;
+        let service = new.as_ref().filter(is_readable).and_then(|new| new.service.as_ref());
         // Take the new handles before dropping the old ones, so that shared connections stay open.
         let _before = match service.map(|service| upstream::wanted(&self.pool, &service.peer)) {
             Some(wanted) => self.wanted.insert(name.to_owned(), wanted),
@@ -88,16 +92,20 @@ impl Table {
 }
 
 impl StoreIndex for Table {
-    fn put(&mut self, _: usize, object: &Object) {
-        match json::read(&object.bytes) {
-            Ok(read) => self.set(object.key.name(), Some(ApiService::read(&read))),
-            // The last readable version stays in force: dropping it would make its group unknown.
-            Err(error) => tracing::error!(object = ?object.key, %error, "an APIService cannot be read"),
-        }
+    const IS_GUARD: bool = true;
+
+    fn put(&mut self, _: usize, object: &StoredObject<'_>) -> Result<(), ReadError> {
+        self.set(object.name(), Some(ApiService::read(&object.value()?)));
+        Ok(())
     }
 
-    fn remove(&mut self, _: usize, object: &Object) {
-        self.set(object.key.name(), None);
+    fn remove(&mut self, _: usize, key: &Key) {
+        self.set(key.name(), None);
+    }
+
+    /// Its name is that of its version. Nobody may serve that, because nobody knows who should.
+    fn fail_closed(&mut self, _: usize, key: &Key) {
+        self.set(key.name(), Some(ApiService::unreadable(key.name())));
     }
 
     fn clear(&mut self, _: usize) {
@@ -108,6 +116,7 @@ impl StoreIndex for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::codec::json;
     use crate::api::value::Value;
 
     fn registration(text: &str) -> Option<ApiService> {
@@ -130,6 +139,10 @@ mod tests {
         assert!(table.behind("n", "t").is_empty() && table.behind("m", "s").is_empty());
         table.set("v1.x", registration(remote));
         assert_eq!((table.remote, table.changes()), (1, 3));
+        table.fail_closed(0, &Key::cluster("v1.x"));
+        let unknown = table.remote("v1.x").unwrap();
+        assert!(unknown.is_unreadable && !unknown.is_available && unknown.gv.is("x", "v1"));
+        assert!(table.behind("n", "s").is_empty() && table.wanted.is_empty());
         table.set("v1.x", None);
         assert!(table.remote("v1.x").is_none() && table.behind("n", "s").is_empty());
         let changes = table.changes();

@@ -103,7 +103,7 @@ async fn serve(
     };
     let authorized = filters::authorize(worker, request, &identity, &parsed, &query).await;
     authorized.inspect_err(|_| sample.forget())?;
-    if let Some(registration) = aggregated::route(worker, &parsed, path, known.as_ref()).await {
+    if let Some(registration) = aggregated::route(worker, &parsed, path, known.as_ref()).await? {
         let (user, audit_id, permit) = (&*identity, context.audit_id(), &permit);
         let is_watch = parsed.verb == Verb::Watch;
         let passed = AggregatedRequest { registration, path, user, is_watch, audit_id, permit };

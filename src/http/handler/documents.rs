@@ -59,6 +59,10 @@ pub async fn answer(
         let mut parts = path.strip_prefix('/').unwrap_or(path).split('/');
         return match (parts.next(), parts.next().filter(|part| !part.is_empty())) {
             (Some("api"), _) => Err(Status::no_such_resource()),
+            (Some("apis"), Some(group)) if served.catalog.has_unreadable(group) => {
+                let why = "a CustomResourceDefinition of this group cannot be read";
+                Err(Status::unavailable(format!("{group}: {why}")))
+            }
             // Below groups of custom resources the reference answers with an unknown path.
             (Some("apis"), Some(group)) if served.catalog.group(group).is_some_and(Group::is_builtin) => {
                 Err(Status::no_such_resource())

@@ -2,6 +2,7 @@
 //! really probed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix::Addr;
@@ -16,7 +17,8 @@ use tokio::sync::watch;
 
 use crate::api::field::quoted;
 use crate::api::query::Query;
-use crate::limits::STORAGE_PROBE_INTERVAL;
+use crate::auth::live_index::{LiveIndexes, UnreadableObject};
+use crate::limits::{STORAGE_PROBE_INTERVAL, UNREADABLE_GUARDS_NAMED};
 
 use super::render::{PLAIN_TEXT, page_not_found, plain};
 use super::worker::Worker;
@@ -40,6 +42,8 @@ pub struct Health {
     pub stopping: AtomicBool,
     /// The control loops that are down, and why; `None` if no loop is enabled.
     pub loops: Option<watch::Receiver<BTreeMap<&'static str, String>>>,
+    /// Knows which objects cannot be read although something depends on them.
+    pub indexes: Arc<LiveIndexes>,
 }
 
 /// One named check.
@@ -63,6 +67,8 @@ enum Check {
     InformerSync,
     /// No control loop is down.
     Loops,
+    /// Every stored object that guards something can be read.
+    Guards,
     /// Shutdown has not begun.
     Shutdown,
 }
@@ -79,6 +85,7 @@ impl Check {
             Check::Catalog => "poststarthook/publish-catalog",
             Check::InformerSync => "informer-sync",
             Check::Loops => "poststarthook/start-controllers",
+            Check::Guards => "readable-guards",
             Check::Shutdown => "shutdown",
         }
     }
@@ -105,6 +112,7 @@ impl Check {
                 let down = health.loops.as_ref().map(|down| down.borrow().clone()).unwrap_or_default();
                 running(&down)
             }
+            Check::Guards => readable(&health.indexes.unreadable().await),
             Check::Shutdown => flag(!health.stopping.load(Ordering::Acquire), "process is shutting down"),
         }
     }
@@ -132,6 +140,22 @@ impl Health {
 fn running(down: &BTreeMap<&'static str, String>) -> Result<(), String> {
     let why: Vec<String> = down.iter().map(|(name, why)| format!("{name} {why}")).collect();
     flag(why.is_empty(), &why.join(", "))
+}
+
+/// Fails if objects that guard something cannot be read, and names them, up to a bound.
+fn readable(unreadable: &[UnreadableObject]) -> Result<(), String> {
+    let guards = || unreadable.iter().filter(|object| object.is_guard);
+    let named = guards().take(UNREADABLE_GUARDS_NAMED);
+    let mut names: Vec<String> = named
+        .map(|object| {
+            format!("{} {} cannot be read: {}", object.resource, quoted(object.key.as_str()), object.reason)
+        })
+        .collect();
+    let count = guards().count();
+    if count > names.len() {
+        names.push(format!("{} more", count - names.len()));
+    }
+    flag(names.is_empty(), &names.join(", "))
 }
 
 fn flag(good: bool, otherwise: &str) -> Result<(), String> {
@@ -205,7 +229,8 @@ fn checks_of(worker: &Worker, endpoint: &str) -> Vec<Check> {
     checks.extend(HOOKS.map(Check::Hook));
     let has_loops = is_ready && worker.shared.health.loops.is_some();
     checks.extend(OWN.iter().filter(|check| **check != Check::Loops || has_loops));
-    checks.extend(is_ready.then_some(Check::Shutdown));
+    // Not of /livez: a restart would not help.
+    checks.extend([Check::Guards, Check::Shutdown].iter().filter(|_| is_ready));
     checks
 }
 

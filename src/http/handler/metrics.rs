@@ -28,6 +28,13 @@ pub async fn page(worker: &Worker) -> HttpResponse {
     watching.list_bytes.set(number(worker.backend.lists.bytes()));
     metrics.memory.update(&shared.memory, worker.watching.memory.cut());
     metrics.kept_connections.set(number(worker.shared.connecting.upstream.pool().waiting()));
+    let unreadable = shared.health.indexes.unreadable().await;
+    keep(&metrics.unreadable, &unreadable.iter().map(|object| object.resource.as_str()).collect());
+    for objects in unreadable.chunk_by(|a, b| a.resource == b.resource) {
+        if let Some(first) = objects.first() {
+            metrics.unreadable.with_label_values(&[&first.resource]).set(number(objects.len()));
+        }
+    }
     let now = worker.backend.clock.now();
     let types = shared.health.directory.send(Types).await.unwrap_or_default();
     let living: BTreeSet<&str> = types.iter().map(resource_of_store).collect();

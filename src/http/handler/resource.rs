@@ -65,6 +65,9 @@ pub async fn serve(
     payload: Payload,
 ) -> Result<HttpResponse> {
     let ResourceRequest { worker, http, context, found, query, .. } = asked;
+    if known.is_none() {
+        worker.served().catalog.check_readable(found.group, found.resource)?;
+    }
     let Some(resource) = routes::find(&worker.served().catalog, known, found, asked.verb)? else {
         return Ok(render::page_not_found());
     };

@@ -1,17 +1,16 @@
 //! All policies and bindings, compiled: one table for all workers, never older than the last write that was answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
-use actix::Addr;
-use pilothouse_actors::directory::Directory;
 use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Object, TypeName};
+use pilothouse_actors::object::Key;
 
 use crate::api::admission_policies::policy::{Binding, Policy};
-use crate::api::codec::json;
+use crate::api::status::{GroupResource, Result, Status};
 use crate::api::well_known::ADMISSION_REGISTRATION_GROUP;
-use crate::auth::live_index::{LiveIndex, StoreIndex};
+use crate::auth::live_index::{LiveIndex, LiveIndexes, StoreIndex};
+use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 
 /// Which policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +23,25 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// What is followed: policies and what puts them to use.
-    fn followed(self) -> [TypeName; 2] {
-        let resources = match self {
-            PolicyKind::Validating => ["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
-            PolicyKind::Mutating => ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
+    fn followed(self) -> [FollowedType; 2] {
+        let (version, types) = match self {
+            PolicyKind::Validating => (
+                "v1",
+                [
+                    ("validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
+                    ("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
+                ],
+            ),
+            PolicyKind::Mutating => (
+                "v1alpha1",
+                [
+                    ("mutatingadmissionpolicies", "MutatingAdmissionPolicy"),
+                    ("mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding"),
+                ],
+            ),
         };
-        resources.map(|resource| TypeName::new(&format!("{resource}.{ADMISSION_REGISTRATION_GROUP}")))
+        let group = ADMISSION_REGISTRATION_GROUP;
+        types.map(|(resource, kind)| FollowedType { group, resource, kind, version })
     }
 }
 
@@ -37,8 +49,8 @@ impl PolicyKind {
 pub type Policies = LiveIndex<Table>;
 
 /// Reads and compiles all policies that there are of a sort.
-pub async fn open(directory: Addr<Directory>, sort: PolicyKind) -> Result<Policies, StoreError> {
-    LiveIndex::open(directory, sort.followed(), Table::default()).await
+pub async fn open(indexes: &LiveIndexes, sort: PolicyKind) -> std::result::Result<Arc<Policies>, StoreError> {
+    indexes.open(sort.followed(), Table::new(sort)).await
 }
 
 /// A policy and what puts it to use.
@@ -50,8 +62,10 @@ pub struct Hook {
 }
 
 /// Policies and bindings, by name.
-#[derive(Default)]
 pub struct Table {
+    sort: PolicyKind,
+    /// The policies and bindings that cannot be read: any of them might refuse or change any request.
+    unreadable: [BTreeSet<String>; 2],
     policies: BTreeMap<String, Arc<Policy>>,
     bindings: BTreeMap<String, Arc<Binding>>,
     /// The policies that have bindings; put together when somebody asks after a change.
@@ -59,8 +73,33 @@ pub struct Table {
 }
 
 impl Table {
-    /// The policies that count, each with its bindings.
-    pub fn hooks(&self) -> Arc<Vec<Hook>> {
+    fn new(sort: PolicyKind) -> Table {
+        Table {
+            sort,
+            unreadable: Default::default(),
+            policies: BTreeMap::new(),
+            bindings: BTreeMap::new(),
+            hooks: OnceLock::new(),
+        }
+    }
+
+    /// Whether no request is refused or changed.
+    pub fn is_idle(&self) -> bool {
+        self.unreadable.iter().all(BTreeSet::is_empty) && self.hooks().is_empty()
+    }
+
+    /// The policies that count, each with its bindings. An error if some cannot be read.
+    pub fn readable_hooks(&self) -> Result<Arc<Vec<Hook>>> {
+        for (followed, names) in self.sort.followed().iter().zip(&self.unreadable) {
+            if !names.is_empty() {
+                let of = GroupResource { group: followed.group, resource: followed.resource };
+                return Err(Status::unreadable_guard(of, names.iter().map(String::as_str)));
+            }
+        }
+        Ok(self.hooks())
+    }
+
+    fn hooks(&self) -> Arc<Vec<Hook>> {
         let made = self.hooks.get_or_init(|| {
             let mut by_policy: BTreeMap<&str, Vec<Arc<Binding>>> = BTreeMap::new();
             for binding in self.bindings.values() {
@@ -76,29 +115,47 @@ impl Table {
 }
 
 impl StoreIndex for Table {
-    fn put(&mut self, of: usize, object: &Object) {
+    const IS_GUARD: bool = true;
+
+    fn put(&mut self, of: usize, object: &StoredObject<'_>) -> std::result::Result<(), ReadError> {
+        let value = object.value()?;
+        self.remove(of, &object.object.key);
+        let name = object.name().to_owned();
+        if of > 0 {
+            self.bindings.insert(name, Arc::new(Binding::read(&value)));
+            return Ok(());
+        }
+        let mut policy = Policy::read(&value);
+        let broken = policy.first_broken().map(ReadError::Part);
+        // What its expressions would say is unknown, whatever becomes of failures otherwise.
+        policy.fails |= broken.is_some();
+        self.policies.insert(name, Arc::new(policy));
+        broken.map_or(Ok(()), Err)
+    }
+
+    fn remove(&mut self, of: usize, key: &Key) {
         self.hooks = OnceLock::new();
-        let Ok(value) = json::read(&object.bytes) else {
-            tracing::error!(object = ?object.key, "an admission policy object cannot be read and is ignored");
-            return self.remove(of, object);
-        };
-        let name = object.key.name().to_owned();
+        if let Some(names) = self.unreadable.get_mut(of) {
+            names.remove(key.name());
+        }
         match of {
-            0 => drop(self.policies.insert(name, Arc::new(Policy::read(&value)))),
-            _ => drop(self.bindings.insert(name, Arc::new(Binding::read(&value)))),
+            0 => drop(self.policies.remove(key.name())),
+            _ => drop(self.bindings.remove(key.name())),
         }
     }
 
-    fn remove(&mut self, of: usize, object: &Object) {
-        self.hooks = OnceLock::new();
-        match of {
-            0 => drop(self.policies.remove(object.key.name())),
-            _ => drop(self.bindings.remove(object.key.name())),
+    fn fail_closed(&mut self, of: usize, key: &Key) {
+        self.remove(of, key);
+        if let Some(names) = self.unreadable.get_mut(of) {
+            names.insert(key.name().to_owned());
         }
     }
 
     fn clear(&mut self, of: usize) {
         self.hooks = OnceLock::new();
+        if let Some(names) = self.unreadable.get_mut(of) {
+            names.clear();
+        }
         match of {
             0 => self.policies.clear(),
             _ => self.bindings.clear(),

@@ -35,6 +35,7 @@ use crate::limits::CONFLICT_ATTEMPTS;
 use super::super::super::Warnings;
 use super::super::super::loopback::{Admitted, Loopback, LoopbackRequest, Response, own_identity};
 use super::super::super::stores::{StoreResult, Stores};
+use super::super::lookup::QUOTAS;
 
 const KIND: &str = "ResourceQuota";
 const OF: GroupResource<'_> = GroupResource { group: "", resource: RESOURCE_QUOTAS };
@@ -169,10 +170,7 @@ impl QuotaCharger {
         };
         let (mut pages, mut quotas) = (Vec::new(), Vec::new());
         for (object, turn) in found.map_err(|error| Status::from_store(&error, OF, ""))? {
-            let unreadable =
-                || Status::internal(format!("the stored object {:?} cannot be read", object.key));
-            let ty = self.registry.kind("", "v1", KIND).ok_or_else(unreadable)?;
-            let value = codec::decode_stored(&object.bytes, ty, &self.registry).ok_or_else(unreadable)?;
+            let value = QUOTAS.decode(&self.registry, &object)?;
             quotas.push(Quota::read(&value));
             pages.push(QuotaState { object, value, charged: false, turn });
         }

@@ -1,18 +1,18 @@
 //! All configured webhooks, parsed and in order. The table is never older than the last acknowledged write.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use actix::Addr;
-use pilothouse_actors::directory::Directory;
 use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Object, TypeName};
+use pilothouse_actors::object::Key;
 
 use super::Phase;
 use crate::api::admission_webhooks::Webhook;
-use crate::api::codec::json;
+use crate::api::status::{GroupResource, Result, Status};
+use crate::api::value::Value;
 use crate::api::well_known::ADMISSION_REGISTRATION_GROUP;
-use crate::auth::live_index::{LiveIndex, StoreIndex};
+use crate::auth::live_index::{LiveIndex, LiveIndexes, StoreIndex};
+use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 use crate::backend::webhook_address::WebhookTarget;
 use crate::upstream::pool::{KeepAliveHandle, Pool, Purpose};
 
@@ -20,13 +20,22 @@ use crate::upstream::pool::{KeepAliveHandle, Pool, Purpose};
 pub type Hooks = LiveIndex<Table>;
 
 /// The configuration resources, in the order of [`Phase`].
-const RESOURCES: [&str; 2] = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
+const TYPES: [FollowedType; 2] = [
+    FollowedType::v1(
+        ADMISSION_REGISTRATION_GROUP,
+        "mutatingwebhookconfigurations",
+        "MutatingWebhookConfiguration",
+    ),
+    FollowedType::v1(
+        ADMISSION_REGISTRATION_GROUP,
+        "validatingwebhookconfigurations",
+        "ValidatingWebhookConfiguration",
+    ),
+];
 
 /// Reads all configurations.
-pub async fn open(directory: Addr<Directory>, pool: Arc<Pool>) -> Result<Hooks, StoreError> {
-    let types =
-        RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{ADMISSION_REGISTRATION_GROUP}")));
-    LiveIndex::open(directory, types, Table::new(pool)).await
+pub async fn open(indexes: &LiveIndexes, pool: Arc<Pool>) -> std::result::Result<Arc<Hooks>, StoreError> {
+    indexes.open(TYPES, Table::new(pool)).await
 }
 
 /// The webhooks of one configuration.
@@ -49,6 +58,8 @@ impl Configuration {
 struct List {
     /// Sorted by the name of the configuration, which is the order of calls.
     configurations: BTreeMap<String, Configuration>,
+    /// Configurations that cannot be read: a webhook of them might refuse or change any request.
+    unreadable: BTreeSet<String>,
     all: Option<Arc<[Arc<Webhook>]>>,
 }
 
@@ -78,38 +89,63 @@ impl Table {
         }
     }
 
-    /// All webhooks of a phase, in the order of calls.
-    pub fn all(&self, phase: Phase) -> Arc<[Arc<Webhook>]> {
-        self.list(phase).all.clone().unwrap_or_default()
+    /// All webhooks of a phase, in the order of calls. An error if a configuration cannot be read.
+    pub fn all(&self, phase: Phase) -> Result<Arc<[Arc<Webhook>]>> {
+        let list = self.list(phase);
+        if list.unreadable.is_empty() {
+            return Ok(list.all.clone().unwrap_or_default());
+        }
+        let [mutating, validating] = &TYPES;
+        let followed = match phase {
+            Phase::Mutating => mutating,
+            Phase::Validating => validating,
+        };
+        let of = GroupResource { group: followed.group, resource: followed.resource };
+        Err(Status::unreadable_guard(of, list.unreadable.iter().map(String::as_str)))
     }
 
     /// Whether a phase has no webhooks.
     pub fn is_empty(&self, phase: Phase) -> bool {
-        self.list(phase).all.as_ref().is_none_or(|all| all.is_empty())
+        let list = self.list(phase);
+        list.unreadable.is_empty() && list.all.as_ref().is_none_or(|all| all.is_empty())
+    }
+}
+
+impl Table {
+    fn insert(&mut self, of: usize, name: &str, configuration: &Value) -> std::result::Result<(), ReadError> {
+        let Some(list) = self.lists.get_mut(of) else { return Ok(()) };
+        let mut hooks = Webhook::read_all(configuration);
+        let broken = hooks.iter().find_map(Webhook::first_broken).map(ReadError::Part);
+        if broken.is_some() {
+            // Whether its conditions match is unknown, whatever becomes of failures otherwise.
+            hooks.iter_mut().for_each(|hook| hook.ignores_failures &= hook.first_broken().is_none());
+        }
+        list.unreadable.remove(name);
+        list.configurations.insert(name.to_owned(), Configuration::of(hooks, &self.pool));
+        list.changed();
+        broken.map_or(Ok(()), Err)
     }
 }
 
 impl StoreIndex for Table {
-    fn put(&mut self, of: usize, object: &Object) {
-        let Some(list) = self.lists.get_mut(of) else { return };
-        let name = object.key.name().to_owned();
-        match json::read(&object.bytes) {
-            Ok(configuration) => {
-                let hooks = Configuration::of(Webhook::read_all(&configuration), &self.pool);
-                list.configurations.insert(name, hooks);
-            }
-            // The last readable version stays in force: dropping it would admit requests that it refuses.
-            Err(error) => {
-                tracing::error!(object = ?object.key, %error, "a webhook configuration cannot be read");
-            }
-        }
-        list.changed();
+    const IS_GUARD: bool = true;
+
+    fn put(&mut self, of: usize, object: &StoredObject<'_>) -> std::result::Result<(), ReadError> {
+        self.insert(of, object.name(), &object.value()?)
     }
 
-    fn remove(&mut self, of: usize, object: &Object) {
+    fn remove(&mut self, of: usize, key: &Key) {
         if let Some(list) = self.lists.get_mut(of) {
-            list.configurations.remove(object.key.name());
+            list.unreadable.remove(key.name());
+            list.configurations.remove(key.name());
             list.changed();
+        }
+    }
+
+    fn fail_closed(&mut self, of: usize, key: &Key) {
+        self.remove(of, key);
+        if let Some(list) = self.lists.get_mut(of) {
+            list.unreadable.insert(key.name().to_owned());
         }
     }
 
@@ -122,47 +158,40 @@ impl StoreIndex for Table {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use pilothouse_actors::clock::Clock;
-    use pilothouse_actors::object::{Draft, Key, Pairs, Revision};
 
     use super::*;
+    use crate::api::codec::json;
 
-    fn configuration(name: &str, hooks: &[&str]) -> Object {
+    fn configuration(hooks: &[&str]) -> Value {
         let hooks: Vec<String> = hooks.iter().map(|hook| format!(r#"{{"name":"{hook}"}}"#)).collect();
-        let text = format!(
-            r#"{{"metadata":{{"name":"{name}","resourceVersion":""}},"webhooks":[{}]}}"#,
-            hooks.join(",")
-        );
-        let draft = Draft {
-            key: Key::cluster(name),
-            revision_at: text.find(r#"Version":""#).unwrap() + 10,
-            item_at: 1,
-            bytes: Bytes::from(text),
-            labels: Pairs::from_iter([("", ""); 0]),
-            fields: Pairs::from_iter([("", ""); 0]),
-        };
-        Object::new(draft, Revision(7))
+        json::read(format!(r#"{{"webhooks":[{}]}}"#, hooks.join(",")).as_bytes()).unwrap()
     }
 
     #[test]
     fn configurations_are_asked_in_the_order_of_their_names() {
         let mut table = Table::new(Pool::new(Clock::system()));
         let names = |table: &Table, phase| {
-            table.all(phase).iter().map(|hook| hook.name.clone()).collect::<Vec<_>>().join(" ")
+            table.all(phase).unwrap().iter().map(|hook| hook.name.clone()).collect::<Vec<_>>().join(" ")
         };
         assert!(table.is_empty(Phase::Mutating));
-        table.put(0, &configuration("b", &["x", "a"]));
-        table.put(0, &configuration("a", &["z"]));
-        table.put(1, &configuration("c", &["v"]));
+        table.insert(0, "b", &configuration(&["x", "a"])).unwrap();
+        table.insert(0, "a", &configuration(&["z"])).unwrap();
+        table.insert(1, "c", &configuration(&["v"])).unwrap();
         assert_eq!(names(&table, Phase::Mutating), "z x a");
         assert_eq!(names(&table, Phase::Validating), "v");
-        table.put(0, &configuration("b", &["y"]));
+        table.insert(0, "b", &configuration(&["y"])).unwrap();
         assert_eq!(names(&table, Phase::Mutating), "z y");
-        table.remove(0, &configuration("a", &[]));
-        table.remove(0, &configuration("b", &[]));
+        table.remove(0, &Key::cluster("a"));
+        table.remove(0, &Key::cluster("b"));
         assert!(table.is_empty(Phase::Mutating) && !table.is_empty(Phase::Validating));
         table.clear(1);
         assert!(table.is_empty(Phase::Validating));
+        table.fail_closed(1, &Key::cluster("c"));
+        assert!(table.is_empty(Phase::Mutating) && !table.is_empty(Phase::Validating));
+        let refused = table.all(Phase::Validating).unwrap_err();
+        assert!(refused.message.contains(r#""c" cannot be read"#), "{refused}");
+        table.insert(1, "c", &configuration(&[])).unwrap();
+        assert!(table.is_empty(Phase::Validating), "it was replaced");
     }
 }

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use crate::api::aggregation::{ApiService, Service, version_at};
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::{Destination, url};
+use crate::api::field::quoted;
 use crate::api::path::{Request, Target};
 use crate::api::status::Status;
 use crate::backend::aggregation::identity_headers;
@@ -64,32 +65,44 @@ pub struct AggregatedRequest<'a> {
     pub permit: &'a Permit,
 }
 
-/// The APIService that serves a request, unless this server does. Free for requests that matched a built-in resource.
+/// The APIService that serves a request, unless this server does. Free for requests that matched a built-in resource. 503 if that
+/// cannot be known: somebody else than the registered server might answer, and clients would take objects for gone.
 pub async fn route(
     worker: &Worker,
     request: &Request<'_>,
     path: &str,
     known: Option<&Arc<Resource>>,
-) -> Option<Arc<ApiService>> {
+) -> Result<Option<Arc<ApiService>>, Box<Status>> {
     if known.is_some_and(|resource| resource.custom.is_none()) {
-        return None;
+        return Ok(None);
     }
     let extensions = &worker.shared.extensions;
     let (group, version) = match &request.target {
         Target::Resource(found) if path.starts_with("/apis/") => (found.group, found.version),
-        Target::Resource(_) => return None,
+        Target::Resource(_) => return Ok(None),
         Target::NonResource(path) => match path.strip_prefix(OPENAPI) {
             Some(document) if !openapi::has_own(worker, document) => {
-                return extensions.describes(document).await;
+                return Ok(extensions.describes(document).await);
             }
-            Some(_) => return None,
-            None => version_at(path)?,
+            Some(_) => return Ok(None),
+            None => match version_at(path) {
+                Some(version) => version,
+                None => return Ok(None),
+            },
         },
     };
     if is_builtin(worker, group, version) {
-        return None;
+        return Ok(None);
     }
-    extensions.find(group, version).await
+    let found = extensions.find(group, version).await;
+    let found = found.map_err(|_| Status::unavailable("the APIServices cannot be read"))?;
+    match found {
+        Some(registration) if registration.is_unreadable => {
+            let name = quoted(&registration.name);
+            Err(Status::unavailable(format!("apiservices.apiregistration.k8s.io {name} cannot be read")))
+        }
+        found => Ok(found),
+    }
 }
 
 /// APIServices cannot replace built-in versions.

@@ -1,0 +1,194 @@
+//! How views read stored objects, and when they must not trust what they read.
+//!
+//! A record may be damaged, or whole and written by a later release: with an apiVersion, a type or a word that this one does not
+//! know. To a guard it is all the same: it cannot be read.
+
+use pilothouse_actors::object::{Object, TypeName};
+use serde::Deserialize;
+
+use crate::api::codec;
+use crate::api::error_list::ErrorList;
+use crate::api::features::EnabledFeatures;
+use crate::api::field::ErrorType;
+use crate::api::kinds;
+use crate::api::schema::Registry;
+use crate::api::value::Value;
+
+/// A type that a view follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FollowedType {
+    /// The group, empty for the core group.
+    pub group: &'static str,
+    /// The plural.
+    pub resource: &'static str,
+    /// The kind.
+    pub kind: &'static str,
+    /// The version of objects that do not name theirs.
+    pub version: &'static str,
+}
+
+impl FollowedType {
+    /// A type of version 1.
+    pub const fn v1(group: &'static str, resource: &'static str, kind: &'static str) -> FollowedType {
+        FollowedType { group, resource, kind, version: "v1" }
+    }
+
+    /// The name of its store.
+    pub fn type_name(&self) -> TypeName {
+        match self.group {
+            "" => TypeName::new(self.resource),
+            group => TypeName::new(&format!("{}.{group}", self.resource)),
+        }
+    }
+}
+
+/// Why a stored object cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Nothing is known of it but its key.
+    #[error("{0}")]
+    Whole(String),
+    /// A part of it means nothing to this server. The view has taken in the rest, and refuses wherever that part would decide.
+    #[error("{0}")]
+    Part(String),
+}
+
+/// A stored object whose record is intact and whose kind is the expected one.
+pub struct StoredObject<'a> {
+    /// The object.
+    pub object: &'a Object,
+    followed: &'a FollowedType,
+    version: &'a str,
+    registry: &'a Registry,
+}
+
+/// The fields that say what an object is.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Head<'a> {
+    #[serde(borrow)]
+    kind: &'a str,
+    #[serde(borrow)]
+    api_version: &'a str,
+}
+
+impl<'a> Head<'a> {
+    /// The head of the canonical form, without looking at the rest of the object: some are large and change often.
+    fn of_canonical(json: &'a [u8]) -> Option<Head<'a>> {
+        let rest = json.strip_prefix(br#"{"kind":""#)?;
+        let (kind, rest) = until_quote(rest)?;
+        let (api_version, _) = until_quote(rest.strip_prefix(br#","apiVersion":""#)?)?;
+        Some(Head { kind, api_version })
+    }
+}
+
+/// The text before the next quotation mark, and what is after that. `None` for text with escapes.
+fn until_quote(json: &[u8]) -> Option<(&str, &[u8])> {
+    let end = json.iter().position(|byte| *byte == b'"')?;
+    let text = std::str::from_utf8(json.get(..end)?).ok().filter(|text| !text.contains('\\'))?;
+    Some((text, json.get(end + 1..)?))
+}
+
+impl<'a> StoredObject<'a> {
+    /// Checks the record and the kind of an object.
+    pub fn new(
+        followed: &'a FollowedType,
+        object: &'a Object,
+        registry: &'a Registry,
+    ) -> Result<StoredObject<'a>, ReadError> {
+        if !object.is_readable() {
+            return Err(ReadError::Whole("its record is damaged".to_owned()));
+        }
+        let head = match Head::of_canonical(&object.bytes) {
+            Some(head) => head,
+            None => serde_json::from_slice(&object.bytes)
+                .map_err(|error| ReadError::Whole(format!("it is no object: {error}")))?,
+        };
+        let version = match head.api_version {
+            "" => followed.version,
+            named => {
+                let (group, version) = named.split_once('/').unwrap_or(("", named));
+                let is_known = (group, head.kind) == (followed.group, followed.kind)
+                    && registry.kind(group, version, followed.kind).is_some();
+                if !is_known {
+                    let reason = format!("this server does not know {} of {named}", head.kind);
+                    return Err(ReadError::Whole(reason));
+                }
+                version
+            }
+        };
+        Ok(StoredObject { object, followed, version, registry })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'a str {
+        self.object.key.name()
+    }
+
+    /// Its contents, as its schema describes them.
+    pub fn decode(&self) -> Result<Value, ReadError> {
+        let FollowedType { group, kind, .. } = *self.followed;
+        let unknown = || ReadError::Whole(format!("this server does not know {kind} of {group}"));
+        let ty = self.registry.kind(group, self.version, kind).ok_or_else(unknown)?;
+        codec::decode_stored(&self.object.bytes, ty, self.registry)
+            .ok_or_else(|| ReadError::Whole(format!("it does not have the form of a {kind}")))
+    }
+
+    /// Its contents, with no word in them that this server does not know.
+    pub fn value(&self) -> Result<Value, ReadError> {
+        let value = self.decode()?;
+        let mut errors = ErrorList::under(EnabledFeatures::EVERY);
+        (kinds::rules(self.followed.group, self.followed.kind).validate)(&value, &mut errors);
+        // Other rules may have become stricter since it was stored. They do not change what it means.
+        let unsupported = errors.iter().find(|error| error.problem == ErrorType::NotSupported);
+        match unsupported {
+            None => Ok(value),
+            Some(error) => Err(ReadError::Whole(format!("{}: {}", error.path, error.message))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_actors::object::{Key, Revision};
+
+    use super::*;
+
+    const POLICIES: FollowedType = FollowedType::v1(
+        "admissionregistration.k8s.io",
+        "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicy",
+    );
+
+    fn read(json: &str) -> Result<Value, ReadError> {
+        let registry = Registry::builtin().unwrap();
+        let mut object = Object::unreadable(Key::cluster("p"), Revision(1));
+        object.bytes = json.to_owned().into();
+        StoredObject::new(&POLICIES, &object, &registry).and_then(|stored| stored.value())
+    }
+
+    #[test]
+    fn what_another_release_wrote_is_not_guessed_at() {
+        let policy = |kind: &str, version: &str, spec: &str| {
+            format!(r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{{"name":"p"}},"spec":{spec}}}"#)
+        };
+        let (own, v1) = ("ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v1");
+        read(&policy(own, v1, r#"{"failurePolicy":"Fail"}"#)).unwrap();
+        read(r#"{"metadata":{"name":"p"},"spec":{}}"#).unwrap();
+        for (json, why) in [
+            (String::new(), "its record is damaged"),
+            ("{".to_owned(), "it is no object"),
+            (
+                policy(own, "admissionregistration.k8s.io/v9", "{}"),
+                "does not know ValidatingAdmissionPolicy of",
+            ),
+            (policy(own, "v1", "{}"), "does not know"),
+            (policy("Pod", v1, "{}"), "does not know Pod of"),
+            (policy(own, v1, "7"), "does not have the form"),
+            (policy(own, v1, r#"{"failurePolicy":"Perhaps"}"#), "spec.failurePolicy: Unsupported value"),
+        ] {
+            let error = read(&json).unwrap_err();
+            assert!(matches!(&error, ReadError::Whole(reason) if reason.contains(why)), "{json}: {error}");
+        }
+    }
+}
