@@ -33,6 +33,7 @@ use crate::api::version::GroupVersion;
 use crate::api::well_known::{MASTERS, NAMESPACES, SERVER_NAME, SYSTEM_NAMESPACES};
 use crate::api::{codec, meta};
 
+use crate::backend::work_limit::WorkLimit;
 use crate::backend::{Backend, Call, OWN_NAME, Origin, Warnings};
 use crate::verbs::{Reply, VerbResult, apply, create, delete, get, update};
 
@@ -265,6 +266,7 @@ impl<'a> Own<'a> {
             permit: Permit::none(),
             ends: None,
             elsewhere: ConvertedVersions::default(),
+            work: WorkLimit::unlimited(),
         };
         match verb {
             Verb::Create => create::create(self.backend, &call).await,

@@ -26,6 +26,7 @@ pub mod controllers;
 mod definitions;
 mod flowcontrol;
 mod frames;
+mod heavy_pool;
 pub mod http;
 mod kubeconfig;
 mod limits;

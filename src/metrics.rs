@@ -12,6 +12,7 @@ pub mod controllers;
 pub mod conversion;
 pub mod features;
 pub mod flowcontrol;
+pub mod heavy_work;
 pub mod match_conditions;
 mod own_process;
 pub mod pod_security;
@@ -37,6 +38,7 @@ use self::authorization::Authorization;
 use self::controllers::ControllerMetrics;
 use self::conversion::Conversions;
 use self::flowcontrol::FlowControlMetrics;
+use self::heavy_work::HeavyWorkMetrics;
 use self::own_process::Process;
 use self::pod_security::PodSecurity;
 use self::policies::Policies;
@@ -94,6 +96,8 @@ pub struct Metrics {
     pub aggregation: Aggregation,
     /// Who is let in, by schema and level.
     pub flows: FlowControlMetrics,
+    /// How long heavy work waits for a thread.
+    pub heavy: HeavyWorkMetrics,
     /// How health checks went.
     pub slis: Slis,
     /// What control loops do.
@@ -194,6 +198,7 @@ impl Metrics {
             conversions: Conversions::new(&page)?,
             aggregation: Aggregation::new(&page)?,
             flows: FlowControlMetrics::new(&page)?,
+            heavy: HeavyWorkMetrics::new(&page)?,
             loops: ControllerMetrics::new(&page)?,
             slis: Slis::new(started)?,
             features: Vec::new(),

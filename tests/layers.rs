@@ -103,6 +103,11 @@ const LAYERS: &[Layer] = &[
         outside: &["actix::", "openssl::", "pilothouse_actors::", "serde_json::", "tokio::"],
     },
     Layer {
+        name: "heavy_pool",
+        may: &["limits", "metrics"],
+        outside: &["actix::", "pilothouse_actors::", "tokio::"],
+    },
+    Layer {
         name: "verbs",
         may: &[
             "limits",
@@ -158,6 +163,7 @@ const LAYERS: &[Layer] = &[
             "upstream",
             "auth",
             "backend",
+            "heavy_pool",
             "verbs",
             "flowcontrol",
             "audit_backends",
@@ -197,6 +203,7 @@ const LAYERS: &[Layer] = &[
             "webhook",
             "auth",
             "backend",
+            "heavy_pool",
             "bootstrap",
             "verbs",
             "flowcontrol",

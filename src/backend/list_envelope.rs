@@ -13,6 +13,7 @@ use crate::api::print;
 use crate::api::response_format::{Representation, ResponseFormat};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
+use crate::limits::LIST_TURN_BYTES;
 
 /// Objects that are encoded before the worker's other requests get a turn.
 pub(crate) const ITEMS_PER_TURN: usize = 256;
@@ -80,12 +81,13 @@ pub(crate) async fn protobuf_items(
     items: &[Arc<Object>],
 ) -> Result<Vec<Bytes>> {
     let mut messages = Vec::with_capacity(items.len());
-    for batch in items.chunks(ITEMS_PER_TURN) {
-        for object in batch {
-            messages.push(objects.protobuf_message(resource, form, object)?);
-        }
-        if batch.len() == ITEMS_PER_TURN {
+    let (mut encoded, mut bytes) = (0, 0);
+    for object in items {
+        messages.push(objects.protobuf_message(resource, form, object)?);
+        (encoded, bytes) = (encoded + 1, bytes + object.bytes.len());
+        if encoded == ITEMS_PER_TURN || bytes > LIST_TURN_BYTES {
             tokio::task::yield_now().await;
+            (encoded, bytes) = (0, 0);
         }
     }
     Ok(messages)

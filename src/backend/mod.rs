@@ -8,6 +8,7 @@ pub mod authorization;
 pub mod conversion;
 pub mod csr_signature;
 pub mod declarative_validation;
+pub mod detached_call;
 pub mod list_envelope;
 pub mod load_stats;
 pub mod memory_budget;
@@ -18,6 +19,7 @@ pub mod rewrite;
 pub mod services;
 pub mod stores;
 pub mod webhook_address;
+pub mod work_limit;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -53,6 +55,7 @@ use self::memory_budget::MemoryBudget;
 use self::objects::Objects;
 use self::services::Services;
 use self::stores::Stores;
+use self::work_limit::WorkLimit;
 
 /// The user name of the server for its own requests. Others may have it, too: see [`Origin`].
 pub const OWN_NAME: &str = "system:apiserver";
@@ -143,6 +146,8 @@ pub struct Call<'a> {
     pub ends: Option<Moment>,
     /// Converted versions of its objects, where a webhook makes them.
     pub elsewhere: ConvertedVersions,
+    /// How much work may be done at once on this thread.
+    pub work: WorkLimit,
 }
 
 /// A request about one object or subresource without a body.
@@ -200,6 +205,7 @@ impl<'a> BodylessCall<'a> {
             permit: Permit::none(),
             ends: None,
             elsewhere: ConvertedVersions::default(),
+            work: WorkLimit::unlimited(),
         })
     }
 }
@@ -351,6 +357,13 @@ impl Warnings {
         if notes.len() < REQUEST_NOTES && !notes.contains_key(key) {
             notes.insert(key.to_owned(), text);
         }
+    }
+
+    /// Adds what another thread recorded for the same call.
+    pub fn absorb(&self, other: &Warnings) {
+        other.texts.take().into_iter().for_each(|text| self.add(text));
+        other.notes.take().into_iter().for_each(|(key, text)| self.note(&key, text));
+        self.received.absorb(&other.received);
     }
 
     /// All audit annotations.

@@ -19,7 +19,7 @@ use crate::api::options::{self, ListOptions, VersionMatch};
 use crate::api::response_format::{MetaVersion, Representation, ResponseFormat};
 use crate::api::select;
 use crate::api::status::{Result, Status};
-use crate::limits::{LIST_BYTES, LIST_CHUNK_BYTES};
+use crate::limits::{LIST_BYTES, LIST_CHUNK_BYTES, LIST_TURN_BYTES};
 
 use super::converted_selection;
 use super::paging::{Continue, Page, Start, select_page};
@@ -49,6 +49,8 @@ pub struct Listing {
     state: State,
     /// The total size of the items.
     weight: usize,
+    /// The size of the items that the last piece was made from, as far as that was work.
+    worked: usize,
     /// Its shares of the list budget, held until everything is sent.
     held: Vec<Reservation>,
 }
@@ -124,6 +126,7 @@ impl Listing {
             tail,
             state: State::Head,
             weight,
+            worked: 0,
             held,
         })
     }
@@ -138,12 +141,14 @@ impl Listing {
             chunk.put(self.head.clone());
             self.state = State::First;
         }
-        while chunk.len() < LIST_CHUNK_BYTES {
+        self.worked = 0;
+        while chunk.len() < LIST_CHUNK_BYTES && self.worked <= LIST_TURN_BYTES {
             let Some(object) = self.items.next() else {
                 chunk.put(self.tail.clone());
                 self.state = State::Done;
                 break;
             };
+            self.worked += if self.copies_items() { 0 } else { object.bytes.len() };
             if let Err(status) = self.put_item(&object, &mut chunk) {
                 self.state = State::Done;
                 return Some(Err(status));
@@ -175,6 +180,22 @@ impl Listing {
             (Encoding::Json | Encoding::Yaml, shape) => put_json(objects, resource, shape, object, chunk)?,
         }
         Ok(())
+    }
+
+    /// Whether items are sent as they are stored, or were encoded before.
+    fn copies_items(&self) -> bool {
+        match self.form.encoding {
+            Encoding::Protobuf => true,
+            Encoding::Json | Encoding::Yaml => {
+                self.form.shape == Representation::Whole && self.resource.is_storage_version()
+            }
+            Encoding::Cbor => false,
+        }
+    }
+
+    /// Whether the last piece was so much work that other requests of the worker should have their turn before the next.
+    pub fn was_heavy(&self) -> bool {
+        self.worked > LIST_TURN_BYTES
     }
 
     /// Whether everything is sent.

@@ -9,6 +9,7 @@ mod converted_selection;
 pub mod create;
 pub mod delete;
 pub mod delete_collection;
+pub mod dispatch;
 pub mod get;
 pub mod list;
 pub mod paging;
@@ -29,6 +30,7 @@ use pilothouse_actors::session::LiveSessions;
 
 use self::list::Listing;
 use crate::api::status::{Result, Status};
+use crate::backend::memory_budget::Reservation;
 use crate::metrics::Metrics;
 
 /// Additional dependencies of watches. One per HTTP worker.
@@ -62,6 +64,8 @@ pub enum Reply {
     Object(Success, Bytes),
     /// A list that is encoded as it is sent.
     List(Listing),
+    /// A list that was encoded on another thread, and its share of the budget of lists.
+    Collected(Bytes, Reservation),
     /// A successful Status.
     Status(Status),
     /// A stream of watch events in the form of the call.

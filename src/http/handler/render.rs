@@ -10,19 +10,24 @@ use std::task::{Context as TaskContext, Poll};
 use actix_web::body::{BodySize, MessageBody};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 
 use pilothouse_actors::clock::Timestamp;
+use pilothouse_actors::identity::Identity;
 
 use crate::api::codec;
 use crate::api::media::{self, Encoding, Negotiated, OfferedEncodings};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
 use crate::api::status::{Result, Status};
+use crate::api::well_known::MASTERS;
 use crate::backend::Warnings;
+use crate::backend::memory_budget::Reservation;
 use crate::flowcontrol::table::Flow;
+use crate::heavy_pool::HeavyError;
+use crate::heavy_pool::fair_queue::WorkOwner;
 use crate::http::h1_stream::Endless;
 use crate::limits::{AUDIT_ID_BYTES, LAID_OUT_ASIDE_BYTES};
 use crate::random;
@@ -55,6 +60,7 @@ pub struct Context {
     arrived: Cell<bool>,
     audit_id: HeaderValue,
     flow: OnceCell<Arc<Flow>>,
+    user: OnceCell<Arc<Identity>>,
     pretty: bool,
     gzip: bool,
 }
@@ -78,6 +84,7 @@ impl Context {
             arrived: Cell::new(false),
             audit_id,
             flow: OnceCell::new(),
+            user: OnceCell::new(),
             pretty: wants_pretty(request),
             gzip: worker.shared.encoding.gzip && gzip::is_accepted(text(headers, header::ACCEPT_ENCODING)),
         }
@@ -115,12 +122,38 @@ impl Context {
         &self.audit_id
     }
 
+    /// Sets the user whom the request is carried out for.
+    pub fn act_for(&self, user: &Arc<Identity>) {
+        // A request is classified once.
+        let _ = self.user.set(user.clone());
+    }
+
     /// Sets the flow schema and priority level that the response headers name.
     pub fn put_to(&self, flow: Option<Arc<Flow>>) {
         if let Some(flow) = flow {
             // A request is classified once.
             let _ = self.flow.set(flow);
         }
+    }
+
+    /// Whom the request is carried out for, if that takes a thread for heavy work.
+    pub fn work_owner(&self) -> WorkOwner {
+        let (flow, user) = (self.flow.get(), self.user.get());
+        let is_master = || user.is_some_and(|user| user.is_in(MASTERS));
+        WorkOwner {
+            level: flow.map_or("", |flow| &flow.schema.level).into(),
+            user: user.map_or("", |user| &user.name).into(),
+            is_exempt: flow.map_or_else(is_master, |flow| flow.is_exempt),
+        }
+    }
+
+    /// Computes something on a thread for heavy work.
+    pub async fn compute_aside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
+        let computed = self.worker.shared.heavy.compute(&self.work_owner(), work).await;
+        computed.map_err(heavy_error)
     }
 
     /// Whether to indent JSON.
@@ -184,6 +217,7 @@ pub async fn answer(context: &Context, agreed: Negotiated<'_>, reply: Reply) -> 
             document(context, agreed, status.code, &json)
         }
         Reply::List(listing) => list(context, agreed, listing).await,
+        Reply::Collected(whole, held) => collected(context, agreed, whole, held).await,
         Reply::Watch(feed) => {
             let media = agreed.encoding.stream_type().ok_or_else(|| media::no_stream(context.offer()))?;
             let body = feed.map(Ok::<_, Infallible>);
@@ -232,8 +266,7 @@ async fn shown(
     if !context.gzip || body.len() <= gzip::THRESHOLD {
         return Ok(sized(agreed, code, body));
     }
-    let packed = web::block(move || gzip::pack(&body)).await;
-    let packed = packed.map_err(|error| Status::internal(error.to_string()))?;
+    let packed = context.compute_aside(move || gzip::pack(&body)).await?;
     let mut builder = HttpResponse::build(code);
     builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));
     gzip::mark(&mut builder);
@@ -279,17 +312,27 @@ async fn text_of(context: &Context, agreed: Negotiated<'_>, json: Bytes) -> Resu
         Encoding::Json => Ok(json_text(true, &json)),
         _ => codec::encode_document(&registry, encoding, &json),
     };
-    let text = if large { web::block(make).await.map_err(|error| broken(&error))? } else { make() };
+    let text = if large { context.compute_aside(make).await? } else { make() };
     text.map(Bytes::from).map_err(|error| broken(&error))
+}
+
+/// Renders a list that is encoded as a whole, but for its layout.
+async fn collected(
+    context: &Context,
+    agreed: Negotiated<'_>,
+    whole: Bytes,
+    held: Reservation,
+) -> Result<HttpResponse> {
+    let is_text = matches!(agreed.encoding, Encoding::Json | Encoding::Yaml);
+    let end = if is_text { whole.trim_ascii_end().len() } else { whole.len() };
+    Ok(counted(shown(context, agreed, StatusCode::OK, whole.slice(..end)).await?, held))
 }
 
 async fn list(context: &Context, agreed: Negotiated<'_>, mut listing: Listing) -> Result<HttpResponse> {
     let laid_out = context.pretty || agreed.pretty;
     if agreed.encoding == Encoding::Yaml || agreed.encoding == Encoding::Json && laid_out {
         let (whole, held) = listing.collect().await?;
-        let shown =
-            shown(context, agreed, StatusCode::OK, whole.slice(..whole.trim_ascii_end().len())).await?;
-        return Ok(counted(shown, held));
+        return collected(context, agreed, whole, held).await;
     }
     let mut first = listing.next_chunk().transpose()?.unwrap_or_default();
     // Whether a list is large enough to compress shows only after its first chunks.
@@ -299,6 +342,7 @@ async fn list(context: &Context, agreed: Negotiated<'_>, mut listing: Listing) -
             && let Some(chunk) = listing.next_chunk()
         {
             begun.extend_from_slice(&chunk?);
+            tokio::task::yield_now().await;
         }
         first = begun.freeze();
     }
@@ -311,7 +355,7 @@ async fn list(context: &Context, agreed: Negotiated<'_>, mut listing: Listing) -
     let mut builder = HttpResponse::Ok();
     builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));
     let trail = context.trail().cloned().map(|trail| (trail, agreed.encoding));
-    let body = ListBody { first: Some(first), listing, trail };
+    let body = ListBody { first: Some(first), listing, trail, rested: false };
     if !long {
         return Ok(builder.body(body));
     }
@@ -325,6 +369,8 @@ struct ListBody {
     listing: Listing,
     /// The audit trail of the list, and the list's encoding.
     trail: Option<(Rc<Trail>, Encoding)>,
+    /// Whether other requests had their turn since the last piece.
+    rested: bool,
 }
 
 impl Iterator for ListBody {
@@ -351,8 +397,14 @@ impl MessageBody for ListBody {
 
     fn poll_next(
         mut self: Pin<&mut Self>,
-        _: &mut TaskContext<'_>,
+        context: &mut TaskContext<'_>,
     ) -> Poll<Option<std::result::Result<Bytes, Self::Error>>> {
+        if self.listing.was_heavy() && !self.rested {
+            self.rested = true;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.rested = false;
         Poll::Ready(self.next().map(|chunk| chunk.map_err(|status| -> Self::Error { status })))
     }
 }
@@ -393,6 +445,14 @@ pub fn too_many_requests(seconds: u64) -> HttpResponse {
     let mut response = plain(429, "Too many requests, please try again later.\n".to_owned());
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     response
+}
+
+/// The error for heavy work that was not done.
+pub fn heavy_error(error: HeavyError) -> Box<Status> {
+    match error {
+        HeavyError::Busy => Status::too_many_requests("Too many requests, please try again later.", 1),
+        HeavyError::Failed => Status::internal("the request could not be carried out"),
+    }
 }
 
 /// 404 for paths outside of known groups.

@@ -17,6 +17,7 @@ use crate::auth::service_account::metadata::Metadata;
 use crate::backend::Backend;
 use crate::backend::aggregation::Extensions;
 use crate::flowcontrol::RequestLimiter;
+use crate::heavy_pool::HeavyPool;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
 use crate::verbs::WatchDeps;
@@ -49,6 +50,8 @@ pub struct Shared {
     pub served: ArcSwap<Served>,
     /// Limits concurrent requests: API Priority and Fairness, or plain limits.
     pub room: RequestLimiter,
+    /// The threads for heavy work.
+    pub heavy: HeavyPool<Backend>,
     /// The state that the health checks probe.
     pub health: Health,
     /// Which optional encodings are enabled.
