@@ -401,5 +401,7 @@ pub const HEAVY_WAITING: usize = 512;
 pub const HEAVY_RUNNING_PER_THREAD: usize = 16;
 /// Heavy requests of one user that may run at a time, for each thread of the lane.
 pub const HEAVY_RUNNING_OF_ONE: usize = 4;
+/// A page of metrics of more bytes is written on a thread for heavy work.
+pub const METRICS_ASIDE_BYTES: usize = 512 << 10;
 /// Larger responses are formatted on another thread.
 pub const LAID_OUT_ASIDE_BYTES: usize = 64 << 10;

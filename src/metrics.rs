@@ -24,6 +24,7 @@ pub mod slis;
 pub mod watches;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pilothouse_actors::clock::Timestamp;
 use prometheus::{
@@ -106,6 +107,7 @@ pub struct Metrics {
     stored_bytes: IntGaugeVec,
     /// The file of the store, if it has one.
     store_file: Option<PathBuf>,
+    page_bytes: AtomicUsize,
 }
 
 impl Metrics {
@@ -177,6 +179,7 @@ impl Metrics {
                 &["storage_cluster_id"],
             )?,
             store_file: None,
+            page_bytes: AtomicUsize::new(0),
             kept_connections: page.gauge(
                 "pilothouse_connections_kept",
                 "Connections to other servers that wait for the next question.",
@@ -231,6 +234,12 @@ impl Metrics {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         features::write(&self.features, &mut text);
         self.flows.write(&mut text);
+        self.page_bytes.store(text.len(), Ordering::Relaxed);
         Ok(text)
+    }
+
+    /// The size of the page when it was last written.
+    pub fn page_bytes(&self) -> usize {
+        self.page_bytes.load(Ordering::Relaxed)
     }
 }

@@ -10,25 +10,36 @@ use crate::limits::{HEAVY_BYTES, HEAVY_CEL_COST};
 /// The work that a call may still do where it is carried out.
 #[derive(Debug)]
 pub struct WorkLimit {
-    /// `None` if nothing waits for this thread but other heavy work.
-    cel_cost: Option<Cell<u64>>,
+    /// Whether others wait for the thread, so that the call has to give up large work.
+    is_limited: Cell<bool>,
+    /// The CEL cost that is left then.
+    cel_cost: Cell<u64>,
     is_exceeded: Cell<bool>,
 }
 
 impl WorkLimit {
     /// For calls on a worker thread.
     pub fn of_worker() -> WorkLimit {
-        WorkLimit { cel_cost: Some(Cell::new(HEAVY_CEL_COST)), is_exceeded: Cell::new(false) }
+        WorkLimit { is_limited: Cell::new(true), ..WorkLimit::unlimited() }
     }
 
     /// For calls on a thread for heavy work, and those of the server itself.
     pub fn unlimited() -> WorkLimit {
-        WorkLimit { cel_cost: None, is_exceeded: Cell::new(false) }
+        WorkLimit {
+            is_limited: Cell::new(false),
+            cel_cost: Cell::new(HEAVY_CEL_COST),
+            is_exceeded: Cell::new(false),
+        }
     }
 
     /// Whether the call gave up: then its result means nothing, and it has to be carried out elsewhere.
     pub fn is_exceeded(&self) -> bool {
         self.is_exceeded.get()
+    }
+
+    /// Ends the limit, before the first of several changes: a call that gave up between them would not tell of the first.
+    pub fn commit(&self) {
+        self.is_limited.set(false);
     }
 
     /// Fails if the call gave up: nothing may be stored that was checked by half.
@@ -38,15 +49,17 @@ impl WorkLimit {
 
     /// Gives up if so many bytes are too much to decode, change and encode here.
     pub fn check_bytes(&self, bytes: usize) -> Result<()> {
-        if self.cel_cost.is_some() && bytes > HEAVY_BYTES { Err(self.exceed()) } else { Ok(()) }
+        if self.is_limited.get() && bytes > HEAVY_BYTES { Err(self.exceed()) } else { Ok(()) }
     }
 
     /// Evaluates CEL, and gives up if that costs too much here. The result of `evaluate` is then of no use: it may report the
     /// missing budget as an error of the object.
     pub fn metered<T>(&self, evaluate: impl FnOnce() -> T) -> Result<T> {
-        let Some(left) = &self.cel_cost else { return Ok(evaluate()) };
-        let (evaluated, rest) = meter::within(left.get(), evaluate);
-        left.set(rest.unwrap_or_default());
+        if !self.is_limited.get() {
+            return Ok(evaluate());
+        }
+        let (evaluated, rest) = meter::within(self.cel_cost.get(), evaluate);
+        self.cel_cost.set(rest.unwrap_or_default());
         rest.map(|_| evaluated).ok_or_else(|| self.exceed())
     }
 
@@ -68,6 +81,9 @@ mod tests {
             assert_eq!(limit.check_bytes(HEAVY_BYTES + 1).is_err(), gives_up);
             assert_eq!(limit.is_exceeded(), gives_up);
         }
+        let committed = WorkLimit::of_worker();
+        committed.commit();
+        assert!(committed.check_bytes(HEAVY_BYTES + 1).is_ok() && committed.check().is_ok());
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbRe
     page.check(call.of())?;
     // Several are decoded in one turn. Before the first is deleted: a call that gives up begins again.
     call.work.check_bytes(page.items.iter().map(|object| object.bytes.len()).sum())?;
+    call.work.commit();
     let stored = page.items.iter().filter_map(|object| snapshot.get(object.key.as_str()));
     let deletions = stored.map(async |object| {
         match delete_object(backend, call, object.clone(), &options).await {

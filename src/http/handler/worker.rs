@@ -142,6 +142,11 @@ impl Served {
         self.documents.get_or_init(|| Arc::new(Documents::new(&self.catalog, &self.address)))
     }
 
+    /// The discovery documents, if they were made.
+    pub fn made_documents(&self) -> Option<&Arc<Documents>> {
+        self.documents.get()
+    }
+
     /// The discovery documents, including group versions of extension API servers.
     pub fn documents_with(&self, others: &[Other]) -> Documents {
         Documents::with(&self.catalog, &self.address, others)
