@@ -1,7 +1,7 @@
 //! Speed and memory of the whole server, each figure beside the floor it is compared to.
 //!
 //! `cargo bench --bench server` runs all of it; `-- start`, `-- get`, `-- create`, `-- status`, `-- contend`, `-- list`, `-- many`,
-//! `-- rights` run a part.
+//! `-- rights`, `-- hostile` run a part.
 //! docs/numbers.md keeps what it printed.
 
 #![allow(
@@ -16,7 +16,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use support::load::{Measured, Until, ask, drain, merge_patch, request, request_for, run};
+use support::load::{Measured, Until, ask, drain, merge_patch, press, probe, request, request_for, run};
 use support::process::{Process, scratch};
 
 const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
@@ -55,6 +55,35 @@ fn main() {
     if wanted("rights") {
         rights();
     }
+    if wanted("hostile") {
+        hostile();
+    }
+}
+
+/// How long health checks and small reads wait while requests come that are as heavy as the server takes them.
+fn hostile() {
+    const TIME: Duration = Duration::from_secs(20);
+    let (server, _) = Process::server(&scratch("hostile"), "redb");
+    let port = server.port;
+    run(port, 1, Until::Count(1), 201, |number| request("POST", COLLECTION, &config_map(number, 1_024)));
+    support::hostile::prepare(port);
+    let probes = || {
+        let probe = |what: &'static str, path: &str| {
+            let request = support::hostile::sent_by("reader", request("GET", path, ""));
+            std::thread::spawn(move || (what, probe(port, TIME, &request)))
+        };
+        let probes = [probe("/livez", "/livez"), probe("GET 1 KiB", &format!("{COLLECTION}/c-0"))];
+        for (what, mut measured) in probes.map(|probe| probe.join().unwrap()) {
+            let [half, most, longest] = [0.5, 0.99, 1.0].map(|share| measured.percentile(share));
+            println!("  {what}: p50 {half:?}, p99 {most:?}, longest {longest:?} of {}", measured.answers);
+        }
+    };
+    println!("hostile, otherwise idle:");
+    probes();
+    let load = std::thread::spawn(move || press(port, TIME, support::hostile::requests()));
+    println!("hostile, with heavy requests of four users on 32 connections (goal: p99 10 ms):");
+    probes();
+    println!("  heavy requests by status: {:?}", load.join().unwrap());
 }
 
 /// What 10,000 roles and 10,000 bindings in 1,000 namespaces cost: all of the server that grows with them.

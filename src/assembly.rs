@@ -110,7 +110,12 @@ struct ServerParts {
 impl Assemble for Assembly {
     async fn start(self, context: StartContext, edge: Edge) -> Result<Assembled, StartError> {
         let parts = Arc::new(parts(&context, self.extra_controllers).await?);
-        let of_workers = parts.clone();
+        let (of_workers, of_heavy) = (parts.clone(), parts.clone());
+        let begun = parts
+            .shared
+            .heavy
+            .start(move || backend(&of_heavy, Authorizer::asking(of_heavy.auth.deciding.panel()).start()));
+        begun.map_err(|error| StartError::part("the threads for heavy work")(&error))?;
         let serving = edge.serve(move || app::application(Rc::new(worker(&of_workers))))?;
         Ok(Assembled { serving, application: Rc::new(RunningServer(parts)) })
     }

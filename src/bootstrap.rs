@@ -34,6 +34,7 @@ use crate::api::well_known::{NAMESPACES, SERVER_NAME, SYSTEM_NAMESPACES};
 use crate::api::{codec, meta};
 
 use crate::backend::loopback::own_identity;
+use crate::backend::work_limit::WorkLimit;
 use crate::backend::{Backend, Call, Origin, Warnings};
 use crate::verbs::{self, Reply, VerbResult, create, delete, get, patch, update};
 
@@ -281,6 +282,7 @@ impl<'a> Own<'a> {
             permit: Permit::none(),
             ends: None,
             elsewhere: ConvertedVersions::default(),
+            work: WorkLimit::unlimited(),
         };
         let admitted = self.backend.admit_call(verb.of_request(), &self.user, &call, query).await?;
         let result = match verb {

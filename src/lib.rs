@@ -27,6 +27,7 @@ pub mod controllers;
 mod definitions;
 mod flowcontrol;
 mod frames;
+mod heavy_pool;
 pub mod http;
 mod kubeconfig;
 mod limits;

@@ -396,6 +396,8 @@ pub const LIST_CHUNK_BYTES: usize = 64 << 10;
 pub const PROTOBUF_LIST_KEPT: usize = 32 << 20;
 /// How many times its JSON an object may take in memory while it is turned into YAML.
 pub const YAML_GROWTH: usize = 8;
+/// Bytes of objects that are turned into rows or another encoding before other requests of the worker have their turn.
+pub const LIST_TURN_BYTES: usize = 128 << 10;
 /// Bytes of events that are sent together over WebSocket.
 pub const WEBSOCKET_CHUNK_BYTES: usize = 64 << 10;
 /// The maximum size of a TLS record.
@@ -415,5 +417,19 @@ pub const PODS_WARNED_ABOUT_WITHIN: Duration = Duration::from_secs(1);
 pub const CONTINUE_TOKEN_BYTES: usize = 4 << 10;
 /// Bytes of a client's audit ID; a longer one is replaced.
 pub const AUDIT_ID_BYTES: usize = 128;
+/// Larger bodies and objects are worked on by the threads for heavy work: up to here the worst of them, made of tiny fields, keeps
+/// a worker busy for some milliseconds.
+pub const HEAVY_BYTES: usize = 32 << 10;
+/// CEL cost that one request may cause on a worker, about a millisecond; a request that needs more begins again on a thread for
+/// heavy work.
+pub const HEAVY_CEL_COST: u64 = 50_000;
+/// Heavy requests that wait for a thread, of one lane. More than seats of priority and fairness that usually execute at once.
+pub const HEAVY_WAITING: usize = 512;
+/// Heavy requests that one thread has begun: most of them wait for a store or a webhook.
+pub const HEAVY_RUNNING_PER_THREAD: usize = 16;
+/// Heavy requests of one user that may run at a time, for each thread of the lane.
+pub const HEAVY_RUNNING_OF_ONE: usize = 4;
+/// A page of metrics of more bytes is written on a thread for heavy work.
+pub const METRICS_ASIDE_BYTES: usize = 512 << 10;
 /// Larger objects are indented, or turned into YAML, as the client reads them; YAML on another thread.
 pub const LAID_OUT_ASIDE_BYTES: usize = 64 << 10;

@@ -12,6 +12,7 @@ pub mod controllers;
 pub mod conversion;
 pub mod features;
 pub mod flowcontrol;
+pub mod heavy_work;
 pub mod match_conditions;
 pub mod memory;
 mod own_process;
@@ -24,6 +25,7 @@ pub mod slis;
 pub mod watches;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pilothouse_actors::clock::Timestamp;
 use prometheus::{
@@ -38,6 +40,7 @@ use self::authorization::Authorization;
 use self::controllers::ControllerMetrics;
 use self::conversion::Conversions;
 use self::flowcontrol::FlowControlMetrics;
+use self::heavy_work::HeavyWorkMetrics;
 use self::memory::MemoryMetrics;
 use self::own_process::Process;
 use self::pod_security::PodSecurity;
@@ -100,6 +103,8 @@ pub struct Metrics {
     pub aggregation: Aggregation,
     /// Who is let in, by schema and level.
     pub flows: FlowControlMetrics,
+    /// How long heavy work waits for a thread.
+    pub heavy: HeavyWorkMetrics,
     /// How health checks went.
     pub slis: Slis,
     /// What control loops do.
@@ -108,6 +113,7 @@ pub struct Metrics {
     stored_bytes: IntGaugeVec,
     /// The file of the store, if it has one.
     store_file: Option<PathBuf>,
+    page_bytes: AtomicUsize,
 }
 
 impl Metrics {
@@ -185,6 +191,7 @@ impl Metrics {
             )?,
             store_file: None,
             memory: MemoryMetrics::new(&page)?,
+            page_bytes: AtomicUsize::new(0),
             kept_connections: page.gauge(
                 "pilothouse_connections_kept",
                 "Connections to other servers that wait for the next question.",
@@ -206,6 +213,7 @@ impl Metrics {
             conversions: Conversions::new(&page)?,
             aggregation: Aggregation::new(&page)?,
             flows: FlowControlMetrics::new(&page)?,
+            heavy: HeavyWorkMetrics::new(&page)?,
             loops: ControllerMetrics::new(&page)?,
             slis: Slis::new(started)?,
             features: Vec::new(),
@@ -238,6 +246,12 @@ impl Metrics {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         features::write(&self.features, &mut text);
         self.flows.write(&mut text);
+        self.page_bytes.store(text.len(), Ordering::Relaxed);
         Ok(text)
+    }
+
+    /// The size of the page when it was last written.
+    pub fn page_bytes(&self) -> usize {
+        self.page_bytes.load(Ordering::Relaxed)
     }
 }

@@ -1,8 +1,12 @@
 //! Bodies as large as the server takes, made of what rules hold against each other: whatever a client sends, the work is
-//! as long as the body, and what is found in it is bounded.
+//! as long as the body, and what is found in it is bounded. `heavy/requests.rs` sends such bodies to a server.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "how long the work takes is real time")]
+
+#[path = "heavy/requests.rs"]
+mod requests;
+mod support;
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};

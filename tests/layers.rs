@@ -110,6 +110,11 @@ const LAYERS: &[Layer] = &[
         outside: &["actix::", "openssl::", "pilothouse_actors::", "serde_json::", "tokio::"],
     },
     Layer {
+        name: "heavy_pool",
+        may: &["limits", "metrics"],
+        outside: &["actix::", "pilothouse_actors::", "tokio::"],
+    },
+    Layer {
         name: "verbs",
         may: &[
             "limits",
@@ -161,6 +166,7 @@ const LAYERS: &[Layer] = &[
             "audit",
             "auth",
             "backend",
+            "heavy_pool",
             "verbs",
             "flowcontrol",
         ],
@@ -200,6 +206,7 @@ const LAYERS: &[Layer] = &[
             "audit",
             "auth",
             "backend",
+            "heavy_pool",
             "bootstrap",
             "verbs",
             "flowcontrol",

@@ -1,5 +1,6 @@
 //! A closed loop of HTTP/1.1 connections over TLS on one thread: each sends its next request when the answer is there.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,51 @@ pub fn run(
             latencies.extend(done.await.unwrap());
         }
         Measured { answers: latencies.len() as u64, taken: begun.elapsed(), latencies }
+    })
+}
+
+/// Sends a request every few milliseconds on one connection, as a health check does, and measures the answers.
+pub fn probe(port: u16, time: Duration, request: &[u8]) -> Measured {
+    const PAUSE: Duration = Duration::from_millis(5);
+    let request = request.to_vec();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async move {
+        let mut stream = connect(port).await;
+        let (begun, mut latencies, mut buffer) = (Instant::now(), Vec::new(), Vec::new());
+        while begun.elapsed() < time {
+            let sent = Instant::now();
+            stream.write_all(&request).await.unwrap();
+            let head = read_answer(&mut stream, &mut buffer).await;
+            assert!(head.starts_with("HTTP/1.1 200 "), "unexpected answer: {head}");
+            latencies.push(sent.elapsed());
+            tokio::time::sleep(PAUSE).await;
+        }
+        Measured { answers: latencies.len() as u64, taken: begun.elapsed(), latencies }
+    })
+}
+
+/// Sends each request again and again for some time, on a connection of its own, whatever is answered. Returns the number of
+/// answers by status.
+pub fn press(port: u16, time: Duration, requests: Vec<Vec<u8>>) -> BTreeMap<String, u64> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async move {
+        let begun = Instant::now();
+        let loops = requests.into_iter().map(|request| {
+            tokio::task::spawn_local(async move {
+                let (mut stream, mut buffer, mut statuses) = (connect(port).await, Vec::new(), Vec::new());
+                while begun.elapsed() < time {
+                    stream.write_all(&request).await.unwrap();
+                    let head = read_answer(&mut stream, &mut buffer).await;
+                    statuses.push(head.split(' ').nth(1).unwrap_or_default().to_owned());
+                }
+                statuses
+            })
+        });
+        let mut counts = BTreeMap::new();
+        for done in loops.collect::<Vec<_>>() {
+            done.await.unwrap().into_iter().for_each(|status| *counts.entry(status).or_default() += 1);
+        }
+        counts
     })
 }
 

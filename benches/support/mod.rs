@@ -11,6 +11,7 @@
 
 pub mod fanout;
 pub mod floor;
+pub mod hostile;
 pub mod load;
 pub mod process;
 pub mod watchers;

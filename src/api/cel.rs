@@ -23,6 +23,7 @@ mod library;
 mod literal_checks;
 mod literal_values;
 mod macros;
+pub mod meter;
 mod parser;
 mod plan;
 pub mod reserved_words;
@@ -216,8 +217,9 @@ impl Program {
         resolve: &dyn Fn(&str) -> Option<Outcome<'v>>,
         limit: u64,
     ) -> Evaluated<'v> {
-        let mut run = Evaluator::new(&self.checked.uses, resolve, limit);
+        let mut run = Evaluator::new(&self.checked.uses, resolve, meter::limit(limit));
         let outcome = run.eval(&self.node);
+        meter::spend(run.spent());
         Evaluated { outcome, cost: run.cost }
     }
 }

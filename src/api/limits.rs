@@ -45,9 +45,6 @@ pub const OWNED_DEPTH: usize = 200;
 pub const PATCH_OPERATIONS: usize = 10_000;
 /// Bytes that the copy operations of one JSON Patch may make together: each can double what is there.
 pub const PATCH_COPIED_BYTES: usize = 3 << 20;
-/// Places that the operations of one JSON Patch may shift items of lists by, all together: ten thousand insertions at the
-/// head of a long list would otherwise keep a worker busy for minutes.
-pub const PATCH_SHIFTED_ITEMS: usize = 50_000_000;
 /// Parts of values that the operations of one JSON Patch may move to a deeper place, all together: each is looked at, how deep it
 /// nests.
 pub const PATCH_DEEPENED_PARTS: usize = 2_000_000;

@@ -4,6 +4,7 @@
 //! patch uses the schema and works on the value.
 
 mod body;
+mod chunked_list;
 mod json;
 mod lazy_json;
 mod lists;

@@ -60,6 +60,12 @@ impl<'a> Query<'a> {
         )
     }
 
+    /// The same parameters, which borrow from no request.
+    pub fn to_owned_pairs(&self) -> Query<'static> {
+        let owned = |text: &Cow<'_, str>| Cow::Owned(text.clone().into_owned());
+        Query(self.0.iter().map(|(key, value)| (owned(key), owned(value))).collect())
+    }
+
     /// Whether there are no parameters.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

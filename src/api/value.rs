@@ -3,8 +3,10 @@
 //! The keys of an object are sorted, so that lookups are logarithmic whatever a client sends, and equal objects compare equal.
 //! The schema decides the order of encoded fields.
 
+mod builder;
 mod object;
 
+pub use builder::FieldsBuilder;
 pub use object::{Fields, Object};
 
 /// A JSON value with the number model of the API: 64-bit integers, and doubles for all others.

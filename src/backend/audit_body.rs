@@ -37,6 +37,21 @@ impl AuditBody {
         self.drops_owners.set(drops_owners);
     }
 
+    /// The level and whether field owners are left out, as given to [`AuditBody::want`].
+    pub fn wanted(&self) -> (Level, bool) {
+        (self.level.get(), self.drops_owners.get())
+    }
+
+    /// Takes what another thread recorded of the same body.
+    pub fn absorb(&self, other: &AuditBody) {
+        if let Some(named) = other.named.take() {
+            self.named.replace(Some(named));
+        }
+        if let Some(body) = other.body.take() {
+            self.body.replace(Some(body));
+        }
+    }
+
     /// The audit level of the request.
     pub fn level(&self) -> Level {
         self.level.get()

@@ -33,7 +33,9 @@ impl Objects {
         checked: Result<WarningList, ErrorList>,
     ) -> Result<WarningList, ErrorList> {
         if let Some(custom) = &call.resource.custom {
-            let (warned, errors) = by_schema(custom, call.subresource, new, old, checked);
+            let evaluated = call.work.metered(|| by_schema(custom, call.subresource, new, old, checked));
+            // The call begins again on another thread, whatever is answered here.
+            let Ok((warned, errors)) = evaluated else { return Err(ErrorList::new()) };
             if errors.is_empty() {
                 return Ok(warned);
             }

@@ -14,10 +14,10 @@ use crate::api::print;
 use crate::api::response_format::{MetaVersion, Representation, ResponseFormat};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
+use crate::limits::LIST_TURN_BYTES;
 
-/// Objects that are encoded before the worker's other requests get a turn, and their bytes: whichever comes first.
+/// Objects that are encoded before the worker's other requests get a turn, if their bytes are not too many before.
 const ITEMS_PER_TURN: usize = 256;
-const BYTES_PER_TURN: usize = 256 << 10;
 
 /// The work since other requests had their turn.
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl Turn {
     async fn worked(&mut self, bytes: usize) {
         self.items += 1;
         self.bytes += bytes;
-        if self.items >= ITEMS_PER_TURN || self.bytes >= BYTES_PER_TURN {
+        if self.items >= ITEMS_PER_TURN || self.bytes >= LIST_TURN_BYTES {
             *self = Turn::default();
             tokio::task::yield_now().await;
         }

@@ -8,6 +8,7 @@ pub mod authorization;
 pub mod conversion;
 pub mod csr_signature;
 pub mod declarative_validation;
+pub mod detached_call;
 pub mod list_envelope;
 pub mod load_stats;
 pub mod loopback;
@@ -19,6 +20,7 @@ pub mod rewrite;
 pub mod services;
 pub mod stores;
 pub mod webhook_address;
+pub mod work_limit;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -57,6 +59,7 @@ use self::objects::Objects;
 use self::request_memory::RequestMemory;
 use self::services::Services;
 use self::stores::Stores;
+use self::work_limit::WorkLimit;
 
 /// Where a request comes from. The name of its user does not tell: whoever may impersonate can take the server's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +151,8 @@ pub struct Call<'a> {
     pub ends: Option<Moment>,
     /// Converted versions of its objects, where a webhook makes them.
     pub elsewhere: ConvertedVersions,
+    /// How much work may be done at once on this thread.
+    pub work: WorkLimit,
 }
 
 /// A request about one object or subresource without a body.
@@ -211,6 +216,7 @@ impl<'a> BodylessCall<'a> {
             permit: Permit::none(),
             ends: None,
             elsewhere: ConvertedVersions::default(),
+            work: WorkLimit::unlimited(),
         }
     }
 }
@@ -368,6 +374,13 @@ impl Warnings {
     pub fn record(&self, trail: &Trail, code: u16) {
         trail.add_annotations(self.notes());
         trail.answered(code, self.received.body(), self.received.named());
+    }
+
+    /// Adds what another thread recorded for the same call.
+    pub fn absorb(&self, other: &Warnings) {
+        other.texts.take().into_iter().for_each(|text| self.add(text));
+        other.notes.take().into_iter().for_each(|(key, text)| self.note(&key, text));
+        self.received.absorb(&other.received);
     }
 
     /// All audit annotations.

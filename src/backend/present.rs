@@ -75,6 +75,14 @@ pub(crate) fn variant(resource: &Resource, form: ResponseFormat) -> Variant {
 }
 
 impl Objects {
+    /// Whether the response of the call is the object as it is stored, so that its size does not matter.
+    pub fn shows_verbatim(&self, call: &Call<'_>) -> bool {
+        matches!(call.form.encoding, Encoding::Json | Encoding::Yaml)
+            && call.form.shape == Representation::Whole
+            && call.resource.is_storage_version()
+            && call.part().is_ok_and(|part| !part.is_view())
+    }
+
     /// Encodes an object as the response of the call.
     pub fn show(&self, call: &Call<'_>, object: &Object) -> Result<Bytes> {
         let part = call.part()?;

@@ -331,6 +331,11 @@ impl Config {
         }
     }
 
+    /// The threads for heavy work of levels that are not exempt: one less than there are workers, whose processors they share.
+    pub fn heavy_threads(&self) -> usize {
+        self.workers().saturating_sub(1).max(1)
+    }
+
     /// The maximum number of open streams per connection.
     pub fn streams_per_connection(&self) -> u32 {
         match self.serving.http2_max_streams_per_connection {

@@ -9,7 +9,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Key, Object, TypeName};
@@ -32,7 +32,7 @@ use crate::backend::audit_body::note_difference;
 use crate::backend::loopback::{Admitted, LoopbackRequest, Response, own_identity};
 use crate::backend::services::Services;
 use crate::backend::{Backend, BodylessCall, Call, Origin, Warnings};
-use crate::limits::DELETIONS_IN_FLIGHT;
+use crate::limits::{AUDIT_BODY_BYTES, DELETIONS_IN_FLIGHT};
 use crate::verbs::delete::{delete_object, reply};
 use crate::verbs::update::{NewState, store_update};
 use crate::verbs::{self, Reply, create, list, patch, review};
@@ -245,10 +245,17 @@ impl Client {
         if !is_response_recorded(call) {
             return None;
         }
-        match list::list(&self.backend, call).await {
-            Ok(Reply::List(listing)) => listing.collect().await.ok().map(|(json, _held)| json),
-            _ => None,
+        let Ok(Reply::List(mut listing)) = list::list(&self.backend, call).await else { return None };
+        let mut whole = BytesMut::new();
+        while let Some(chunk) = listing.next_chunk() {
+            whole.extend_from_slice(&chunk.ok()?);
+            // An audit event has no room for a larger one.
+            if whole.len() > AUDIT_BODY_BYTES {
+                return None;
+            }
+            tokio::task::yield_now().await;
         }
+        Some(whole.freeze())
     }
 
     /// Decodes a stored object in the stored version.

@@ -74,6 +74,7 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
         draft.fields = draft.fields.iter().chain([(FILLED_IN, "")]).collect();
     }
     check_served(backend, call)?;
+    call.work.check()?;
     match backend.stores.create(&call.stored.store, draft, &call.permit).await {
         Ok(object) => Ok(Some(Reply::Object(Success::Created, backend.tell(call, &object).await?))),
         Err(StoreError::Exists) => Ok(None),

@@ -34,6 +34,7 @@ pub async fn delete(backend: &Backend, call: &Call<'_>) -> VerbResult {
         return Err(Status::forbidden(why, Some((call.of(), call.name))));
     }
     let object = backend.read(call).await?;
+    call.work.check_bytes(object.bytes.len())?;
     let outcome = delete_object(backend, call, object, &options).await?;
     reply(backend, call, outcome, &options).await
 }

@@ -38,6 +38,9 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbRe
     let view = converted_selection::view(backend, call, &snapshot, &filter, &start, &mut held).await?;
     let page = select_page(&view, &filter, start, page_limit(&list)).await;
     page.check(call.of())?;
+    // Several are decoded in one turn. Before the first is deleted: a call that gives up begins again.
+    call.work.check_bytes(page.items.iter().map(|object| object.bytes.len()).sum())?;
+    call.work.commit();
     let stored = page.items.iter().filter_map(|object| snapshot.get(object.key.as_str()));
     let deletions = stored.map(async |object| {
         match delete_object(backend, call, object.clone(), &options).await {

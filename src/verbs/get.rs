@@ -23,5 +23,9 @@ pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
             found = backend.read(call).await;
         }
     }
-    Ok(Reply::Object(Success::Ok, backend.tell(call, &*found?).await?))
+    let found = found?;
+    if !backend.objects.shows_verbatim(call) {
+        call.work.check_bytes(found.bytes.len())?;
+    }
+    Ok(Reply::Object(Success::Ok, backend.tell(call, &found).await?))
 }

@@ -11,7 +11,7 @@ use crate::api::catalog::resource::Resource;
 use crate::api::media::Encoding;
 use crate::api::response_format::{Representation, ResponseFormat};
 use crate::api::status::{Result, Status};
-use crate::limits::{LIST_CHUNK_BYTES, PROTOBUF_LIST_KEPT, YAML_GROWTH};
+use crate::limits::{LIST_CHUNK_BYTES, LIST_TURN_BYTES, PROTOBUF_LIST_KEPT, YAML_GROWTH};
 
 use super::paging::Page;
 use crate::backend::list_envelope::{
@@ -20,9 +20,9 @@ use crate::backend::list_envelope::{
 use crate::backend::objects::Objects;
 use crate::backend::{Backend, Call};
 
-/// A list that is being sent.
-pub struct Listing {
-    backend: Rc<Backend>,
+/// A list that is being sent, by the worker of this backend.
+pub struct Listing<B = Rc<Backend>> {
+    backend: B,
     resource: Arc<Resource>,
     form: ResponseFormat,
     head: Bytes,
@@ -35,9 +35,14 @@ pub struct Listing {
     rest: Bytes,
     tail: Bytes,
     state: State,
+    /// The size of the items that the last piece was made from, as far as that was work.
+    worked: usize,
     /// Its shares of the list budget, until everything is sent.
     _held: Vec<Reservation>,
 }
+
+/// A list that was prepared on another thread.
+pub type DetachedListing = Listing<()>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -49,6 +54,32 @@ enum State {
     Rest,
     /// Everything is sent.
     Done,
+}
+
+impl DetachedListing {
+    /// The list, sent by the worker of this backend.
+    pub fn attach(self, backend: &Rc<Backend>) -> Listing {
+        self.with_backend(Rc::clone(backend))
+    }
+}
+
+impl<B> Listing<B> {
+    fn with_backend<C>(self, backend: C) -> Listing<C> {
+        Listing {
+            backend,
+            resource: self.resource,
+            form: self.form,
+            head: self.head,
+            items: self.items,
+            messages: self.messages,
+            announced: self.announced,
+            rest: self.rest,
+            tail: self.tail,
+            state: self.state,
+            worked: self.worked,
+            _held: self._held,
+        }
+    }
 }
 
 impl Listing {
@@ -81,7 +112,7 @@ impl Listing {
         let kept = (form.encoding == Encoding::Protobuf && size.total <= PROTOBUF_LIST_KEPT)
             .then(|| backend.lists.take_more(size.total, &held));
         // A Protobuf list that finds no room is encoded twice rather than refused.
-        let kept = kept.and_then(Result::ok);
+        let kept = kept.and_then(std::result::Result::ok);
         let keeps = kept.is_some();
         held.push(kept.map_or_else(|| backend.lists.take_more(size.in_flight(form.encoding), &held), Ok)?);
         let (mut messages, mut announced) = (Vec::new(), 0);
@@ -104,6 +135,7 @@ impl Listing {
             rest: Bytes::new(),
             tail,
             state: State::Head,
+            worked: 0,
             _held: held,
         })
     }
@@ -119,9 +151,13 @@ impl Listing {
             self.state = State::First;
         }
         self.put_rest(&mut chunk);
-        while chunk.len() < LIST_CHUNK_BYTES {
+        self.worked = 0;
+        while chunk.len() < LIST_CHUNK_BYTES && !self.was_heavy() {
             let put = match self.items.next() {
-                Some(object) => self.put_item(&object, &mut chunk),
+                Some(object) => {
+                    self.worked += if self.copies_items() { 0 } else { object.bytes.len() };
+                    self.put_item(&object, &mut chunk)
+                }
                 None => self.put_tail(&mut chunk),
             };
             if let Err(status) = put {
@@ -133,6 +169,27 @@ impl Listing {
             }
         }
         Some(Ok(chunk.freeze()))
+    }
+
+    /// Whether items are sent as they are stored, or were encoded before.
+    fn copies_items(&self) -> bool {
+        match self.form.encoding {
+            Encoding::Protobuf => !self.messages.as_slice().is_empty(),
+            Encoding::Json | Encoding::Yaml => {
+                self.form.shape == Representation::Whole && self.resource.is_storage_version()
+            }
+            Encoding::Cbor => false,
+        }
+    }
+
+    /// Whether the last piece was so much work that other requests of the worker should have their turn before the next.
+    pub fn was_heavy(&self) -> bool {
+        self.worked > LIST_TURN_BYTES
+    }
+
+    /// The same list, for another thread to send.
+    pub fn detach(self) -> DetachedListing {
+        self.with_backend(())
     }
 
     /// What comes before the first item and after the last one, in JSON where YAML is asked for.

@@ -9,6 +9,7 @@ mod converted_selection;
 pub mod create;
 pub mod delete;
 pub mod delete_collection;
+pub mod dispatch;
 pub mod get;
 pub mod list;
 pub mod listing;

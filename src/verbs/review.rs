@@ -51,6 +51,11 @@ fn question(resource: &Resource) -> Option<Question> {
     found.map(|(.., question)| *question)
 }
 
+/// Whether creating an object of this resource is a review.
+pub fn is_review(resource: &Resource) -> bool {
+    question(resource).is_some()
+}
+
 /// A placeholder for the store of a review, in the version of the request; `None` if the resource is no review.
 pub fn place(resource: &Resource) -> Option<Stored> {
     question(resource)?;

@@ -98,6 +98,7 @@ pub async fn store_update(
                 created => return created,
             }
         };
+        call.work.check_bytes(current.bytes.len())?;
         let changed = update.follow(state, Current { object: &current, turn }).await;
         // A reply based on a pending write must wait until that write is durable.
         if !is_durable && !matches!(changed, Ok(Outcome::Stored(_) | Outcome::Overtaken)) {
@@ -227,6 +228,7 @@ impl Update<'_> {
         if deletion::is_over(call.kind().rules, &new) {
             return self.remove(current, draft).await;
         }
+        call.work.check()?;
         let store = &call.stored.store;
         match backend.stores.replace_in_turn(store, draft, current.revision, &call.permit, turn).await {
             Ok(object) => self.shown(&object).await.map(Outcome::Stored),

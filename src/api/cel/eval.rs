@@ -6,6 +6,7 @@ use regex::Regex;
 
 use super::cost;
 use super::library;
+use super::meter;
 use super::plan::{Call, FoldNode, Node, Unwrap};
 use super::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
 use crate::api::custom::pattern::Patterns;
@@ -38,7 +39,7 @@ impl CallContext {
     /// Counts work that the cost model does not charge for, and fails beyond a limit.
     pub fn effort(&mut self, steps: usize) -> Result<(), Fault> {
         self.effort = self.effort.saturating_add(steps as u64);
-        if self.effort > CEL_EFFORT { Err(Fault::Budget) } else { Ok(()) }
+        if self.effort > meter::limit(CEL_EFFORT) { Err(Fault::Budget) } else { Ok(()) }
     }
 
     /// A compiled regular expression, cached.
@@ -68,6 +69,11 @@ impl<'v, 'r> Evaluator<'v, 'r> {
             limit,
             work: CallContext::default(),
         }
+    }
+
+    /// The work so far, priced or not.
+    pub fn spent(&self) -> u64 {
+        self.cost.max(self.work.effort)
     }
 
     /// The value of a node.

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use crate::api::value::{Fields, Value};
+use crate::api::value::{FieldsBuilder, Value};
 
 /// Parses a whole text. The last of duplicate keys counts.
 pub fn read(text: &[u8]) -> Result<Value, serde_json::Error> {
@@ -118,14 +118,14 @@ impl<'de, L: ParseObserver> Visitor<'de> for Any<'_, L> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let mut all = Fields::new();
+        let mut all = FieldsBuilder::default();
         while let Some(key) = entries.next_key::<String>()? {
             let mark = self.0.enter_field(&key, || all.contains_key(&key));
             let value = entries.next_value_seed(Any(&mut *self.0));
             self.0.leave_field(mark, &key);
             all.insert(key, value?);
         }
-        Ok(Value::Object(all.into()))
+        Ok(Value::Object(all.finish().into()))
     }
 }
 

@@ -12,15 +12,14 @@ use crate::api::value::{Object, Value};
 
 /// Encodes a set.
 pub fn write(set: &FieldSet) -> Value {
-    let mut below = Object::new();
-    for (element, set) in set.below() {
+    let below = set.below().iter().map(|(element, set)| {
         let mut inner = write(set);
         if set.member && !set.below().is_empty() {
             inner.set(".", Value::object());
         }
-        below.insert(key(element), inner);
-    }
-    Value::Object(below)
+        (key(element), inner)
+    });
+    Value::Object(below.collect())
 }
 
 /// The encoding of a path element.

@@ -5,9 +5,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use super::chunked_list::ChunkedList;
 use crate::api::codec::json::write_string;
 
 /// A part of a text.
@@ -20,7 +24,7 @@ pub enum Node<'a> {
     /// A parsed object.
     Object(BTreeMap<String, Node<'a>>),
     /// A parsed list.
-    Array(Vec<Node<'a>>),
+    Array(ChunkedList<Node<'a>>),
 }
 
 impl<'a> Node<'a> {
@@ -117,10 +121,35 @@ impl<'a> Node<'a> {
             }
             (Node::Array(items), Node::Array(others)) => {
                 items.len() == others.len()
-                    && items.iter_mut().zip(others).all(|(item, other)| item.same(other))
+                    && items.iter_mut().zip(others.iter_mut()).all(|(item, other)| item.same(other))
             }
             _ => false,
         }
+    }
+}
+
+/// The fields of an object in the order of the text. The last of several with one key counts, as with a map.
+struct Pairs<'t>(Vec<(String, &'t RawValue)>);
+
+impl<'t> Deserialize<'t> for Pairs<'t> {
+    fn deserialize<D: Deserializer<'t>>(tokens: D) -> Result<Pairs<'t>, D::Error> {
+        struct Reader;
+        impl<'t> Visitor<'t> for Reader {
+            type Value = Pairs<'t>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'t>>(self, mut entries: A) -> Result<Pairs<'t>, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = entries.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        tokens.deserialize_map(Reader)
     }
 }
 
@@ -128,7 +157,8 @@ fn opened<'t, 'a>(text: &'t str, part: impl Fn(&'t str) -> Cow<'a, str>) -> Opti
     let node = |raw: &'t RawValue| Node::of(part(raw.get()));
     match text.trim_ascii_start().as_bytes().first() {
         Some(b'{') => {
-            let fields: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+            let Pairs(fields) = serde_json::from_str(text).ok()?;
+            // Collected at once: keys that are in order need not be looked for.
             Some(Node::Object(fields.into_iter().map(|(key, raw)| (key, node(raw))).collect()))
         }
         Some(b'[') => {

@@ -13,7 +13,7 @@ use super::notes::{Notes, What};
 use super::quantity::Quantity;
 use super::{Either, Field, Other, Registry, Scalar, Struct, Type, TypeId, base64, time};
 use crate::api::codec::json::{self, ParseObserver as _};
-use crate::api::value::{Fields, Value};
+use crate::api::value::{Fields, FieldsBuilder, Value};
 
 /// A decoded body.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -239,7 +239,7 @@ impl<'r> Seed<'_, 'r> {
 
     fn entries<'de, A: MapAccess<'de>>(self, ty: TypeId, mut entries: A) -> Result<Option<Value>, A::Error> {
         let Seed { notes, given, .. } = self;
-        let mut all = Fields::new();
+        let mut all = FieldsBuilder::default();
         while let Some(key) = entries.next_key::<String>()? {
             if all.contains_key(&key) {
                 notes.find("duplicate field", &key);
@@ -251,7 +251,7 @@ impl<'r> Seed<'_, 'r> {
             }
             all.insert(key, value?.unwrap_or_else(|| zero(notes.registry, ty)));
         }
-        Ok(Some(Value::Object(all.into())))
+        Ok(Some(Value::Object(all.finish().into())))
     }
 }
 

@@ -166,7 +166,7 @@ pub async fn retry_with_decisions<T>(
     evaluate: impl Fn() -> Option<T>,
 ) -> Result<T> {
     for _ in 0..POLICY_QUESTIONS {
-        if let Some(outcome) = evaluate() {
+        if let Some(outcome) = write.call.work.metered(&evaluate)? {
             return Ok(outcome);
         }
         for question in rights.answers.wanted() {

@@ -141,7 +141,7 @@ async fn serve_path(
     query: &Query<'_>,
 ) -> Result<HttpResponse> {
     match path {
-        "/metrics" => return Ok(metrics::page(worker).await),
+        "/metrics" => return metrics::page(worker, context).await,
         "/metrics/slis" => return Ok(metrics::slis(worker)),
         _ => {}
     }

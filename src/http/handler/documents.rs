@@ -34,7 +34,7 @@ pub async fn answer(
     let path = with_one_slash(path);
     let served = worker.shared.served.load_full();
     served.is_written().await;
-    let documents = worker.shared.merged.of(&served, &worker.shared.extensions).await;
+    let documents = worker.shared.merged.of(&served, &worker.shared.extensions, context).await?;
     if matches!(path, "/" | "/index.html") {
         return Ok(index(worker, &documents));
     }

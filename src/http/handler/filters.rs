@@ -151,6 +151,7 @@ pub async fn admit_to_queue(
     context: &Context,
     limit: Duration,
 ) -> std::result::Result<Permit, Refused> {
+    context.act_for(asked.user);
     match &worker.shared.room {
         RequestLimiter::Fair(gate) => {
             let Some(flow) = gate.flow(asked.user, asked.request) else { return Ok(Permit::none()) };

@@ -51,12 +51,14 @@ pub fn pack(body: &[u8]) -> Bytes {
 }
 
 /// Bytes that are compressed before other requests get their turn, if nothing comes out of them yet.
-const TURN_BYTES: usize = 512 << 10;
+const TURN_BYTES: usize = 128 << 10;
 
 /// A body that is compressed as the client reads it.
 pub struct Gzip<S> {
     chunks: S,
     encoder: Option<GzEncoder<Vec<u8>>>,
+    /// Whether other requests of the worker had their turn since the last chunk.
+    rested: bool,
 }
 
 type Chunk = Result<Bytes, Box<dyn std::error::Error>>;
@@ -64,7 +66,7 @@ type Chunk = Result<Bytes, Box<dyn std::error::Error>>;
 impl<S: Stream<Item = Result<Bytes, Box<Status>>> + Unpin> Gzip<S> {
     /// Compresses these chunks.
     pub fn new(chunks: S) -> Gzip<S> {
-        Gzip { chunks, encoder: Some(encoder()) }
+        Gzip { chunks, encoder: Some(encoder()), rested: true }
     }
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Chunk>> {
@@ -105,7 +107,15 @@ impl<S: Stream<Item = Result<Bytes, Box<Status>>> + Unpin> MessageBody for Gzip<
     }
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Chunk>> {
-        self.poll_chunk(cx)
+        // One chunk at a time: the transport would ask for as many as fill its buffer, which takes ten times as much JSON.
+        if !self.rested {
+            self.rested = true;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let chunk = self.poll_chunk(cx);
+        self.rested = chunk.is_pending();
+        chunk
     }
 }
 

@@ -7,8 +7,10 @@ use pilothouse_actors::lock::Lock;
 
 use crate::api::aggregation::ApiService;
 use crate::api::discovery::{Documents, usual_places};
+use crate::api::status::Result;
 use crate::backend::aggregation::{Extensions, State};
 
+use super::render::Context;
 use super::worker::Served;
 
 /// The last built documents, and the inputs that they were built from.
@@ -22,8 +24,13 @@ struct Written {
 }
 
 impl MergedDocuments {
-    /// The discovery documents of all groups, local and aggregated.
-    pub async fn of(&self, served: &Arc<Served>, extensions: &Extensions) -> Arc<Documents> {
+    /// The discovery documents of all groups, local and aggregated. Those that have to be made are made on a thread for heavy work.
+    pub async fn of(
+        &self,
+        served: &Arc<Served>,
+        extensions: &Extensions,
+        context: &Context,
+    ) -> Result<Arc<Documents>> {
         let here = served.clone();
         let is_ours = move |known: &ApiService| {
             let (group, version) = (&*known.gv.group, &*known.gv.version);
@@ -31,14 +38,21 @@ impl MergedDocuments {
             here.serves(group, version) && places == usual_places(group, version)
         };
         let state = extensions.state(is_ours).await;
-        let Some(state) = state.filter(|state| !state.is_plain) else { return served.documents().clone() };
+        let here = served.clone();
+        let Some(state) = state.filter(|state| !state.is_plain) else {
+            return match served.made_documents() {
+                Some(made) => Ok(made.clone()),
+                None => context.compute_aside(move || here.documents().clone()).await,
+            };
+        };
         if let Some(known) = self.known(served, state) {
-            return known;
+            return Ok(known);
         }
-        let documents = Arc::new(served.documents_with(&extensions.all().await.unwrap_or_default()));
+        let others = extensions.all().await.unwrap_or_default();
+        let documents = Arc::new(context.compute_aside(move || here.documents_with(&others)).await?);
         let written = Written { of: served.clone(), state, documents: documents.clone() };
         *self.0.lock() = Some(written);
-        documents
+        Ok(documents)
     }
 
     fn known(&self, served: &Arc<Served>, state: State) -> Option<Arc<Documents>> {

@@ -8,16 +8,18 @@ use pilothouse_actors::directory::Types;
 use pilothouse_actors::permit::Permit;
 use prometheus::core::{Collector as _, MetricVec, MetricVecBuilder};
 
-use super::render::plain;
+use super::render::{Context, plain};
 use super::worker::Worker;
 use crate::api::custom::definition::resource_of_store;
+use crate::api::status::Result;
 use crate::flowcontrol::RequestLimiter;
+use crate::limits::METRICS_ASIDE_BYTES;
 
 /// The content type of the text format, with the reference's parameters.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
 /// The page that Prometheus scrapes.
-pub async fn page(worker: &Worker) -> HttpResponse {
+pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
     let (shared, metrics) = (&worker.shared, &worker.shared.metrics);
     if let RequestLimiter::Fair(gate) = &shared.room {
         gate.tell(metrics);
@@ -56,7 +58,15 @@ pub async fn page(worker: &Worker) -> HttpResponse {
             watching.window_age.with_label_values(&labels).set(age.as_secs_f64());
         }
     }
-    written(metrics.text())
+    // As large as the last one, about: it grows with the resources that exist.
+    let text = match metrics.page_bytes() > METRICS_ASIDE_BYTES {
+        true => {
+            let metrics = metrics.clone();
+            context.compute_aside(move || metrics.text()).await?
+        }
+        false => metrics.text(),
+    };
+    Ok(written(text))
 }
 
 /// The page of health check metrics.
@@ -64,7 +74,7 @@ pub fn slis(worker: &Worker) -> HttpResponse {
     written(worker.shared.metrics.slis.text())
 }
 
-fn written(text: Result<Vec<u8>, prometheus::Error>) -> HttpResponse {
+fn written(text: std::result::Result<Vec<u8>, prometheus::Error>) -> HttpResponse {
     match text {
         Ok(text) => HttpResponse::Ok().insert_header((header::CONTENT_TYPE, TEXT)).body(text),
         Err(error) => {

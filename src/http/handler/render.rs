@@ -7,20 +7,24 @@ use std::sync::Arc;
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 
 use pilothouse_actors::clock::Timestamp;
+use pilothouse_actors::identity::Identity;
 
 use crate::api::codec;
 use crate::api::media::{self, Encoding, Negotiated, OfferedEncodings};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
 use crate::api::status::{Result, Status};
+use crate::api::well_known::MASTERS;
 use crate::audit::Trail;
 use crate::backend::Warnings;
 use crate::flowcontrol::table::Flow;
+use crate::heavy_pool::HeavyError;
+use crate::heavy_pool::fair_queue::WorkOwner;
 use crate::http::h1_stream::Endless;
 use crate::limits::{AUDIT_ID_BYTES, LAID_OUT_ASIDE_BYTES};
 use crate::random;
@@ -52,6 +56,7 @@ pub struct Context {
     arrived: Cell<bool>,
     audit_id: HeaderValue,
     flow: OnceCell<Arc<Flow>>,
+    user: OnceCell<Arc<Identity>>,
     pretty: bool,
     gzip: bool,
 }
@@ -75,6 +80,7 @@ impl Context {
             arrived: Cell::new(false),
             audit_id,
             flow: OnceCell::new(),
+            user: OnceCell::new(),
             pretty: wants_pretty(request),
             gzip: worker.shared.encoding.gzip && gzip::is_accepted(text(headers, header::ACCEPT_ENCODING)),
         }
@@ -112,12 +118,38 @@ impl Context {
         &self.audit_id
     }
 
+    /// Sets the user whom the request is carried out for.
+    pub fn act_for(&self, user: &Arc<Identity>) {
+        // A request is classified once.
+        let _ = self.user.set(user.clone());
+    }
+
     /// Sets the flow schema and priority level that the response headers name.
     pub fn put_to(&self, flow: Option<Arc<Flow>>) {
         if let Some(flow) = flow {
             // A request is classified once.
             let _ = self.flow.set(flow);
         }
+    }
+
+    /// Whom the request is carried out for, if that takes a thread for heavy work.
+    pub fn work_owner(&self) -> WorkOwner {
+        let (flow, user) = (self.flow.get(), self.user.get());
+        let is_master = || user.is_some_and(|user| user.is_in(MASTERS));
+        WorkOwner {
+            level: flow.map_or("", |flow| &flow.schema.level).into(),
+            user: user.map_or("", |user| &user.name).into(),
+            is_exempt: flow.map_or_else(is_master, |flow| flow.is_exempt),
+        }
+    }
+
+    /// Computes something on a thread for heavy work.
+    pub async fn compute_aside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
+        let computed = self.worker.shared.heavy.compute(&self.work_owner(), work).await;
+        computed.map_err(heavy_error)
     }
 
     /// Whether to indent JSON.
@@ -236,8 +268,7 @@ async fn shown(
     if !context.gzip || body.len() <= gzip::THRESHOLD {
         return Ok(sized(agreed, code, body));
     }
-    let packed = web::block(move || gzip::pack(&body)).await;
-    let packed = packed.map_err(|error| Status::internal(error.to_string()))?;
+    let packed = context.compute_aside(move || gzip::pack(&body)).await?;
     let mut builder = HttpResponse::build(code);
     builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));
     gzip::mark(&mut builder);
@@ -291,6 +322,7 @@ async fn streamed(
             && let Some(piece) = body.next().await
         {
             begun.extend_from_slice(&piece?);
+            tokio::task::yield_now().await;
         }
         first = begun.freeze();
     }
@@ -345,6 +377,14 @@ pub fn too_many_requests(seconds: u64) -> HttpResponse {
     let mut response = plain(429, "Too many requests, please try again later.\n".to_owned());
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     response
+}
+
+/// The error for heavy work that was not done.
+pub fn heavy_error(error: HeavyError) -> Box<Status> {
+    match error {
+        HeavyError::Busy => Status::too_many_requests("Too many requests, please try again later.", 1),
+        HeavyError::Failed => Status::internal("the request could not be carried out"),
+    }
 }
 
 /// 404 for paths outside of known groups.

@@ -23,8 +23,11 @@ use crate::api::routes;
 use crate::api::status::{Result, Status};
 use crate::api::subresources;
 use crate::api::verb::Verb;
+use crate::backend::detached_call::DetachedCall;
+use crate::backend::work_limit::WorkLimit;
 use crate::backend::{Call, Origin};
 use crate::http::websocket::Upgrade;
+use crate::limits::HEAVY_BYTES;
 use crate::verbs::component_status::StatusRequest;
 use crate::verbs::{self, Reply, VerbResult};
 
@@ -237,24 +240,27 @@ impl<'a> ResourceRequest<'a> {
             permit: self.permit,
             ends: Some(self.ends),
             elsewhere: ConvertedVersions::default(),
+            work: WorkLimit::of_worker(),
         };
-        let backend = &worker.backend;
-        match verb {
-            Verb::Get => verbs::get::get(backend, &call).await,
-            Verb::List => verbs::list::list(backend, &call).await,
-            Verb::Watch => verbs::watch::watch(backend, &worker.watching, &call).await,
-            Verb::Create if review.is_some() => verbs::review::create(backend, &call).await,
-            Verb::Create if !subresource.is_empty() => {
-                verbs::action_subresources::create(backend, &call).await
-            }
-            Verb::Create => verbs::create::create(backend, &call).await,
-            Verb::Update => verbs::update::update(backend, &call).await,
-            Verb::Patch => verbs::patch::patch(backend, &call).await,
-            Verb::Delete => verbs::delete::delete(backend, &call).await,
-            Verb::DeleteCollection => verbs::delete_collection::delete_collection(backend, &call).await,
-            _ => Err(Status::method_not_allowed()),
+        if verb == Verb::Watch {
+            return verbs::watch::watch(&worker.backend, &worker.watching, &call).await;
         }
+        if call.body.len() <= HEAVY_BYTES {
+            let reply = verbs::dispatch::dispatch(&worker.backend, verb, &call).await;
+            if !call.work.is_exceeded() {
+                return reply;
+            }
+        }
+        dispatch_aside(worker, context, verb, &call).await
     }
+}
+
+/// Carries out a call on a thread for heavy work, so that the other requests of the worker go on.
+async fn dispatch_aside(worker: &Worker, context: &Context, verb: Verb, call: &Call<'_>) -> VerbResult {
+    let detached = DetachedCall::new(call);
+    let work = move |backend| verbs::dispatch::dispatch_detached(backend, verb, detached);
+    let reply = worker.shared.heavy.run(&context.work_owner(), work).await;
+    reply.map_err(render::heavy_error)?.attach(&worker.backend, call)
 }
 
 /// The type of an object as error messages about its form name it, such as `core.Pod`.

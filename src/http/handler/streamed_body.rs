@@ -18,7 +18,7 @@ use crate::api::status::{Result, Status};
 use crate::limits::{LAID_OUT_ASIDE_BYTES, LIST_CHUNK_BYTES};
 use crate::verbs::listing::Listing;
 
-use super::audit::Trail;
+use crate::audit::Trail;
 
 /// A list or an object that is laid out as the client reads it.
 pub struct StreamedBody {
@@ -26,6 +26,8 @@ pub struct StreamedBody {
     layout: Layout,
     /// What was made before it was known how to send it.
     pub first: Option<Bytes>,
+    /// Whether other requests had their turn since the last piece.
+    rested: bool,
 }
 
 /// Where the text comes from.
@@ -63,7 +65,7 @@ impl StreamedBody {
             Encoding::Json if pretty => Layout::Pretty(Indenter::default(), Bytes::new()),
             Encoding::Json | Encoding::Protobuf | Encoding::Cbor => Layout::Plain,
         };
-        StreamedBody { source: Source { listing: Some(listing), trail }, layout, first: None }
+        StreamedBody { source: Source { listing: Some(listing), trail }, layout, first: None, rested: false }
     }
 
     /// The body of an object, given in JSON: indented, or in YAML.
@@ -73,7 +75,7 @@ impl StreamedBody {
             Encoding::Yaml => Layout::Yaml(YamlLayout::new(YamlList::new(json, "items"))),
             _ => Layout::Pretty(Indenter::default(), json),
         };
-        StreamedBody { source: Source { listing: None, trail: None }, layout, first: None }
+        StreamedBody { source: Source { listing: None, trail: None }, layout, first: None, rested: false }
     }
 
     /// The next piece; `None` after the last.
@@ -94,6 +96,11 @@ impl StreamedBody {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(first)));
         }
+        if self.source.was_heavy() && !std::mem::replace(&mut self.rested, true) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.rested = false;
         match &mut self.layout {
             Layout::Plain => Poll::Ready(self.source.next_chunk()),
             Layout::Pretty(indenter, json) => Poll::Ready(self.source.next_indented(indenter, json)),
@@ -119,6 +126,11 @@ impl Source {
 
     fn is_done(&self) -> bool {
         self.listing.as_ref().is_none_or(Listing::is_done)
+    }
+
+    /// Whether the last piece of the list was much work.
+    fn was_heavy(&self) -> bool {
+        self.listing.as_ref().is_some_and(Listing::was_heavy)
     }
 
     fn is_out_of_items(&self) -> bool {

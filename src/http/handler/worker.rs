@@ -19,6 +19,7 @@ use crate::auth::service_account::metadata::Metadata;
 use crate::backend::Backend;
 use crate::backend::aggregation::Extensions;
 use crate::flowcontrol::RequestLimiter;
+use crate::heavy_pool::HeavyPool;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
 use crate::verbs::WatchDeps;
@@ -50,6 +51,8 @@ pub struct Shared {
     pub served: ArcSwap<Served>,
     /// Limits concurrent requests: API Priority and Fairness, or plain limits.
     pub room: RequestLimiter,
+    /// The threads for heavy work.
+    pub heavy: HeavyPool<Backend>,
     /// The state that the health checks probe.
     pub health: Health,
     /// Which optional encodings are enabled.
@@ -140,6 +143,11 @@ impl Served {
     /// The discovery documents.
     pub fn documents(&self) -> &Arc<Documents> {
         self.documents.get_or_init(|| Arc::new(Documents::new(&self.catalog, &self.address)))
+    }
+
+    /// The discovery documents, if they were made.
+    pub fn made_documents(&self) -> Option<&Arc<Documents>> {
+        self.documents.get()
     }
 
     /// The discovery documents, including group versions of extension API servers.

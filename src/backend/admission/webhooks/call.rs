@@ -103,6 +103,7 @@ impl Webhooks {
         let _copy = subject.write.backend.requests.copy(body.len()).map_err(CallError::Server)?;
         let target = WebhookTarget::of(&hook.way, &hook.authority_pem).map_err(calling)?;
         let reply = self.exchange(subject, &target, body).await?;
+        subject.write.call.work.check_bytes(reply.body.len()).map_err(CallError::Server)?;
         let said = read(&reply, version, &uid, self.phase == Phase::Mutating)?;
         self.heed(subject, object, said).await
     }

@@ -1,0 +1,97 @@
+//! A call that can be carried out on another thread: the owned form of [`Call`].
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pilothouse_actors::clock::Moment;
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::permit::Permit;
+
+use crate::api::audit::Level;
+use crate::api::catalog::resource::{Resource, Stored};
+use crate::api::managed_fields::ConvertedVersions;
+use crate::api::media::{Encoding, PatchType};
+use crate::api::query::Query;
+use crate::api::response_format::ResponseFormat;
+
+use super::work_limit::WorkLimit;
+use super::{Call, Origin, Warnings};
+
+/// Everything that a [`Call`] borrows, owned.
+pub struct DetachedCall {
+    resource: Arc<Resource>,
+    stored: Stored,
+    namespace: String,
+    name: String,
+    subresource: String,
+    alias: Option<Arc<Resource>>,
+    query: Query<'static>,
+    body: Bytes,
+    encoding: Encoding,
+    patch: Option<PatchType>,
+    form: ResponseFormat,
+    user: Identity,
+    origin: Origin,
+    user_agent: String,
+    permit: Permit,
+    ends: Option<Moment>,
+    /// What auditing wants to know of the body.
+    audited: (Level, bool),
+}
+
+impl DetachedCall {
+    /// A copy of the call, which begins again where it is carried out.
+    pub fn new(call: &Call<'_>) -> DetachedCall {
+        DetachedCall {
+            resource: call.resource.clone(),
+            stored: call.stored.clone(),
+            namespace: call.namespace.to_owned(),
+            name: call.name.to_owned(),
+            subresource: call.subresource.to_owned(),
+            alias: call.alias.cloned(),
+            query: call.query.to_owned_pairs(),
+            body: call.body.clone(),
+            encoding: call.encoding,
+            patch: call.patch,
+            form: call.form,
+            user: call.user.clone(),
+            origin: call.origin,
+            user_agent: call.user_agent.to_owned(),
+            permit: call.permit.clone(),
+            ends: call.ends,
+            audited: call.warnings.received.wanted(),
+        }
+    }
+
+    /// Empty warnings that record for auditing what the original ones would.
+    pub fn warnings(&self) -> Warnings {
+        let warnings = Warnings::default();
+        warnings.received.want(self.audited.0, self.audited.1);
+        warnings
+    }
+
+    /// The call, with no limit to its work.
+    pub fn call<'a>(&'a self, warnings: &'a Warnings) -> Call<'a> {
+        Call {
+            resource: &self.resource,
+            stored: &self.stored,
+            namespace: &self.namespace,
+            name: &self.name,
+            subresource: &self.subresource,
+            alias: self.alias.as_ref(),
+            query: &self.query,
+            body: self.body.clone(),
+            encoding: self.encoding,
+            patch: self.patch,
+            form: self.form,
+            warnings,
+            user: &self.user,
+            origin: self.origin,
+            user_agent: &self.user_agent,
+            permit: self.permit.clone(),
+            ends: self.ends,
+            elsewhere: ConvertedVersions::default(),
+            work: WorkLimit::unlimited(),
+        }
+    }
+}

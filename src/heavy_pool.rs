@@ -1,0 +1,356 @@
+//! Threads for heavy work: large bodies, patches, validation, documents.
+//!
+//! A worker thread serves thousands of connections, and whatever it computes for one of them the others wait for. So a request
+//! whose work is large is carried out on one of these threads instead, with a backend of its own: decoding, patching, admission,
+//! CEL, validation, conversion and encoding all happen there, and the waiting for stores and webhooks in between leaves the
+//! thread to the next request. The worker only waits for the result.
+//!
+//! The queue is bounded and fair ([`FairQueue`]): priority levels take turns, and within a level its users. One user runs a part
+//! of what a lane runs at most. Requests of exempt levels have a thread of their own, so that an administrator is never behind
+//! others. Health checks never come here.
+
+pub mod fair_queue;
+
+use std::cell::LazyCell;
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use actix::Arbiter;
+use futures::FutureExt as _;
+use futures::future::{Either, LocalBoxFuture, select};
+use pilothouse_actors::clock::{Clock, Moment};
+use pilothouse_actors::lock::Lock;
+use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::task::yield_now;
+
+use self::fair_queue::{Admission, FairQueue, WorkOwner};
+use crate::limits::{HEAVY_RUNNING_OF_ONE, HEAVY_RUNNING_PER_THREAD, HEAVY_WAITING};
+use crate::metrics::Metrics;
+use crate::metrics::heavy_work::LaneMetrics;
+
+/// Why heavy work was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeavyError {
+    /// The queue is full: the client may retry.
+    Busy,
+    /// The work panicked, or the server stops.
+    Failed,
+}
+
+type Job<B> = Box<dyn FnOnce(Rc<B>) -> LocalBoxFuture<'static, ()> + Send>;
+
+/// The threads for heavy work and their queues. One per server, shared by all workers. Each thread has a backend `B`.
+pub struct HeavyPool<B> {
+    /// For all levels but the exempt ones.
+    shared: Arc<Lane<B>>,
+    /// For exempt levels.
+    exempt: Arc<Lane<B>>,
+    /// The threads of the shared lane.
+    threads: usize,
+}
+
+impl<B: 'static> HeavyPool<B> {
+    /// Queues for this many threads, which [`HeavyPool::start`] starts, and one more for exempt levels.
+    pub fn new(threads: usize, metrics: &Metrics, clock: &Clock) -> HeavyPool<B> {
+        let lane = |name, threads| {
+            let (metrics, clock) = (metrics.heavy.lane(name), clock.clone());
+            Lane::new(HEAVY_WAITING, HEAVY_RUNNING_OF_ONE * threads, metrics, clock)
+        };
+        HeavyPool { shared: lane("shared", threads), exempt: lane("exempt", 1), threads }
+    }
+
+    /// Starts the threads; `make` makes the backend of each on it, when it is first needed. Must be called inside an actix System,
+    /// which ends them.
+    pub fn start(&self, make: impl Fn() -> B + Clone + Send + 'static) -> io::Result<()> {
+        let lanes = std::iter::repeat_n(&self.shared, self.threads).chain([&self.exempt]);
+        for lane in lanes {
+            let (lane, make) = (lane.clone(), make.clone());
+            let begun = Arbiter::try_new()?.spawn_fn(move || {
+                actix::spawn(run_jobs(lane, move || Rc::new(make())));
+            });
+            if !begun {
+                return Err(io::Error::other("a thread for heavy work ended"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out work that may wait in between, and returns its result. If the caller stops waiting, the work stops as well.
+    pub async fn run<T, F, W>(&self, owner: &WorkOwner, work: F) -> Result<T, HeavyError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<B>) -> W + Send + 'static,
+        W: Future<Output = T> + 'static,
+    {
+        let (mut tell, result) = oneshot::channel();
+        let job: Job<B> = Box::new(move |backend| {
+            async move {
+                let outcome = {
+                    let gone = pin!(tell.closed());
+                    match select(pin!(work(backend)), gone).await {
+                        Either::Left((outcome, _)) => Some(outcome),
+                        Either::Right(_) => None,
+                    }
+                };
+                if let Some(outcome) = outcome {
+                    // The caller may have gone meanwhile.
+                    let _ = tell.send(outcome);
+                }
+            }
+            .boxed_local()
+        });
+        let lane = if owner.is_exempt { &self.exempt } else { &self.shared };
+        let ticket = lane.enter(owner, job)?;
+        result.await.map_err(|_| match ticket.is_displaced.load(Ordering::Acquire) {
+            true => HeavyError::Busy,
+            false => HeavyError::Failed,
+        })
+    }
+
+    /// Carries out work that does not wait.
+    pub async fn compute<T: Send + 'static>(
+        &self,
+        owner: &WorkOwner,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, HeavyError> {
+        self.run(owner, |_| async move { work() }).await
+    }
+}
+
+/// A queue and the threads that empty it.
+struct Lane<B> {
+    state: Lock<LaneState<B>>,
+    /// Notified of new work, and of ended work, which may let that of the same user run.
+    arrived: Notify,
+    /// The work of one user that may run at a time.
+    share: usize,
+    next_number: AtomicU64,
+    metrics: LaneMetrics,
+    clock: Clock,
+}
+
+struct LaneState<B> {
+    queue: FairQueue<QueuedJob<B>>,
+    /// The running work by user.
+    running: HashMap<Arc<str>, usize>,
+}
+
+struct QueuedJob<B> {
+    number: u64,
+    job: Job<B>,
+    since: Moment,
+    is_displaced: Arc<AtomicBool>,
+}
+
+impl<B> Lane<B> {
+    /// A lane of which at most so much work waits, and this much of one user runs.
+    fn new(most: usize, share: usize, metrics: LaneMetrics, clock: Clock) -> Arc<Lane<B>> {
+        let state = LaneState { queue: FairQueue::new(most), running: HashMap::new() };
+        Arc::new(Lane {
+            state: Lock::new(state),
+            arrived: Notify::new(),
+            share,
+            next_number: AtomicU64::new(0),
+            metrics,
+            clock,
+        })
+    }
+
+    fn enter(self: &Arc<Lane<B>>, owner: &WorkOwner, job: Job<B>) -> Result<Ticket<B>, HeavyError> {
+        let (number, is_displaced) = (self.next_number.fetch_add(1, Ordering::Relaxed), Arc::default());
+        let ticket = Ticket { lane: self.clone(), number, is_displaced };
+        let (since, is_displaced) = (self.clock.moment(), ticket.is_displaced.clone());
+        let queued = QueuedJob { number, job, since, is_displaced };
+        // What is displaced or refused may be large: it is dropped after the lock is released.
+        let (admission, length) = {
+            let mut state = self.state.lock();
+            let admission = state.queue.push(&owner.level, &owner.user, queued);
+            (admission, state.queue.len())
+        };
+        self.metrics.waiting(length);
+        match admission {
+            Admission::Queued => {}
+            Admission::Displaced(other) => {
+                other.is_displaced.store(true, Ordering::Release);
+                self.metrics.refuse();
+            }
+            Admission::Refused(_) => {
+                self.metrics.refuse();
+                return Err(HeavyError::Busy);
+            }
+        }
+        self.arrived.notify_one();
+        Ok(ticket)
+    }
+
+    /// Waits for the next job.
+    async fn next(self: &Arc<Lane<B>>) -> (Job<B>, RunningJob<B>) {
+        loop {
+            if let Some(next) = self.try_next() {
+                return next;
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    fn try_next(self: &Arc<Lane<B>>) -> Option<(Job<B>, RunningJob<B>)> {
+        let mut state = self.state.lock();
+        let LaneState { queue, running } = &mut *state;
+        let (user, queued) = queue.pop(|user| running.get(user).copied().unwrap_or_default() < self.share)?;
+        *running.entry(user.clone()).or_default() += 1;
+        let length = queue.len();
+        drop(state);
+        self.metrics.waiting(length);
+        self.metrics.begin(self.clock.elapsed(queued.since).as_secs_f64());
+        Some((queued.job, RunningJob { lane: self.clone(), user }))
+    }
+}
+
+/// The place of a caller in the queue. Work that nobody waits for any more leaves it.
+struct Ticket<B> {
+    lane: Arc<Lane<B>>,
+    number: u64,
+    is_displaced: Arc<AtomicBool>,
+}
+
+impl<B> Drop for Ticket<B> {
+    fn drop(&mut self) {
+        let mut state = self.lane.state.lock();
+        let removed = state.queue.remove(|queued| queued.number == self.number);
+        let length = state.queue.len();
+        drop(state);
+        if removed.is_some() {
+            self.lane.metrics.waiting(length);
+        }
+    }
+}
+
+/// Counts a job until dropped.
+struct RunningJob<B> {
+    lane: Arc<Lane<B>>,
+    user: Arc<str>,
+}
+
+impl<B> Drop for RunningJob<B> {
+    fn drop(&mut self) {
+        let mut state = self.lane.state.lock();
+        if let Some(count) = state.running.get_mut(&self.user) {
+            *count -= 1;
+            if *count == 0 {
+                state.running.remove(&self.user);
+            }
+        }
+        drop(state);
+        self.lane.metrics.end();
+        self.lane.arrived.notify_one();
+    }
+}
+
+/// Takes jobs from a lane as long as the thread lives. Several are begun at a time, because they wait for stores in between.
+async fn run_jobs<B: 'static>(lane: Arc<Lane<B>>, make: impl FnOnce() -> Rc<B>) {
+    let backend = LazyCell::new(make);
+    let places = Arc::new(Semaphore::new(HEAVY_RUNNING_PER_THREAD));
+    while let Ok(place) = places.clone().acquire_owned().await {
+        let (job, running) = lane.next().await;
+        let backend = Rc::clone(&backend);
+        actix::spawn(async move {
+            job(backend).await;
+            drop((running, place));
+        });
+        // The job has its first turn before this thread takes another, which an idle thread may take meanwhile.
+        yield_now().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use futures::future::pending;
+    use pilothouse_actors::clock::Timestamp;
+
+    use super::*;
+
+    const WAITING: usize = 3;
+
+    /// A pool with one thread, this one, whose backend notes what was done.
+    fn pool() -> HeavyPool<RefCell<Vec<u32>>> {
+        let metrics = Metrics::new(Timestamp(0)).unwrap();
+        let lane = |name| Lane::new(WAITING, 1, metrics.heavy.lane(name), Clock::system());
+        HeavyPool { shared: lane("shared"), exempt: lane("exempt"), threads: 1 }
+    }
+
+    fn owner(user: &str) -> WorkOwner {
+        WorkOwner { level: "level".into(), user: user.into(), is_exempt: user == "exempt" }
+    }
+
+    fn begin(lane: &Arc<Lane<RefCell<Vec<u32>>>>) -> Rc<RefCell<Vec<u32>>> {
+        let done = Rc::new(RefCell::new(Vec::new()));
+        let backend = done.clone();
+        actix::spawn(run_jobs(lane.clone(), move || backend));
+        done
+    }
+
+    #[actix_rt::test]
+    async fn users_take_turns_and_the_exempt_ones_have_a_thread_of_their_own() {
+        let pool = Rc::new(pool());
+        let all = [("greedy", 1), ("greedy", 2), ("greedy", 3), ("modest", 4), ("exempt", 5)];
+        let callers = all.map(|(user, number)| {
+            let pool = pool.clone();
+            actix::spawn(async move {
+                let note = move |done: Rc<RefCell<Vec<u32>>>| async move { done.borrow_mut().push(number) };
+                pool.run(&owner(user), note).await
+            })
+        });
+        // Everybody is in the queue before anything runs; the last of the greedy one had to give way.
+        yield_now().await;
+        let (shared, exempt) = (begin(&pool.shared), begin(&pool.exempt));
+        let mut results = Vec::new();
+        for caller in callers {
+            results.push(caller.await.unwrap());
+        }
+        assert_eq!(results, [Ok(()), Ok(()), Err(HeavyError::Busy), Ok(()), Ok(())]);
+        assert_eq!((shared.take(), exempt.take()), (vec![1, 4, 2], vec![5]));
+    }
+
+    #[actix_rt::test]
+    async fn work_that_waits_holds_up_only_its_own_user() {
+        let pool = Rc::new(pool());
+        begin(&pool.shared);
+        let other = pool.clone();
+        let stuck = actix::spawn(async move { other.run(&owner("slow"), |_| pending::<()>()).await });
+        yield_now().await;
+        assert_eq!(pool.compute(&owner("modest"), || 7).await, Ok(7));
+        assert_eq!(pool.shared.state.lock().running.len(), 1);
+        // A caller that goes away ends its work.
+        stuck.abort();
+        assert!(stuck.await.is_err());
+        assert_eq!(pool.compute(&owner("slow"), || 8).await, Ok(8));
+    }
+
+    #[actix_rt::test]
+    async fn work_that_nobody_waits_for_is_not_begun() {
+        let pool = Rc::new(pool());
+        let other = pool.clone();
+        let gone = actix::spawn(async move { other.compute(&owner("a"), || 1).await });
+        yield_now().await;
+        assert_eq!(pool.shared.state.lock().queue.len(), 1);
+        gone.abort();
+        assert!(gone.await.is_err());
+        assert_eq!(pool.shared.state.lock().queue.len(), 0);
+    }
+
+    #[actix_rt::test]
+    async fn a_panic_ends_the_work_and_not_the_thread() {
+        let pool = pool();
+        begin(&pool.shared);
+        let failed = pool.compute(&owner("a"), || panic!("on purpose")).await;
+        assert_eq!(failed.map(|()| 0), Err(HeavyError::Failed));
+        assert_eq!(pool.compute(&owner("a"), || 1).await, Ok(1));
+    }
+}

@@ -1,0 +1,75 @@
+//! Finds the function of a verb, and carries out heavy calls on the threads for heavy work.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+
+use super::listing::DetachedListing;
+use super::{Reply, Success, VerbResult};
+use super::{action_subresources, create, delete, delete_collection, get, list, patch, review, update};
+use crate::api::status::{Result, Status};
+use crate::api::verb::Verb;
+use crate::backend::detached_call::DetachedCall;
+use crate::backend::{Backend, Call, Warnings};
+
+/// Carries out a call. Watches have a function of their own, because they stay with their worker.
+pub async fn dispatch(backend: &Rc<Backend>, verb: Verb, call: &Call<'_>) -> VerbResult {
+    match verb {
+        Verb::Get => get::get(backend, call).await,
+        Verb::List => list::list(backend, call).await,
+        Verb::Create if review::is_review(call.resource) => review::create(backend, call).await,
+        Verb::Create if !call.subresource.is_empty() => action_subresources::create(backend, call).await,
+        Verb::Create => create::create(backend, call).await,
+        Verb::Update => update::update(backend, call).await,
+        Verb::Patch => patch::patch(backend, call).await,
+        Verb::Delete => delete::delete(backend, call).await,
+        Verb::DeleteCollection => delete_collection::delete_collection(backend, call).await,
+        _ => Err(Status::method_not_allowed()),
+    }
+}
+
+/// The result of a heavy call, which travels between threads.
+pub struct HeavyReply {
+    reply: Result<DetachedReply>,
+    warnings: Warnings,
+}
+
+/// A [`Reply`] that belongs to no thread.
+enum DetachedReply {
+    Object(Success, Bytes),
+    List(Box<DetachedListing>),
+    Status(Status),
+}
+
+/// Carries out a heavy call on the thread of this backend.
+pub async fn dispatch_detached(backend: Rc<Backend>, verb: Verb, detached: DetachedCall) -> HeavyReply {
+    let warnings = detached.warnings();
+    let reply = match dispatch(&backend, verb, &detached.call(&warnings)).await {
+        Ok(reply) => reply.detach(),
+        Err(status) => Err(status),
+    };
+    HeavyReply { reply, warnings }
+}
+
+impl HeavyReply {
+    /// The reply on the thread of the client. Its warnings are added to those of the call.
+    pub fn attach(self, backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
+        call.warnings.absorb(&self.warnings);
+        self.reply.map(|reply| match reply {
+            DetachedReply::Object(success, bytes) => Reply::Object(success, bytes),
+            DetachedReply::List(listing) => Reply::List(listing.attach(backend)),
+            DetachedReply::Status(status) => Reply::Status(status),
+        })
+    }
+}
+
+impl Reply {
+    fn detach(self) -> Result<DetachedReply> {
+        match self {
+            Reply::Object(success, bytes) => Ok(DetachedReply::Object(success, bytes)),
+            Reply::Status(status) => Ok(DetachedReply::Status(status)),
+            Reply::List(listing) => Ok(DetachedReply::List(Box::new(listing.detach()))),
+            Reply::Watch(_) => Err(Status::method_not_allowed()),
+        }
+    }
+}
