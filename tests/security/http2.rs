@@ -96,7 +96,7 @@ fn string(text: &str) -> Vec<u8> {
             bytes.push(127);
             let mut rest = length - 127;
             while rest >= 128 {
-                bytes.push(rest as u8 & 127 | 128);
+                bytes.push((rest as u8 & 127) | 128);
                 rest >>= 7;
             }
             bytes.push(rest as u8);

@@ -26,9 +26,9 @@ fn tests(text: &str) -> impl Iterator<Item = &str> {
     };
     let lines: Vec<&str> = text.lines().collect();
     (0..lines.len()).filter_map(move |at| {
-        let attributes = lines[..at].iter().rev().take_while(|line| is_attribute(line));
+        let mut attributes = lines[..at].iter().rev().take_while(|line| is_attribute(line));
         let name = lines[at].trim_start().trim_start_matches("async ").strip_prefix("fn ")?;
-        attributes.into_iter().any(|line| is_test(line)).then(|| name.split('(').next().unwrap_or_default())
+        attributes.any(|line| is_test(line)).then(|| name.split('(').next().unwrap_or_default())
     })
 }
 
