@@ -78,9 +78,8 @@ fn mirror_pods_reference_nothing() {
 fn a_node_does_not_choose_its_owners() {
     let (server, mut ask) = restricted();
     let mut admin = server.admin();
-    let made = admin.post("/api/v1/nodes", &node("mine")).ok();
+    let mut owned = admin.post("/api/v1/nodes", &node("mine")).ok();
     let owners = json!([{"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "00000000-0000-0000-0000-000000000000"}]);
-    let mut owned = made.clone();
     owned["metadata"]["ownerReferences"] = owners.clone();
     let patch = json!({"metadata": {"ownerReferences": owners}});
     let operations = json!([{"op": "add", "path": "/metadata/ownerReferences", "value": owners}]);
