@@ -74,7 +74,11 @@ impl Client {
 
     /// A raw connection.
     pub fn raw(&self) -> Connection {
-        Connection::open(self.address, &self.connector).expect("a connection")
+        self.try_raw().expect("a connection")
+    }
+
+    pub fn try_raw(&self) -> io::Result<Connection> {
+        Connection::open(self.address, &self.connector)
     }
 
     /// The head of a request as this client sends it.

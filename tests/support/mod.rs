@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod compare;
+pub mod history;
 pub mod kubectl;
 pub mod kubelet;
 pub mod manifests;

@@ -191,6 +191,19 @@ impl Server {
         Client::new(self.address, &self.pem("certificate-authority-data"), Some((certificates, key)))
     }
 
+    /// The certificate of the CA that clients trust.
+    pub fn authority(&self) -> Vec<u8> {
+        self.pem("certificate-authority-data")
+    }
+
+    /// A line of /proc/PID/status that counts memory, in KiB: `VmRSS`, `VmHWM`.
+    pub fn memory_kib(&self, line: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("a running process");
+        let found = status.lines().find_map(|text| text.strip_prefix(line)?.strip_prefix(':'));
+        let found = found.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse().ok());
+        found.unwrap_or_else(|| panic!("{line} in {status}"))
+    }
+
     fn pem(&self, key: &str) -> Vec<u8> {
         openssl::base64::decode_block(kubeconfig_value(&self.kubeconfig, key)).expect("base64")
     }
