@@ -333,7 +333,7 @@ fn an_object_that_grows_when_it_is_indented_is_not_held_in_memory() {
     let mut client = server.admin();
     let data = format!("{}{}1{}", "[".repeat(80), "1,".repeat(150_000), "]".repeat(80));
     let body = format!(
-        r#"{{"kind":"ControllerRevision","apiVersion":"apps/v1","metadata":{{"name":"deep"}},"revision":1,"data":{data}}}"#
+        r#"{{"kind":"ControllerRevision","apiVersion":"apps/v1","metadata":{{"name":"deep"}},"revision":1,"data":{{"k":{data}}}}}"#
     );
     let made = client.request("POST", PATH, &[("Content-Type", "application/json")], body.as_bytes());
     assert_eq!(made.status, 201, "{}", made.text());

@@ -20,6 +20,9 @@ use crate::verbs::listing::Listing;
 
 use crate::audit::Trail;
 
+/// What a line may have more than the room that was left for it: its indentation.
+const LINE_BYTES: usize = 256;
+
 /// A list or an object that is laid out as the client reads it.
 pub struct StreamedBody {
     source: Source,
@@ -160,7 +163,7 @@ impl Source {
                     None => break,
                 }
             }
-            text.reserve(json.len().min(LIST_CHUNK_BYTES) * 3 / 2);
+            text.reserve((json.len() * 3 / 2).min(LIST_CHUNK_BYTES - text.len() + LINE_BYTES));
             json.advance(indenter.indent(json, &mut text, LIST_CHUNK_BYTES));
         }
         (!text.is_empty()).then(|| Ok(text.into()))
