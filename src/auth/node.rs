@@ -419,7 +419,22 @@ mod tests {
         assert!(ask("a", list.clone()).is_err());
         let own = vec![FieldRule::Equals("spec.nodeName".into(), "a".into())];
         assert_eq!(said(&policy, &node("a"), &list, own.clone()), Ok(()));
-        assert!(said(&policy, &node("b"), &list, own).is_err());
+        assert!(said(&policy, &node("b"), &list, own.clone()).is_err());
+        // Only a selector that can select nothing but the node's own pods counts.
+        let equals = |field: &str, value: &str| FieldRule::Equals(field.into(), value.into());
+        for others in [
+            vec![equals("spec.nodeName", "")],
+            vec![equals("spec.nodeName", "*")],
+            vec![equals("", "a")],
+            vec![equals("metadata.name", "a")],
+            vec![FieldRule::Differs("spec.nodeName".into(), "b".into())],
+        ] {
+            assert!(said(&policy, &node("a"), &list, others.clone()).is_err(), "{others:?}");
+            let both = [others, own.clone()].concat();
+            assert_eq!(said(&policy, &node("a"), &list, both), Ok(()), "both must hold");
+        }
+        let nameless = vec![equals("spec.nodeName", "")];
+        assert!(said(&policy, &node(""), &list, nameless).is_err(), "pods that no node has are nobody's");
         let stranger = Identity { name: "system:node:a".into(), ..Identity::default() };
         assert_eq!(
             said(&policy, &stranger, &action("get", "", "nodes", "", "a"), Vec::new()),
