@@ -234,7 +234,7 @@ impl Objects {
         list.set("kind", "PartialObjectMetadataList");
         list.set("apiVersion", version.api_version());
         list.set("metadata", meta);
-        list.set("items", Value::Array(items));
+        list.set("items", Value::Array(items.into()));
         let ty = self.registry.kind(META_GROUP, version.version(), "PartialObjectMetadataList");
         let ty = ty.ok_or_else(|| Status::internal("no schema for lists of metadata".to_owned()))?;
         Ok(Bytes::from(protobuf::encode_object(&self.registry, ty, &list)))
