@@ -31,8 +31,6 @@ pub const VISIT_CHARS: usize = 256;
 pub const LIST_BYTES: usize = 256 << 20;
 /// Bytes that the bodies of all requests in flight may take while they are processed, without a memory limit.
 pub const REQUEST_BODIES_BYTES: usize = 2 << 30;
-/// How many bytes one byte of a body may take while it is processed.
-pub const DECODED_FACTOR: usize = 20;
 /// Bytes from which what a body takes counts against the share of its user.
 pub const LARGE_BODY_BYTES: usize = 1 << 20;
 /// Bytes up to which a body counts only once it is processed.

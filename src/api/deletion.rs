@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(begun("", "Namespace", going, &plain).0, Deletion::Now);
         for options in [&foreground, &adopted] {
             let (_, waiting) = begun("", "Namespace", r#"{"metadata":{"name":"a"}}"#, options);
-            assert_eq!(finalizers(&waiting), Some(Value::Array(vec![FOREGROUND_FINALIZER.into()])));
+            assert_eq!(finalizers(&waiting), Some(Value::Array(vec![FOREGROUND_FINALIZER.into()].into())));
         }
         let full = going.replacen("}}", r#"},"spec":{"finalizers":["kubernetes"]}}"#, 1);
         let (decision, held) = begun("", "Namespace", &full, &foreground);
@@ -235,7 +235,10 @@ mod tests {
         let (decision, definition) =
             begun(group, "CustomResourceDefinition", r#"{"metadata":{"name":"a"}}"#, &foreground);
         let cleanup = Value::from("customresourcecleanup.apiextensions.k8s.io");
-        assert_eq!((decision, finalizers(&definition)), (Deletion::Mark, Some(Value::Array(vec![cleanup]))));
+        assert_eq!(
+            (decision, finalizers(&definition)),
+            (Deletion::Mark, Some(Value::Array(vec![cleanup].into())))
+        );
     }
 
     #[test]

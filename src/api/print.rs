@@ -185,8 +185,8 @@ mod tests {
         leaf.prop_recursive(6, 64, 8, |inner| {
             let key = prop::sample::select(KEYS.to_vec()).prop_map(str::to_owned);
             prop_oneof![
-                1 => prop::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
-                3 => prop::collection::btree_map(key, inner, 0..8).prop_map(|fields| Value::Object(fields.into())),
+                1 => prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                3 => prop::collection::btree_map(key, inner, 0..8).prop_map(|fields| Value::Object(fields.into_iter().collect())),
             ]
         })
     }

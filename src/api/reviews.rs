@@ -30,7 +30,7 @@ pub fn namespace_of(review: &Value) -> Result<&str> {
 pub fn all_rights(review: &Value, grants: Grants) -> Value {
     let mut answer = bare(review);
     // Both lists are always present, even if empty.
-    let list = |rules: Vec<Value>| Value::Array(rules);
+    let list = |rules: Vec<Value>| Value::Array(rules.into());
     let (on_paths, on_resources): (Vec<Grant>, Vec<Grant>) =
         grants.grants.into_iter().partition(|grant| !grant.paths.is_empty());
     let resource_rules = on_resources.into_iter().filter(|grant| !grant.resources.is_empty()).map(|grant| {

@@ -3,11 +3,15 @@
 //! The keys of an object are sorted, so that lookups are logarithmic whatever a client sends, and equal objects compare equal.
 //! The schema decides the order of encoded fields.
 
+mod array;
 mod builder;
+mod fields;
 mod object;
 
+pub use array::{Array, ArrayBuilder};
 pub use builder::FieldsBuilder;
-pub use object::{Fields, Object};
+pub use fields::{FieldEntry, Fields, Iter};
+pub use object::Object;
 
 /// A JSON value with the number model of the API: 64-bit integers, and doubles for all others.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,7 +28,7 @@ pub enum Value {
     /// Text.
     String(String),
     /// A list.
-    Array(Vec<Value>),
+    Array(Array),
     /// An object.
     Object(Object),
 }
@@ -58,6 +62,11 @@ impl Value {
     /// The empty object.
     pub fn object() -> Value {
         Value::Object(Object::new())
+    }
+
+    /// The empty list.
+    pub fn array() -> Value {
+        Value::Array(Array::new())
     }
 
     /// The field `key`; `None` if this is no object or the field is null.
@@ -205,6 +214,12 @@ impl From<Object> for Value {
     }
 }
 
+impl From<Array> for Value {
+    fn from(items: Array) -> Value {
+        Value::Array(items)
+    }
+}
+
 impl<T: Into<Value>> From<Vec<T>> for Value {
     fn from(items: Vec<T>) -> Value {
         Value::Array(items.into_iter().map(Into::into).collect())
@@ -219,7 +234,7 @@ mod tests {
     fn objects_are_counted_up_to_a_bound() {
         let item = Value::object();
         let mut value = Value::object();
-        value.set("a", Value::Array(vec![item; 10]));
+        value.set("a", vec![item; 10]);
         assert_eq!(value.objects(100), 11);
         assert_eq!(value.objects(4), 5);
     }

@@ -3,8 +3,10 @@
 use pilothouse_actors::memory::{MemoryBudget, OutOfMemory, Reservation};
 use pilothouse_actors::user_shares::{UserShare, UserShares};
 
+use crate::api::codec::decoded_bytes_bound;
+use crate::api::media::Encoding;
 use crate::api::status::Result;
-use crate::limits::{DECODED_FACTOR, LARGE_BODY_BYTES};
+use crate::limits::LARGE_BODY_BYTES;
 
 /// Counts the bodies of all requests in flight. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -47,8 +49,8 @@ impl BodyMemory {
 
     /// Reserves what this body takes while it is processed, for this user: 429 if there is no room for it, or if the user has as
     /// much as one may have.
-    pub fn process(&mut self, user: &str, body: &[u8]) -> Result<()> {
-        let bytes = body.len().saturating_mul(DECODED_FACTOR);
+    pub fn process(&mut self, user: &str, encoding: Encoding, body: &[u8]) -> Result<()> {
+        let bytes = decoded_bytes_bound(encoding, body).saturating_add(body.len());
         if bytes > LARGE_BODY_BYTES {
             self.share = Some(self.of.users.take(user, bytes).ok_or(OutOfMemory)?);
         }
@@ -60,16 +62,15 @@ impl BodyMemory {
 mod tests {
     use super::*;
 
-    const MOST: usize = 64 << 20;
-
     #[test]
     fn a_user_with_large_bodies_leaves_half_to_others() {
-        let memory = RequestMemory::new(MemoryBudget::alone(MOST));
-        let body = vec![b' '; MOST / DECODED_FACTOR / 4];
+        let body = format!("[{}]", vec!["1"; 20_000].join(",")).into_bytes();
+        let takes = decoded_bytes_bound(Encoding::Json, &body) + body.len();
+        let memory = RequestMemory::new(MemoryBudget::alone(4 * takes));
         let process = |user: &str| {
             let mut held = memory.body();
             held.read(body.len())?;
-            held.process(user, &body).map(|()| held)
+            held.process(user, Encoding::Json, &body).map(|()| held)
         };
         let held: Vec<BodyMemory> = (0..4).filter_map(|_| process("greedy").ok()).collect();
         assert_eq!(held.len(), 2);
@@ -77,7 +78,7 @@ mod tests {
         assert_eq!((refused.code, refused.retry_after()), (429, Some(1)));
         assert!(process("modest").is_ok());
         let mut small = memory.body();
-        small.process("greedy", b"{}").expect("a small body needs no share");
+        small.process("greedy", Encoding::Json, b"{}").expect("a small body needs no share");
         drop((held, small));
         assert_eq!(memory.bodies.bytes(), 0);
         assert!(process("greedy").is_ok());

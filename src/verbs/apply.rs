@@ -79,7 +79,10 @@ impl Configuration<'_> {
         let mut value = match (object, old) {
             (Some(object), _) => {
                 let registry = objects.registry_of(call.resource);
-                let decoded = codec::decode_object(&json::to_json(&object), &self.kind, registry);
+                let text = json::to_json(&object);
+                // Dropped before the text is decoded, which makes another tree of it.
+                drop(object);
+                let decoded = codec::decode_object(&text, &self.kind, registry);
                 objects.to_stored(call, decoded.map_err(|error| Status::bad_request(error.message))?.value)?
             }
             // The object itself was decoded before it was stored.

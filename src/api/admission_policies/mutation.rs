@@ -82,7 +82,7 @@ fn operations(made: &Val<'_>) -> Result<ObjectMutation, String> {
             }
         }
     }
-    Ok(ObjectMutation::Patch(json::to_json(&Value::Array(all))))
+    Ok(ObjectMutation::Patch(json::to_json(&Value::Array(all.into()))))
 }
 
 fn one_operation(operation: &ConstructedObject<'_>, room: &mut SizeBudget) -> Result<Value, String> {

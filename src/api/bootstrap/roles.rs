@@ -86,7 +86,7 @@ fn heading(words: &[&str]) -> Option<BootstrapObject> {
 fn push(object: &mut Value, field: &str, item: Value) {
     match object.entry(field) {
         Value::Array(items) => items.push(item),
-        other => *other = Value::Array(vec![item]),
+        other => *other = Value::Array(vec![item].into()),
     }
 }
 

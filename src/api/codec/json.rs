@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use crate::api::value::{FieldsBuilder, Value};
+use crate::api::value::{ArrayBuilder, FieldsBuilder, Value};
 
 /// Parses a whole text. The last of duplicate keys counts.
 pub fn read(text: &[u8]) -> Result<Value, serde_json::Error> {
@@ -105,14 +105,14 @@ impl<'de, L: ParseObserver> Visitor<'de> for Any<'_, L> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut all = Vec::new();
+        let mut all = ArrayBuilder::default();
         loop {
             let mark = self.0.enter_item(all.len());
             let item = items.next_element_seed(Any(&mut *self.0));
             self.0.leave_item(mark, all.len());
             match item? {
                 Some(item) => all.push(item),
-                None => return Ok(Value::Array(all)),
+                None => return Ok(Value::Array(all.finish())),
             }
         }
     }
@@ -350,9 +350,9 @@ pub(super) mod tests {
         ];
         leaf.prop_recursive(4, 32, 4, |inner| {
             prop_oneof![
-                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
                 proptest::collection::btree_map("\\PC{0,6}", inner, 0..4)
-                    .prop_map(|fields| Value::Object(fields.into())),
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
             ]
         })
     }

@@ -1,6 +1,7 @@
 //! Encodings: JSON, YAML, Protobuf and CBOR.
 
 pub mod cbor;
+pub mod decoded_bytes;
 pub mod indent;
 pub mod json;
 pub mod legacy;
@@ -26,6 +27,7 @@ use super::well_known;
 
 pub use super::schema::decode::Decoded;
 pub use super::schema::encode::{Encoded, encode, encode_draft};
+pub use decoded_bytes::decoded_bytes_bound;
 pub use indent::pretty;
 pub use json::to_json;
 

@@ -22,7 +22,10 @@ pub fn decode_object(
             "the object provided is unrecognized (must be of type {wanted}): {why} ({summary})"
         ))
     })?;
-    let mut decoded = decode_converted(&json::to_json(&value), body, expected, registry)?;
+    let text = json::to_json(&value);
+    // Dropped before the text is decoded: two trees of one body would take twice the memory.
+    drop(value);
+    let mut decoded = decode_converted(&text, body, expected, registry)?;
     if let Some(fault) = repeated(&twice) {
         decoded.strict.insert(0, fault);
     }

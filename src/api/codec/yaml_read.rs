@@ -1,7 +1,5 @@
 //! Evaluates a YAML document: expands aliases and merges, resolves plain scalars, and converts keys to text.
 
-use std::collections::btree_map::Entry;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -10,7 +8,7 @@ use super::yaml_tree::{Content, Node, Scalar, Tree};
 use super::yaml_write::key_float;
 use crate::api::field::quoted;
 use crate::api::limits;
-use crate::api::value::{Fields, Value};
+use crate::api::value::{Array, Fields, Value};
 
 /// The value of a document, and its duplicate keys.
 pub(super) struct Meaning {
@@ -55,7 +53,7 @@ impl<'d, 't> Reader<'d, 't> {
             }
             Content::List(items) => {
                 let items = items.iter().filter_map(|item| self.tree.node(*item));
-                items.map(|item| self.value(item, depth + 1)).collect::<Result<_, _>>().map(Value::Array)
+                items.map(|item| self.value(item, depth + 1)).collect::<Result<Array, _>>().map(Value::Array)
             }
             Content::Map(_) => {
                 let mut fields = Fields::new();
@@ -83,16 +81,8 @@ impl<'d, 't> Reader<'d, 't> {
                 let value = if read.is_null() { "<nil>".to_owned() } else { dumped(&read) };
                 return Err(format!("{UNSUPPORTED_KEY}%!s(<nil>), key: <nil>, value: {value}"));
             };
-            match into.entry(key) {
-                Entry::Vacant(free) => {
-                    free.insert(read);
-                }
-                Entry::Occupied(mut taken) => {
-                    taken.insert(read);
-                    if self.twice.len() < limits::FIELD_ERRORS {
-                        self.twice.push((value.line, told));
-                    }
-                }
+            if into.insert(key, read).is_some() && self.twice.len() < limits::FIELD_ERRORS {
+                self.twice.push((value.line, told));
             }
         }
         Ok(())

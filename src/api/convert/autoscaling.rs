@@ -105,7 +105,7 @@ pub(super) fn v1_to_v2(scaler: &mut Value) {
     let carried = take_carriers(scaler);
     let read = |name: &str| carried.get(name).and_then(Value::as_str).and_then(annotation_json::read);
     let read_list = |name: &str| match read(name) {
-        Some(Value::Array(items)) => Some(items),
+        Some(Value::Array(items)) => Some(items.into_items()),
         _ => None,
     };
     let spec = scaler.entry("spec");
@@ -179,7 +179,7 @@ pub(super) fn v2_to_v1(scaler: &mut Value) {
         }
     }
     if !carried.is_empty() {
-        scaler.entry("metadata").entry("annotations").fields_mut().append(&mut carried);
+        scaler.entry("metadata").entry("annotations").fields_mut().extend(carried);
     }
 }
 
@@ -204,7 +204,7 @@ fn take_carriers(scaler: &mut Value) -> Value {
 
 fn list(value: Option<Value>) -> Vec<Value> {
     match value {
-        Some(Value::Array(items)) => items,
+        Some(Value::Array(items)) => items.into_items(),
         _ => Vec::new(),
     }
 }

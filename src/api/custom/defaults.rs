@@ -70,7 +70,7 @@ impl Around<'_> {
     fn object_with(&self, value: &Value) -> Value {
         let within = |inner: Value, step: &Step<'_>| match step {
             Step::Field(name) => Value::from(Object::from([((*name).to_owned(), inner)])),
-            Step::Item => Value::Array(vec![inner]),
+            Step::Item => Value::Array(vec![inner].into()),
         };
         let mut object = self.steps.iter().rev().fold(value.clone(), within);
         for (field, text) in [("apiVersion", "validation/v1"), ("kind", "Validation")] {

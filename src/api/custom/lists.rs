@@ -100,7 +100,7 @@ mod tests {
                 .unwrap();
         let found = |items: &[Value]| {
             let mut errors = ErrorList::new();
-            check(&Schema::read(&said), &Value::Array(items.to_vec()), &mut errors);
+            check(&Schema::read(&said), &Value::Array(items.to_vec().into()), &mut errors);
             errors.len()
         };
         assert_eq!(found(&[Value::Int(1), Value::Float(1.0)]), 0);

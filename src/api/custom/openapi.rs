@@ -113,7 +113,7 @@ fn add_own(schema: &mut Value, of: &str, meta: &str, dialect: Dialect) {
         Dialect::Third => {
             let mut reference = Value::object();
             reference.set("$ref", place);
-            metadata.set("allOf", Value::Array(vec![reference]));
+            metadata.set("allOf", Value::Array(vec![reference].into()));
         }
     }
     schema.entry("properties").set("metadata", metadata);
@@ -124,7 +124,7 @@ fn add_kind(schema: &mut Value, kind: &GroupVersionKind) {
     named.set("group", kind.group.as_str());
     named.set("version", kind.version.as_str());
     named.set("kind", kind.kind.as_str());
-    schema.set("x-kubernetes-group-version-kind", Value::Array(vec![named]));
+    schema.set("x-kubernetes-group-version-kind", Value::Array(vec![named].into()));
 }
 
 fn object(schema: &Value, kind: &GroupVersionKind, keeps_all: bool, dialect: Dialect) -> Value {
@@ -183,7 +183,7 @@ fn embedded(schema: &mut Value, dialect: Dialect) {
             required.push(field.into());
         }
     }
-    schema.set("required", Value::Array(required));
+    schema.set("required", Value::Array(required.into()));
 }
 
 fn is_set(schema: &Value, flag: &str) -> bool {
@@ -204,7 +204,7 @@ fn unfold(schema: &mut Value) {
             said.set("type", name);
             said
         };
-        let both = Value::Array(["integer", "string"].map(of_type).to_vec());
+        let both = Value::from(["integer", "string"].map(of_type).to_vec());
         let first =
             schema.get("allOf").and_then(|all| all.items().first()).and_then(|first| first.get("anyOf"));
         let is_said = schema.get("anyOf") == Some(&both) || first == Some(&both);
@@ -214,8 +214,8 @@ fn unfold(schema: &mut Value) {
             let mut any = Value::object();
             any.set("anyOf", both);
             let rest = schema.get("allOf").map(Value::items).unwrap_or_default();
-            let all = std::iter::once(any).chain(rest.iter().cloned()).collect();
-            schema.set("allOf", Value::Array(all));
+            let all = std::iter::once(any).chain(rest.iter().cloned()).collect::<Vec<Value>>();
+            schema.set("allOf", Value::Array(all.into()));
         }
     }
     each_below(schema, &mut unfold);
@@ -250,7 +250,7 @@ fn simplify(schema: &mut Value) {
         let rest: Vec<Value> = rest.cloned().collect();
         schema.remove("required");
         if !rest.is_empty() {
-            schema.set("required", Value::Array(rest));
+            schema.set("required", Value::Array(rest.into()));
         }
     }
     each_below(schema, &mut simplify);

@@ -50,6 +50,10 @@ impl Walk {
             Value::Array(items) => {
                 let inner = schema.and_then(|schema| schema.items.as_deref());
                 let free = schema.is_some_and(|schema| schema.preserves);
+                // Not even looked at for writing, which would copy a list that is shared.
+                if (inner.is_none() && free) || !has_parts(items) {
+                    return;
+                }
                 for (index, item) in items.iter_mut().enumerate() {
                     // Items of preserved lists are kept, and so are values without a schema.
                     match (inner, free) {
@@ -67,7 +71,7 @@ impl Walk {
     fn kept(&mut self, schema: &Schema, value: &mut Value, path: &FieldPath) {
         match value {
             Value::Object(fields) => self.known_fields(fields_of(schema, false), fields, path),
-            Value::Array(items) => {
+            Value::Array(items) if has_parts(items) => {
                 for (index, item) in items.iter_mut().enumerate() {
                     if let Some(inner) = &schema.items {
                         self.kept(inner, item, &path.index(index));
@@ -122,6 +126,11 @@ impl Walk {
     }
 }
 
+/// Whether a list has items that have fields or items of their own.
+fn has_parts(items: &[Value]) -> bool {
+    items.iter().any(|item| matches!(item, Value::Object(_) | Value::Array(_)))
+}
+
 /// Removes nulls that are not allowed and have no default.
 pub fn drop_nulls(schema: &Schema, value: &mut Value) {
     match value {
@@ -135,7 +144,7 @@ pub fn drop_nulls(schema: &Schema, value: &mut Value) {
                 }
             }
         }
-        Value::Array(items) => {
+        Value::Array(items) if has_parts(items) => {
             if let Some(inner) = &schema.items {
                 items.iter_mut().for_each(|item| drop_nulls(inner, item));
             }

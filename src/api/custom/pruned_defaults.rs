@@ -67,7 +67,7 @@ fn known_in_metadata(default: Value, steps: &[Step]) -> Option<Value> {
     let Some(registry) = defaults::metadata_types() else { return Some(default) };
     let around = |inner: Value, step: &Step| match step {
         Step::Field(name) => Value::from(Object::from([(name.clone(), inner)])),
-        Step::Item => Value::Array(vec![inner]),
+        Step::Item => Value::Array(vec![inner].into()),
     };
     let metadata = steps.iter().rev().fold(default, around);
     let within = |value: Value, step: &Step| match (value, step) {

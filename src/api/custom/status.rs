@@ -101,7 +101,7 @@ fn set(definition: &mut Value, new: &Condition<'_>, now: &str) {
         condition.set("reason", new.reason);
         condition.set("message", new.message);
     }
-    *list = Value::Array(all);
+    *list = Value::Array(all.into());
 }
 
 /// Writes accepted names and conditions into a definition. `taken`: the accepted names of its group, including its own; `None` if
@@ -183,7 +183,7 @@ fn name(definition: &mut Value, taken: &AcceptedNames, now: &str) {
     let mut list = |field: &str, items: Vec<Value>| {
         new.remove(field);
         if !items.is_empty() {
-            new.set(field, Value::Array(items));
+            new.set(field, Value::Array(items.into()));
         }
     };
     if short_fits {
@@ -212,7 +212,7 @@ fn keeps_all(definition: &mut Value, now: &str) {
     } else if find(definition, KIND).is_some() {
         let list = definition.entry("status").entry("conditions");
         let rest: Vec<Value> = list.items().iter().filter(|one| one.str("type") != KIND).cloned().collect();
-        *list = Value::Array(rest);
+        *list = Value::Array(rest.into());
     }
 }
 
@@ -307,7 +307,7 @@ pub fn release(definition: &mut Value) {
     let all = definition.at(&["metadata", "finalizers"]).map(Value::items).unwrap_or_default();
     let rest: Vec<Value> =
         all.iter().filter(|one| one.as_str() != Some(CLEANUP_FINALIZER)).cloned().collect();
-    definition.entry("metadata").set("finalizers", Value::Array(rest));
+    definition.entry("metadata").set("finalizers", Value::Array(rest.into()));
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub(super) fn is_type_field(name: &str) -> bool {
 /// may be applied to many objects with few of them.
 fn named<'a>(schema: &'a Schema, fields: &'a Object) -> Vec<(&'a String, &'a Schema, &'a Value)> {
     if schema.properties.len() <= fields.len() {
-        let of = |(name, inner)| Some((name, inner, fields.get(name)?));
+        let of = |(name, inner): (&'a String, _)| Some((name, inner, fields.get(name)?));
         return schema.properties.iter().filter_map(of).collect();
     }
     let of = |(name, value)| schema.properties.get_key_value(name).map(|(name, inner)| (name, inner, value));

@@ -263,7 +263,7 @@ fn validate_webhooks_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let conditions = |list: &FieldValue<'_>| -> Vec<Value> {
         list.items().map(|hook| hook.child("matchConditions").value.clone()).collect()
     };
-    let (now, before) = (Value::Array(conditions(&hooks)), Value::Array(conditions(&was)));
+    let (now, before) = (Value::from(conditions(&hooks)), Value::from(conditions(&was)));
     let unknown = |hook: &FieldValue<'_>| {
         let versions = hook.child("admissionReviewVersions");
         !versions.is_empty() && !versions.items().any(|one| matches!(one.text(), "v1" | "v1beta1"))

@@ -337,7 +337,9 @@ fn validate_change(new: &Value, old: &Value, part: Part, errors: &mut ErrorList)
         if now.len() > was.len() {
             let wrong = format!("updates may not add a condition of type {}", quoted(kind));
             errors.push(FieldError::forbidden(&path, &wrong));
-        } else if now.len() == was.len() && !same(Some(&Value::Array(now)), Some(&Value::Array(was))) {
+        } else if now.len() == was.len()
+            && !same(Some(&Value::Array(now.into())), Some(&Value::Array(was.into())))
+        {
             let wrong = format!("updates may not modify a condition of type {}", quoted(kind));
             errors.push(FieldError::forbidden(&path, &wrong));
         }
@@ -601,7 +603,7 @@ mod tests {
         let (old, mut yes) = (named(base()), named(new.clone()));
         let context = WriteContext { now: NOW, user: &user, features: EnabledFeatures::RELEASE };
         assert!(before_approval(&mut yes, &old, &context).is_ok());
-        yes.entry("status").set("conditions", Value::Array(Vec::new()));
+        yes.entry("status").set("conditions", Value::array());
         let approved = named(new.clone());
         assert!(before_approval(&mut yes, &approved, &context).is_err(), "an approval cannot be taken back");
         let mut again = new.clone();

@@ -466,7 +466,7 @@ mod tests {
                 "status":{"phase":"Terminating"}}"#,
         );
         let mut new = old.clone();
-        new.entry("spec").set("finalizers", Value::Array(Vec::new()));
+        new.entry("spec").set("finalizers", Value::array());
         new.set("status", Value::Null);
         assert!(before_finalize(kind, &mut new, &old, &NOW).is_ok());
         assert_eq!(new.get("status"), old.get("status"));

@@ -141,18 +141,27 @@ pub(super) fn shown(value: &Value) -> String {
 /// A set of fields at and below one place.
 ///
 /// No part of it is empty: a place that is not a member and has nothing below is not in the tree.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct FieldSet {
     /// Whether the place itself is in the set. The root never is: nobody owns a whole object.
     pub member: bool,
-    /// The sets below, sorted.
-    below: Vec<(PathElement, FieldSet)>,
+    /// The sets below, sorted; `None` if there are none. Copies share them: most of what is joined is on one side only, and a body
+    /// of many short fields has a set several times its size.
+    below: Option<Arc<Vec<(PathElement, FieldSet)>>>,
 }
+
+impl PartialEq for FieldSet {
+    fn eq(&self, other: &FieldSet) -> bool {
+        self.member == other.member && self.below() == other.below()
+    }
+}
+
+impl Eq for FieldSet {}
 
 impl FieldSet {
     /// The set of one place and nothing below.
     pub fn leaf() -> FieldSet {
-        FieldSet { member: true, below: Vec::new() }
+        FieldSet { member: true, below: None }
     }
 
     /// The set of these fields, each a path of names.
@@ -169,53 +178,65 @@ impl FieldSet {
 
     /// Whether nothing is in the set.
     pub fn is_empty(&self) -> bool {
-        !self.member && self.below.is_empty()
+        !self.member && self.below().is_empty()
     }
 
     /// The sets below, sorted.
     pub fn below(&self) -> &[(PathElement, FieldSet)] {
-        &self.below
+        self.below.as_ref().map_or(&[], |below| below.as_slice())
+    }
+
+    /// The sets below, to change them.
+    fn below_mut(&mut self) -> &mut Vec<(PathElement, FieldSet)> {
+        Arc::make_mut(self.below.get_or_insert_default())
     }
 
     /// The set at and below a path element.
     pub fn get(&self, element: &PathElement) -> Option<&FieldSet> {
-        self.below.get(self.place(element)?).map(|(_, set)| set)
+        self.below().get(self.place(element)?).map(|(_, set)| set)
     }
 
     /// The index of a path element.
     fn place(&self, element: &PathElement) -> Option<usize> {
-        self.below.binary_search_by(|(known, _)| known.cmp(element)).ok()
+        self.below().binary_search_by(|(known, _)| known.cmp(element)).ok()
     }
 
     /// The set at and below a field.
     pub fn get_field(&self, name: &str) -> Option<&FieldSet> {
-        let at = self.below.binary_search_by(|(known, _)| match known {
+        let at = self.below().binary_search_by(|(known, _)| match known {
             PathElement::Field(known) => (**known).cmp(name),
             _ => Ordering::Greater,
         });
-        self.below.get(at.ok()?).map(|(_, set)| set)
+        self.below().get(at.ok()?).map(|(_, set)| set)
     }
 
     /// Appends a nonempty set. Call [`FieldSet::sort`] afterwards.
     pub(super) fn push(&mut self, element: PathElement, set: FieldSet) {
         if !set.is_empty() {
-            self.below.push((element, set));
+            self.below_mut().push((element, set));
         }
     }
 
     /// Reserves memory for so many elements.
     pub(super) fn reserve(&mut self, count: usize) {
-        self.below.reserve_exact(count);
+        if count > 0 {
+            self.below_mut().reserve_exact(count);
+        }
     }
 
     /// Sorts appended elements.
     pub(super) fn sort(&mut self) {
-        self.below.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        if self.below().len() > 1 {
+            self.below_mut().sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        }
     }
 
     /// Joins equal elements: items that cannot be told apart are owned together.
     pub(super) fn join_twins(&mut self) {
-        self.below.dedup_by(|later, first| {
+        if self.below().len() < 2 {
+            return;
+        }
+        self.below_mut().dedup_by(|later, first| {
             let same = later.0 == first.0;
             if same {
                 first.1 = FieldSet::leaf();
@@ -227,6 +248,10 @@ impl FieldSet {
     /// The members of either set.
     #[must_use]
     pub fn union(&self, other: &FieldSet) -> FieldSet {
+        if self.below().is_empty() || other.below().is_empty() {
+            let one = if self.below().is_empty() { other } else { self };
+            return one.clone().with(self.member || other.member);
+        }
         self.combine(other, &|a, b| match (a, b) {
             (Some(a), Some(b)) => a.union(b),
             (Some(one), None) | (None, Some(one)) => one.clone(),
@@ -265,6 +290,9 @@ impl FieldSet {
     /// The members of this set that are not in `other`. A field in `other` does not remove the fields below it.
     #[must_use]
     pub fn difference(&self, other: &FieldSet) -> FieldSet {
+        if other.below().is_empty() {
+            return self.clone().with(self.member && !other.member);
+        }
         self.combine(other, &|a, b| match (a, b) {
             (Some(a), Some(b)) => a.difference(b),
             (Some(a), None) => a.clone(),
@@ -276,6 +304,9 @@ impl FieldSet {
     /// The members of this set that are neither in `other` nor below a member of it.
     #[must_use]
     pub fn recursive_difference(&self, other: &FieldSet) -> FieldSet {
+        if other.below().is_empty() {
+            return self.clone().with(self.member && !other.member);
+        }
         self.combine(other, &|a, b| match (a, b) {
             (Some(_), Some(b)) if b.member => FieldSet::default(),
             (Some(a), Some(b)) => a.recursive_difference(b),
@@ -288,8 +319,8 @@ impl FieldSet {
     /// The members without anything below.
     #[must_use]
     pub fn leaves(&self) -> FieldSet {
-        let mut leaves = FieldSet { member: self.member && self.below.is_empty(), below: Vec::new() };
-        for (element, set) in &self.below {
+        let mut leaves = FieldSet { member: self.member && self.below().is_empty(), below: None };
+        for (element, set) in self.below() {
             leaves.push(element.clone(), set.leaves());
         }
         leaves
@@ -306,11 +337,11 @@ impl FieldSet {
         other: &FieldSet,
         join: &dyn Fn(Option<&FieldSet>, Option<&FieldSet>) -> FieldSet,
     ) -> FieldSet {
-        let mut joined = FieldSet { member: false, below: Vec::with_capacity(self.below.len()) };
-        let (mut ours, mut theirs) = (self.below.iter().peekable(), other.below.iter().peekable());
+        let mut joined = Vec::with_capacity(self.below().len());
+        let (mut ours, mut theirs) = (self.below().iter().peekable(), other.below().iter().peekable());
         loop {
             let order = match (ours.peek(), theirs.peek()) {
-                (None, None) => return joined,
+                (None, None) => break,
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
                 (Some((a, _)), Some((b, _))) => a.cmp(b),
@@ -318,9 +349,13 @@ impl FieldSet {
             let a = if order.is_le() { ours.next() } else { None };
             let b = if order.is_ge() { theirs.next() } else { None };
             if let Some((element, _)) = a.or(b) {
-                joined.push(element.clone(), join(a.map(|(_, set)| set), b.map(|(_, set)| set)));
+                let set = join(a.map(|(_, set)| set), b.map(|(_, set)| set));
+                if !set.is_empty() {
+                    joined.push((element.clone(), set));
+                }
             }
         }
+        FieldSet { member: false, below: (!joined.is_empty()).then(|| Arc::new(joined)) }
     }
 
     /// The paths of all members: those right below a place before those further down.
@@ -331,9 +366,9 @@ impl FieldSet {
     }
 
     fn collect_paths(&self, prefix: &str, paths: &mut Vec<String>) {
-        let members = self.below.iter().filter(|(_, set)| set.member);
+        let members = self.below().iter().filter(|(_, set)| set.member);
         paths.extend(members.map(|(element, _)| format!("{prefix}{element}")));
-        for (element, set) in self.below.iter().filter(|(_, set)| !set.below.is_empty()) {
+        for (element, set) in self.below().iter().filter(|(_, set)| !set.below().is_empty()) {
             set.collect_paths(&format!("{prefix}{element}"), paths);
         }
     }

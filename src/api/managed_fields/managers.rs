@@ -145,9 +145,9 @@ impl Managers {
     /// Writes the entries into an object; without any, the field is removed.
     pub fn store(mut self, object: &mut Value) {
         self.0.sort_by(Manager::order);
-        let entries: Vec<Value> = self.0.iter().map(Manager::write).collect();
+        let entries: Vec<Value> = self.0.into_iter().map(|manager| manager.write()).collect();
         if !entries.is_empty() {
-            object.entry("metadata").set("managedFields", Value::Array(entries));
+            object.entry("metadata").set("managedFields", Value::Array(entries.into()));
         } else if let Some(meta) = object.get_mut("metadata") {
             meta.remove("managedFields");
         }

@@ -50,7 +50,8 @@ fn join(
         }
         Shape::Set(item) | Shape::Keyed(item, _) => {
             let whole = whole.map(Value::items).unwrap_or_default();
-            join_items(registry, shape, item, whole, partial.items()).map(|items| Some(Value::Array(items)))
+            join_items(registry, shape, item, whole, partial.items())
+                .map(|items| Some(Value::Array(items.into())))
         }
         Shape::Whole(_) | Shape::Free(_) => Ok(Some(partial.clone())),
     }
@@ -163,7 +164,7 @@ fn without(registry: &Registry, shape: Shape<'_>, value: &Value, fields: &FieldS
                 }
             });
             let kept: Vec<Value> = kept.collect();
-            if kept.is_empty() { Value::Null } else { Value::Array(kept) }
+            if kept.is_empty() { Value::Null } else { Value::Array(kept.into()) }
         }
         _ => value.clone(),
     }

@@ -12,7 +12,7 @@ use super::shape::{self, Shape};
 use crate::api::codec::json;
 use crate::api::limits::OWNED_DEPTH;
 use crate::api::schema::Registry;
-use crate::api::value::{Object, Value};
+use crate::api::value::{Iter, Object, Value};
 
 /// The key for the place itself.
 const ITSELF: &str = ".";
@@ -75,7 +75,7 @@ fn names_itself(steps: &Object) -> bool {
 
 /// Walks over the owned fields in parallel with another sorted iterator.
 pub(super) struct Fields<'v> {
-    steps: Option<std::collections::btree_map::Iter<'v, String, Value>>,
+    steps: Option<Iter<'v>>,
     next: Option<(&'v str, &'v Value)>,
 }
 

@@ -386,7 +386,7 @@ mod tests {
             let mut live = live.clone();
             let mut entries = live.at(&["metadata", "managedFields"]).unwrap().items().to_vec();
             entries.push(entry);
-            live.entry("metadata").set("managedFields", Value::Array(entries.clone()));
+            live.entry("metadata").set("managedFields", Value::Array(entries.clone().into()));
             let applied = stage.apply("m", Some(&live), POD);
             assert!(applied.is_err() || applied.is_ok_and(|done| done.managers.is_some()), "{entries:?}");
         }

@@ -56,7 +56,7 @@ pub fn element_kind(lists: &[&[Value]]) -> Result<&'static str, Fault> {
         return Err(Fault::DoesNotApply);
     }
     if first.is_null() || items.any(|item| kind(item) != kind(first)) {
-        let lists = lists.iter().map(|list| printed(&Value::Array(list.to_vec()))).collect::<Vec<_>>();
+        let lists = lists.iter().map(|list| printed(&Value::Array(list.to_vec().into()))).collect::<Vec<_>>();
         let shown = lists.join(" ");
         return Err(Fault::unfit(format!("list element types are not identical: [{shown}]")));
     }

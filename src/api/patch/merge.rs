@@ -87,12 +87,13 @@ mod tests {
         let leaf = prop_oneof![any::<i64>().prop_map(Value::Int), "[a-c]{0,2}".prop_map(Value::String)];
         let inner = leaf.prop_recursive(3, 16, 4, |inner| {
             prop_oneof![
-                proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::Array),
+                proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
                 proptest::collection::btree_map("[a-c]", inner, 0..3)
-                    .prop_map(|fields| Value::Object(fields.into())),
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
             ]
         });
-        proptest::collection::btree_map("[a-d]", inner, 0..4).prop_map(|fields| Value::Object(fields.into()))
+        proptest::collection::btree_map("[a-d]", inner, 0..4)
+            .prop_map(|fields| Value::Object(fields.into_iter().collect()))
     }
 
     proptest! {

@@ -128,7 +128,7 @@ impl<'r> Merge<'r> {
                 }
                 (Some(Value::Array(before)), Value::Array(change)) => {
                     let place = self.list_place(ty, key)?;
-                    Some(Value::Array(self.lists(before, change, &place, deletes)?))
+                    Some(Value::from(self.lists(before.into_items(), change, &place, deletes)?))
                 }
                 (before, _) if deletes => before,
                 (_, change) => {
@@ -200,7 +200,7 @@ impl<'r> Merge<'r> {
             let all = ordered(inside, outside, &order, before.unwrap_or_default(), identity)?;
             let key = key.to_owned();
             patch.remove(&key);
-            original.insert(key, Value::Array(all));
+            original.insert(key, Value::Array(all.into()));
         }
         Ok(())
     }
@@ -360,7 +360,7 @@ fn check_order(patch: &[Value], order: &[Value], identity: Identity<'_>) -> Merg
             }
         }
         if !found {
-            let shown = |items: &[Value]| printed(&Value::Array(items.to_vec()));
+            let shown = |items: &[Value]| printed(&Value::Array(items.to_vec().into()));
             return Err(Fault::Unfit(format!(
                 "The order in patch list:\n{}\n doesn't match {SET_ORDER} list:\n{}\n",
                 shown(patch),
@@ -386,7 +386,7 @@ fn discard_nulls(value: &mut Value) {
 /// A value without objects that are only directives; `None` if it is one itself.
 fn undirected(value: &mut Value) -> Option<Value> {
     match value {
-        Value::Array(items) => Some(Value::Array(undirected_items(items))),
+        Value::Array(items) => Some(Value::from(undirected_items(items))),
         other => undirect(other).then(|| other.clone()),
     }
 }

@@ -17,5 +17,5 @@ pub fn value(json_text: &str) -> Value {
 #[track_caller]
 pub fn shows(group: &str, kind: &str, object: &str, expected: &str) {
     let row = cells(group, kind, &value(object), time::parse_seconds(NOW).unwrap());
-    assert_eq!(Value::Array(row), value(expected), "{kind} {object}");
+    assert_eq!(Value::Array(row.into()), value(expected), "{kind} {object}");
 }

@@ -162,7 +162,7 @@ impl Source<'_> {
             2 => Value::Int(self.integer()),
             3 => Value::Float(1.5),
             4 => Value::String(self.text()),
-            5 => Value::Array(vec![self.any(depth - 1), self.any(depth - 1)]),
+            5 => Value::Array(vec![self.any(depth - 1), self.any(depth - 1)].into()),
             _ => Value::Object([(self.text(), self.any(depth - 1))].into()),
         }
     }

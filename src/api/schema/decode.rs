@@ -13,7 +13,7 @@ use super::notes::{Notes, What};
 use super::quantity::Quantity;
 use super::{Either, Field, Other, Registry, Scalar, Struct, Type, TypeId, base64, time};
 use crate::api::codec::json::{self, ParseObserver as _};
-use crate::api::value::{Fields, FieldsBuilder, Value};
+use crate::api::value::{ArrayBuilder, Fields, FieldsBuilder, Value};
 
 /// A decoded body.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -319,14 +319,14 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
             }
         };
         let Seed { notes, given, .. } = self;
-        let mut all = Vec::new();
+        let mut all = ArrayBuilder::default();
         loop {
             let mark = notes.mark();
             let item = items.next_element_seed(Seed { notes: &mut *notes, ty: list.item, given });
             notes.left_item(mark, all.len());
             match item? {
                 Some(item) => all.push(item.unwrap_or_else(|| zero(notes.registry, list.item))),
-                None => return Ok(Some(Value::Array(all))),
+                None => return Ok(Some(Value::Array(all.finish()))),
             }
         }
     }

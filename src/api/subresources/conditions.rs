@@ -6,7 +6,7 @@ use crate::api::value::Value;
 /// Sets a condition by its type. Its transition time stays if its status does.
 pub fn put(status: &mut Value, mut condition: Value, now: &str) {
     if !matches!(status.get("conditions"), Some(Value::Array(_))) {
-        status.set("conditions", Value::Array(Vec::new()));
+        status.set("conditions", Value::array());
     }
     let known =
         items_mut(status, "conditions").iter_mut().find(|known| known.str("type") == condition.str("type"));

@@ -3,17 +3,12 @@
 //! Most writes work on a copy of the stored object and change little of it. So a copy is free until it is written to, and then
 //! costs only the path to the change; parts that two copies share compare equal without a look at them.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::{IntoIter, Iter, IterMut};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::Value;
-
-/// The fields by key. Code that sets many fields is faster on this type than on an [`Object`], which checks for sharing each
-/// time.
-pub type Fields = BTreeMap<String, Value>;
+use super::fields::{Fields, IntoIter, Iter, IterMut};
 
 static NOTHING: Fields = Fields::new();
 
@@ -69,14 +64,15 @@ impl fmt::Debug for Object {
 }
 
 impl From<Fields> for Object {
-    fn from(fields: Fields) -> Object {
+    fn from(mut fields: Fields) -> Object {
+        fields.shrink();
         Object((!fields.is_empty()).then(|| Arc::new(fields)))
     }
 }
 
 impl<const N: usize> From<[(String, Value); N]> for Object {
     fn from(fields: [(String, Value); N]) -> Object {
-        Fields::from(fields).into()
+        fields.into_iter().collect()
     }
 }
 
@@ -88,27 +84,27 @@ impl FromIterator<(String, Value)> for Object {
 
 impl IntoIterator for Object {
     type Item = (String, Value);
-    type IntoIter = IntoIter<String, Value>;
+    type IntoIter = IntoIter;
 
-    fn into_iter(self) -> IntoIter<String, Value> {
+    fn into_iter(self) -> IntoIter {
         self.into_fields().into_iter()
     }
 }
 
 impl<'a> IntoIterator for &'a Object {
     type Item = (&'a String, &'a Value);
-    type IntoIter = Iter<'a, String, Value>;
+    type IntoIter = Iter<'a>;
 
-    fn into_iter(self) -> Iter<'a, String, Value> {
+    fn into_iter(self) -> Iter<'a> {
         self.iter()
     }
 }
 
 impl<'a> IntoIterator for &'a mut Object {
     type Item = (&'a String, &'a mut Value);
-    type IntoIter = IterMut<'a, String, Value>;
+    type IntoIter = IterMut<'a>;
 
-    fn into_iter(self) -> IterMut<'a, String, Value> {
+    fn into_iter(self) -> IterMut<'a> {
         self.iter_mut()
     }
 }

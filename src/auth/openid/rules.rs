@@ -366,7 +366,7 @@ fn whole_user(identity: &Identity) -> Given {
         }
     }
     if whole.get("groups").is_none() {
-        whole.set("groups", Given::Array(Vec::new()));
+        whole.set("groups", Given::array());
     }
     if whole.get("extra").is_none() {
         whole.set("extra", Given::object());

@@ -72,7 +72,7 @@ pub(super) fn request(who: &Identity, action: &Action, selection: &Selection) ->
             let labels: Vec<Value> = selection.labels.iter().filter_map(of_label).collect();
             for (field, all) in [("fieldSelector", fields), ("labelSelector", labels)] {
                 if !all.is_empty() {
-                    about.entry(field).set("requirements", Value::Array(all));
+                    about.entry(field).set("requirements", Value::Array(all.into()));
                 }
             }
         }

@@ -95,7 +95,9 @@ fn said(namespace: &Value, annotation: &str) -> Result<Option<Vec<Value>>> {
         None => Ok(None),
         Some("") => Ok(Some(Vec::new())),
         Some(text) => match yaml::read(text.as_bytes()) {
-            Ok(Value::Array(list)) if list.iter().all(|one| one.fields().is_some()) => Ok(Some(list)),
+            Ok(Value::Array(list)) if list.iter().all(|one| one.fields().is_some()) => {
+                Ok(Some(list.into_items()))
+            }
             _ => Err(Status::bad_request(format!("the annotation {annotation} is no list of tolerations"))),
         },
     }

@@ -49,7 +49,7 @@ pub async fn read(
         Verb::Create | Verb::Update => {
             let encoding = media::of_body(content_type, offer)?;
             let bytes = whole(request, payload, &mut memory).await?;
-            memory.process(user, &bytes)?;
+            memory.process(user, encoding, &bytes)?;
             Ok(Body { encoding, patch: None, bytes, memory: Some(memory) })
         }
         Verb::Delete | Verb::DeleteCollection => {
@@ -61,14 +61,14 @@ pub async fn read(
                 // A deletion makes room: it must not be refused for lack of it.
                 return Ok(Body { encoding, bytes, ..Body::default() });
             }
-            memory.process(user, &bytes)?;
+            memory.process(user, encoding, &bytes)?;
             Ok(Body { encoding, patch: None, bytes, memory: Some(memory) })
         }
         Verb::Patch => {
             let length = text(request.headers(), header::CONTENT_LENGTH);
             let (language, encoding) = media::of_patch(content_type, length, offer)?;
             let bytes = whole(request, payload, &mut memory).await?;
-            memory.process(user, &bytes)?;
+            memory.process(user, encoding, &bytes)?;
             Ok(Body { encoding, patch: Some(language), bytes, memory: Some(memory) })
         }
         _ => Ok(Body::default()),

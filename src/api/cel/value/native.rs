@@ -120,7 +120,7 @@ impl SizeBudget {
             });
             items.push(item?);
         }
-        Ok(Value::Array(items))
+        Ok(Value::Array(items.into()))
     }
 
     fn map(&mut self, map: &Map<'_>, form: Target, depth: usize) -> Result<Value, NativeError> {

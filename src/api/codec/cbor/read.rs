@@ -189,7 +189,7 @@ impl<'b> Walk<'b> {
         match head.major {
             Major::Unsigned | Major::Negative => integer(&head, "int64", "Go's int64").map(Value::Int),
             Major::Bytes | Major::Text => self.text(&head).map(Value::String),
-            Major::Array => self.items(&head, Walk::any).map(Value::Array),
+            Major::Array => self.items(&head, Walk::any).map(Value::from),
             Major::Map => self.entries(&head, |walk| walk.any().map(Some)).map(Value::Object),
             Major::Simple => match (head.float, head.info) {
                 (Some(number), _) => Ok(Value::Float(number)),

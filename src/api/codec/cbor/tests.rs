@@ -247,9 +247,9 @@ fn any_value() -> impl Strategy<Value = Value> {
     ];
     leaf.prop_recursive(4, 32, 4, |inner| {
         prop_oneof![
-            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
             proptest::collection::btree_map("\\PC{0,6}", inner, 0..4)
-                .prop_map(|fields| Value::Object(fields.into())),
+                .prop_map(|fields| Value::Object(fields.into_iter().collect())),
         ]
     })
 }

@@ -198,7 +198,7 @@ impl Typed<'_, '_> {
                 }
             }
         }
-        fault.map_or(Ok(Value::Array(items)), Err)
+        fault.map_or(Ok(Value::Array(items.into())), Err)
     }
 
     fn entries(&mut self, ty: TypeId, head: &Head) -> Result<Value, Fault> {

@@ -74,9 +74,14 @@ impl<'r> Walk<'r> {
                 let mut read = Vec::new();
                 part.items(*item, tag, reader, &mut read, depth)?;
                 if !read.is_empty()
-                    && let Some(Value::Array(items)) = occupied(into, field, || Value::Array(Vec::new()))
+                    && let Some(Value::Array(items)) = occupied(into, field, Value::array)
                 {
-                    items.append(&mut read);
+                    // A whole packed list is taken as it is, and not copied.
+                    if items.is_empty() {
+                        *items = read.into();
+                    } else {
+                        items.append(&mut read);
+                    }
                 }
                 Ok(())
             }
@@ -140,7 +145,10 @@ impl<'r> FieldDecoder<'r, '_> {
         let numbers = matches!(self.registry().get(ty), Type::Scalar(Scalar::Int32 | Scalar::Int64));
         if numbers && tag.form == WireType::BYTES {
             // Real clients do not write packed lists, but readers must accept them.
-            let mut packed = Reader::new(reader.bytes()?);
+            let bytes = reader.bytes()?;
+            // The last byte of each number has its highest bit clear.
+            items.reserve_exact(bytes.iter().filter(|byte| byte.is_ascii()).count());
+            let mut packed = Reader::new(bytes);
             let tag = Tag { form: WireType::VARINT, ..tag };
             while !packed.is_empty() {
                 items.push(self.single(ty, tag, &mut packed, None, depth)?);
@@ -163,7 +171,7 @@ impl<'r> FieldDecoder<'r, '_> {
         }
         let absent = || match self.registry().get(ty) {
             Type::Scalar(Scalar::Bytes) => Value::String(String::new()),
-            Type::List(_) => Value::Array(Vec::new()),
+            Type::List(_) => Value::array(),
             _ => zero(self.registry(), ty),
         };
         Ok((key, value.unwrap_or_else(absent)))
@@ -214,7 +222,7 @@ impl<'r> FieldDecoder<'r, '_> {
             }
             Type::List(list) => {
                 let mut items = match before {
-                    Some(Value::Array(items)) => items,
+                    Some(Value::Array(items)) => items.into_items(),
                     _ => Vec::new(),
                 };
                 let depth = deeper(depth, 1)?;
@@ -225,7 +233,7 @@ impl<'r> FieldDecoder<'r, '_> {
                         _ => reader.skip(tag.form)?,
                     }
                 }
-                Ok(Value::Array(items))
+                Ok(Value::Array(items.into()))
             }
             Type::Either(either) => self.either(*either, message, before, depth),
             Type::Scalar(scalar) => self.scalar(*scalar, message, before, depth),
@@ -243,7 +251,7 @@ impl<'r> FieldDecoder<'r, '_> {
         let (object_number, other_number) = if either.other == Other::Bool { (2, 1) } else { (1, 2) };
         let (mut object, mut truth, mut items) = (None, false, Vec::new());
         match before {
-            Some(Value::Array(before)) => items = before,
+            Some(Value::Array(before)) => items = before.into_items(),
             Some(Value::Bool(before)) => truth = before,
             before => object = before.filter(|before| !before.is_null()),
         }
@@ -262,7 +270,7 @@ impl<'r> FieldDecoder<'r, '_> {
             }
         }
         Ok(match (object, either.other) {
-            (_, Other::List(_)) if !items.is_empty() => Value::Array(items),
+            (_, Other::List(_)) if !items.is_empty() => Value::Array(items.into()),
             (Some(object), _) => object,
             (None, Other::Bool) => Value::Bool(truth),
             (None, Other::List(_)) => Value::Null,

@@ -287,7 +287,7 @@ mod tests {
         } else {
             let mut items: Vec<Value> = at.items_back().map(tree).collect();
             items.reverse();
-            Value::Array(items)
+            Value::Array(items.into())
         }
     }
 

@@ -41,7 +41,7 @@ fn prepare_create(namespace: &mut Value, _: &WriteContext<'_>) {
     if !all.contains(&Value::from(NAMESPACE_FINALIZER)) {
         all.push(Value::from(NAMESPACE_FINALIZER));
     }
-    *finalizers = Value::Array(all);
+    *finalizers = Value::Array(all.into());
 }
 
 /// `spec.finalizers` changes only through the subresource `finalize`.

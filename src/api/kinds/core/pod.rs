@@ -79,14 +79,14 @@ fn join_term(term: &mut Value, labels: &Value) {
             let mut requirement = Value::object();
             requirement.set("key", key);
             requirement.set("operator", operator);
-            requirement.set("values", Value::Array(vec![value.clone()]));
+            requirement.set("values", Value::Array(vec![value.clone()].into()));
             added.push(requirement);
         }
     }
     let Some(selector) = present_mut(term, "labelSelector").filter(|_| !added.is_empty()) else { return };
     let expressions = selector.entry("matchExpressions");
     if !matches!(expressions, Value::Array(_)) {
-        *expressions = Value::Array(Vec::new());
+        *expressions = Value::array();
     }
     if let Value::Array(all) = expressions {
         all.append(&mut added);

@@ -66,7 +66,7 @@ fn tolerations(text: &str, path: &FieldPath, errors: &mut ErrorList) {
     match serde_json::from_str::<Vec<BTreeMap<String, serde_json::Value>>>(text) {
         Ok(list) => {
             let list: Vec<Value> = list.iter().map(toleration).collect();
-            let list = Value::Array(list);
+            let list = Value::Array(list.into());
             pod_spec::tolerations(&FieldValue { value: &list, path: path.child(TOLERATIONS) }, errors);
         }
         Err(wrong) => errors.push(FieldError::invalid(path, &quoted(TOLERATIONS), &wrong.to_string())),

@@ -67,7 +67,7 @@ fn terminate(definition: &mut Value) {
     if !all.iter().any(|one| one.as_str() == Some(CLEANUP_FINALIZER)) {
         all.push(CLEANUP_FINALIZER.into());
     }
-    *finalizers = Value::Array(all);
+    *finalizers = Value::Array(all.into());
     status::ending(definition, &DeletionProgress::Pending, &now);
 }
 
@@ -91,7 +91,7 @@ fn remember_stored(definition: &mut Value) {
     if !all.contains(&name) {
         all.push(name);
     }
-    *list = Value::Array(all);
+    *list = Value::Array(all.into());
 }
 
 /// The error of a name that is not made of plural and group.

@@ -240,7 +240,7 @@ fn failure(binding: &Binding, place: usize, message: &str) -> String {
         text(&Value::from(message)),
         text(&Value::from(binding.policy.as_str())),
         text(&Value::from(binding.name.as_str())),
-        text(&Value::Array(actions)),
+        text(&Value::Array(actions.into())),
     )
 }
 
