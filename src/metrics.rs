@@ -12,6 +12,7 @@ pub mod controllers;
 pub mod conversion;
 pub mod features;
 pub mod flowcontrol;
+mod log_lines;
 pub mod match_conditions;
 mod own_process;
 pub mod pod_security;
@@ -37,6 +38,7 @@ use self::authorization::Authorization;
 use self::controllers::ControllerMetrics;
 use self::conversion::Conversions;
 use self::flowcontrol::FlowControlMetrics;
+use self::log_lines::LogLines;
 use self::own_process::Process;
 use self::pod_security::PodSecurity;
 use self::policies::Policies;
@@ -74,6 +76,7 @@ pub struct Metrics {
     pub kept_connections: IntGauge,
     mismatches: [IntCounter; 2],
     process: Process,
+    log_lines: LogLines,
     /// What is written down of requests.
     pub audit: Audit,
     /// Who is asking.
@@ -183,6 +186,7 @@ impl Metrics {
                 mismatches("apiserver_validation_declarative_validation_mismatch_total")?,
             ],
             process: Process::new(&page, started)?,
+            log_lines: LogLines::new(&page)?,
             watching: WatchMetrics::new(&page)?,
             audit: Audit::new(&page)?,
             authentication: Authentication::new(&page)?,
@@ -218,6 +222,7 @@ impl Metrics {
     /// Everything in the text form of scrapers.
     pub fn text(&self) -> Result<Vec<u8>> {
         self.process.look();
+        self.log_lines.look();
         let size =
             self.store_file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map(|file| file.len());
         let size = i64::try_from(size.unwrap_or(0)).unwrap_or(i64::MAX);
