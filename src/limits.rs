@@ -81,6 +81,22 @@ pub const HURRIED_STOP: Duration = Duration::from_secs(2);
 /// How long a stop waits for the last batch to be durable; then the process ends without it.
 pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Log lines that wait to be written; further ones are dropped and counted.
+pub const LOG_LINES_WAITING: usize = 4_096;
+/// Bytes of these lines.
+pub const LOG_BYTES_WAITING: usize = 1 << 20;
+/// Lines of level error that may wait beyond both bounds (their bytes: as many KiB): a flood of other lines must not displace them.
+pub const LOG_ERRORS_WAITING: usize = 256;
+/// Bytes of one log line; the rest is cut.
+pub const LOG_LINE_BYTES: usize = 64 << 10;
+/// Lines of one place in the code that are written at once, at the levels that are on by default. Clients can cause many of them; the
+/// longest list that a start writes is shorter.
+pub const LOG_LINES_AT_ONCE: u32 = 100;
+/// How often such a place may write one more, and how often the log says what was left out.
+pub const LOG_LINE_EVERY: Duration = Duration::from_secs(1);
+/// How long the end of the process waits for the last log lines, and for the line that says why it ends.
+pub const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Threads that may serve connections; the bound of actix-server.
 pub const WORKERS: usize = 512;
 /// The default number of open streams per connection; the reference's value.

@@ -36,12 +36,12 @@ fn main() -> ExitCode {
 }
 
 fn fail(why: &str) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "pilothouse: {why}");
+    telemetry::report_fatal(why);
     ExitCode::FAILURE
 }
 
 fn run(config: Config, huge_pages: nix::Result<()>) -> Result<Exit, Box<dyn std::error::Error>> {
-    telemetry::init(&config.logging)?;
+    let _log = telemetry::init(&config.logging)?;
     if let Err(error) = huge_pages {
         tracing::debug!(%error, "huge pages cannot be disabled");
     }

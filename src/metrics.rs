@@ -13,6 +13,7 @@ pub mod conversion;
 pub mod features;
 pub mod flowcontrol;
 pub mod heavy_work;
+mod log_lines;
 pub mod match_conditions;
 pub mod memory;
 mod own_process;
@@ -41,6 +42,7 @@ use self::controllers::ControllerMetrics;
 use self::conversion::Conversions;
 use self::flowcontrol::FlowControlMetrics;
 use self::heavy_work::HeavyWorkMetrics;
+use self::log_lines::LogLines;
 use self::memory::MemoryMetrics;
 use self::own_process::Process;
 use self::pod_security::PodSecurity;
@@ -83,6 +85,7 @@ pub struct Metrics {
     pub memory: MemoryMetrics,
     mismatches: [IntCounter; 2],
     process: Process,
+    log_lines: LogLines,
     /// What is written down of requests.
     pub audit: Audit,
     /// Who is asking.
@@ -202,6 +205,7 @@ impl Metrics {
                 mismatches("apiserver_validation_declarative_validation_mismatch_total")?,
             ],
             process: Process::new(&page, started)?,
+            log_lines: LogLines::new(&page)?,
             watching: WatchMetrics::new(&page)?,
             audit: Audit::new(&page)?,
             authentication: Authentication::new(&page)?,
@@ -238,6 +242,7 @@ impl Metrics {
     /// Everything in the text form of scrapers.
     pub fn text(&self) -> Result<Vec<u8>> {
         self.process.look();
+        self.log_lines.look();
         let size =
             self.store_file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map(|file| file.len());
         let size = i64::try_from(size.unwrap_or(0)).unwrap_or(i64::MAX);

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 
 use openssl::rand::rand_bytes;
 
+use crate::telemetry;
+
 /// Bytes that are drawn at once: every request has an id, and a draw costs the same for sixteen bytes as for a thousand.
 const DRAWN_AT_ONCE: usize = 1 << 10;
 const HEX: &[u8; 16] = b"0123456789abcdef";
@@ -38,7 +40,7 @@ fn draw(bytes: &mut [u8]) {
     if let Err(error) = rand_bytes(bytes) {
         // Without randomness two objects could share a uid. OpenSSL seeds itself from the kernel, so this means that the
         // process is broken beyond repair.
-        tracing::error!(%error, "the random number generator failed");
+        telemetry::report_fatal(&format!("the random number generator failed: {error}"));
         std::process::abort();
     }
 }

@@ -1,36 +1,124 @@
 //! What the server tells its operator: log lines on stderr.
+//!
+//! One thread writes them ([`log_queue`]), so that a stderr that nobody reads holds up nobody else. What a client can cause is
+//! limited by the place in the code that says it ([`call_site_limit`]). The reason why the process ends is not queued
+//! ([`report_fatal`]).
 
-use std::io;
-use std::sync::OnceLock;
+mod call_site_limit;
+mod log_queue;
 
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::Write as _;
+use std::panic::PanicHookInfo;
+use std::sync::{LazyLock, OnceLock, mpsc};
+use std::{io, panic, thread};
+
+use pilothouse_actors::clock::Clock;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload::Handle;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
+use self::call_site_limit::{CallSiteLimit, Limited};
+use self::log_queue::{LineWriter, LogQueue, stderr};
 use crate::config::{LogFormat, Logging};
+use crate::limits;
 
 /// What changes how much is logged from now on.
 type Change = Box<dyn Fn(u32) -> Result<(), String> + Send + Sync>;
 
 /// Set once logging has started. There is one log for a process, however many servers run in it.
 static CHANGE: OnceLock<Change> = OnceLock::new();
+static QUEUE: LazyLock<LogQueue> = LazyLock::new(LogQueue::default);
+static LIMIT: LazyLock<CallSiteLimit> = LazyLock::new(|| CallSiteLimit::new(Clock::system()));
+
+/// Why logging cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The process has a subscriber already.
+    #[error(transparent)]
+    Taken(#[from] TryInitError),
+    /// There is no stderr, or no thread for it.
+    #[error("cannot start the log: {0}")]
+    Writer(#[from] io::Error),
+}
+
+/// A log that has started. Dropping it waits for the last lines, though not for ever.
+#[must_use]
+pub struct Log(());
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        QUEUE.flush(limits::LOG_FLUSH_TIMEOUT);
+    }
+}
 
 /// Starts logging for this process. Only the binary calls it: an embedder has a subscriber of its own.
-pub fn init(logging: &Logging) -> Result<(), TryInitError> {
+pub fn init(logging: &Logging) -> Result<Log, LogError> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(directives(logging)));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false);
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(LineWriter(&QUEUE)).with_ansi(false);
     match logging.logging_format {
         LogFormat::Text => {
             let lines = lines.with_filter_reloading();
             change_by(logging, lines.reload_handle());
-            lines.finish().try_init()
+            lines.finish().with(Limited(&LIMIT)).try_init()?;
         }
         LogFormat::Json => {
             let lines = lines.json().with_filter_reloading();
             change_by(logging, lines.reload_handle());
-            lines.finish().try_init()
+            lines.finish().with(Limited(&LIMIT)).try_init()?;
         }
     }
+    QUEUE.start(stderr()?, || LIMIT.report())?;
+    // The standard library would write to stderr itself, and the thread that panicked would wait for whoever reads it.
+    panic::set_hook(Box::new(report_panic));
+    Ok(Log(()))
+}
+
+fn report_panic(info: &PanicHookInfo<'_>) {
+    let thread = thread::current();
+    let name = thread.name().unwrap_or("<unnamed>");
+    let payload = info.payload();
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let message = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message");
+    let location = info.location().map(ToString::to_string).unwrap_or_default();
+    let backtrace = Backtrace::capture();
+    match backtrace.status() {
+        BacktraceStatus::Captured => {
+            tracing::error!("thread '{name}' panicked at {location}: {message}\n{backtrace}");
+        }
+        _ => tracing::error!("thread '{name}' panicked at {location}: {message}"),
+    }
+}
+
+/// Tells why the process ends, after the lines that wait. Not through their queue, which may be full. If nobody reads, the process
+/// ends without being heard rather than not at all.
+pub fn report_fatal(reason: &str) {
+    QUEUE.flush(limits::LOG_FLUSH_TIMEOUT);
+    let line = format!("pilothouse: {reason}\n");
+    let (tell_written, written) = mpsc::sync_channel(1);
+    let write = move || {
+        let _ = stderr().and_then(|mut out| out.write_all(line.as_bytes()));
+        let _ = tell_written.send(());
+    };
+    if thread::Builder::new().spawn(write).is_ok() {
+        let _ = written.recv_timeout(limits::LOG_FLUSH_TIMEOUT);
+    }
+}
+
+/// Lines that were not written since the start of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostLines {
+    /// Nobody read the log fast enough.
+    pub dropped: u64,
+    /// Their place in the code wrote too many.
+    pub limited: u64,
+}
+
+/// Lines that were not written since the start of the process.
+pub fn lost_lines() -> LostLines {
+    LostLines { dropped: QUEUE.dropped(), limited: LIMIT.limited() }
 }
 
 fn change_by<S: 'static>(logging: &Logging, handle: Handle<EnvFilter, S>) {

@@ -43,13 +43,17 @@ const OUTSIDE: &[&str] = &[
 /// Modules of `src`, from the ground up.
 const LAYERS: &[Layer] = &[
     Layer { name: "limits", may: &[], outside: &[] },
-    Layer { name: "random", may: &[], outside: &["openssl::", "process::abort"] },
     Layer { name: "signatures", may: &[], outside: &["openssl::"] },
     Layer { name: "api", may: &[], outside: &["openssl::sha", "pilothouse_actors::", "serde_json::"] },
     Layer { name: "frames", may: &["limits"], outside: &["openssl::", "tokio::"] },
     Layer { name: "socket", may: &["limits"], outside: &["TcpStream", "tokio::"] },
     Layer { name: "config", may: &["limits", "api"], outside: &["clap::", "fs::read", "openssl::"] },
-    Layer { name: "telemetry", may: &["config"], outside: &["pilothouse::"] },
+    Layer {
+        name: "telemetry",
+        may: &["limits", "config"],
+        outside: &["fs::File", "pilothouse::", "pilothouse_actors::"],
+    },
+    Layer { name: "random", may: &["telemetry"], outside: &["openssl::", "process::abort"] },
     Layer {
         name: "kubeconfig",
         may: &["limits", "api"],
@@ -57,7 +61,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "metrics",
-        may: &["limits", "api"],
+        may: &["limits", "api", "telemetry"],
         outside: &[
             "fs::metadata",
             "fs::read_dir",

@@ -2,14 +2,20 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that meets the unexpected fails")]
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use openssl::ssl::{SslConnector, SslMethod, SslVerifyMode};
 
+/// More than any step takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Signals that are sent before it is too late: half a minute of them.
 const SIGNALS: u32 = 1_500;
 
@@ -44,6 +50,32 @@ impl Running {
     }
 }
 
+/// A client of a server in a directory, over HTTP/1.1. Whatever takes too long fails.
+fn connect(home: &Path) -> openssl::ssl::SslStream<TcpStream> {
+    let kubeconfig = std::fs::read_to_string(home.join("admin.kubeconfig")).unwrap();
+    let (_, server) = kubeconfig.split_once("https://").unwrap();
+    let address = server.split(['"', '\n']).next().unwrap().trim();
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let mut connector = SslConnector::builder(SslMethod::tls()).unwrap();
+    connector.set_verify(SslVerifyMode::NONE);
+    connector.build().connect("localhost", stream).unwrap()
+}
+
+fn is_healthy(client: &mut (impl Read + Write)) -> bool {
+    client.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let mut piece = [0; 4_096];
+    while !answer.ends_with(b"\r\n\r\nok") {
+        match client.read(&mut piece).unwrap() {
+            0 => break,
+            read => answer.extend_from_slice(&piece[..read]),
+        }
+    }
+    answer.starts_with(b"HTTP/1.1 200")
+}
+
 fn refusal(arguments: &[&str]) -> (Option<i32>, String) {
     let output = pilothouse(arguments).output().unwrap();
     assert!(output.stdout.is_empty());
@@ -73,7 +105,7 @@ fn a_second_signal_ends_it_at_once() {
         let ended = server.0.try_wait().unwrap();
         if ended.is_none() {
             server.signal(Signal::SIGTERM);
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
         }
         ended
     });
@@ -94,11 +126,11 @@ fn a_signal_ends_a_start_that_takes_long() {
     // Until it listens to signals one ends it too, though not as it should.
     while !Path::new(data).exists() {
         assert!(server.0.try_wait().unwrap().is_none());
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     }
     server.signal(Signal::SIGTERM);
     let ended = (0..SIGNALS).find_map(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
         server.0.try_wait().unwrap()
     });
     let status = ended.expect("it does not wait for the start");
@@ -117,6 +149,74 @@ fn a_server_whose_greeting_nobody_reads_serves_all_the_same() {
     assert!(told.is_some_and(|line| line.contains("WARN") && line.contains("Broken pipe")));
     server.signal(Signal::SIGTERM);
     assert_eq!(server.0.wait().unwrap().code(), Some(0));
+}
+
+/// With everything logged, the pipe of the log and the queue before it are full after a few requests.
+#[test]
+fn a_server_whose_log_nobody_reads_serves_and_stops_all_the_same() {
+    const REQUESTS: usize = 400;
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().to_str().unwrap();
+    let mut command = pilothouse(&["--secure-port=0", "--data-dir", data]);
+    let mut child = command.env("RUST_LOG", "trace").spawn().unwrap();
+    let (greeting, log) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let mut server = Running(child);
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || tell.send(BufReader::new(greeting).lines().next()));
+    assert!(told.recv_timeout(PATIENCE).expect("it starts").is_some());
+    let mut client = connect(home.path());
+    (0..REQUESTS).for_each(|_| assert!(is_healthy(&mut client)));
+
+    // Whoever reads again learns how much is missing.
+    let (tell, told) = mpsc::channel();
+    let mut log = BufReader::new(log);
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        while log.read_line(&mut line).is_ok_and(|read| read > 0) {
+            if line.contains(" log lines were dropped") {
+                let _ = tell.send((line, log));
+                return;
+            }
+            line.clear();
+        }
+    });
+    let (line, unread) = told.recv_timeout(PATIENCE).expect("the log says what is missing");
+    assert!(line.contains("WARN pilothouse::telemetry"), "{line}");
+
+    (0..REQUESTS).for_each(|_| assert!(is_healthy(&mut client)));
+    server.signal(Signal::SIGTERM);
+    let ended = (0..SIGNALS).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        server.0.try_wait().unwrap()
+    });
+    assert_eq!(ended.expect("it does not wait for a reader").code(), Some(0));
+    drop(unread);
+}
+
+/// The reason of a failure has a way of its own: it is not among the lines that are dropped, and nobody waits for a reader for ever.
+#[test]
+fn a_server_that_fails_while_nobody_reads_ends() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().to_str().unwrap();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut filler = writer.try_clone().unwrap();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        // As much as the pipe takes, and more.
+        let _ = tell.send(());
+        let _ = filler.write_all(&[b'x'; 1 << 20]);
+    });
+    told.recv().unwrap();
+    let mut command = pilothouse(&["--secure-port=0", "--data-dir", data, "--client-ca-file=absent"]);
+    let mut server = Running(command.stderr(writer).spawn().unwrap());
+    drop(command);
+    let ended = (0..SIGNALS).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        server.0.try_wait().unwrap()
+    });
+    assert_eq!(ended.expect("it does not wait for a reader").code(), Some(1));
+    let mut piece = [0; 4_096];
+    assert!(reader.read(&mut piece).unwrap() > 0);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 #![expect(clippy::disallowed_methods, reason = "everybody else locks through this")]
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 /// A value for one at a time.
 #[derive(Debug, Default)]
@@ -48,6 +49,16 @@ impl<T> SharedLock<T> {
 /// Gives up a lock until `changed` is told of, and takes it again.
 pub fn wait<'a, T>(changed: &Condvar, held: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     changed.wait(held).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives up a lock while `condition` holds, until `changed` is told of or `limit` has passed, and takes it again.
+pub fn wait_while<'a, T>(
+    changed: &Condvar,
+    held: MutexGuard<'a, T>,
+    limit: Duration,
+    condition: impl FnMut(&mut T) -> bool,
+) -> MutexGuard<'a, T> {
+    changed.wait_timeout_while(held, limit, condition).unwrap_or_else(PoisonError::into_inner).0
 }
 
 #[cfg(test)]

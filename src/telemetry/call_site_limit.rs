@@ -1,0 +1,138 @@
+//! Limits how often one place in the code writes log lines. A client that can cause a line with a request could otherwise fill the
+//! disk and hide every other line. This holds for all places alike, those of libraries included.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pilothouse_actors::clock::{Clock, Moment};
+use pilothouse_actors::lock::Lock;
+use tracing::callsite::Identifier;
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+use super::log_queue::is_log_writer;
+use crate::limits;
+
+/// The call sites that have written lines: as many as the code has.
+pub(super) struct CallSiteLimit {
+    clock: Clock,
+    sites: Lock<HashMap<Identifier, CallSite>>,
+    /// When the log last said what was left out.
+    reported: Lock<Moment>,
+    /// Lines that were left out since the start.
+    limited: AtomicU64,
+}
+
+struct CallSite {
+    metadata: &'static Metadata<'static>,
+    /// When the lines that were written so far would be due, at one in [`limits::LOG_LINE_EVERY`].
+    due: Moment,
+    /// Lines that were left out since the log last said so.
+    untold: u64,
+}
+
+impl CallSiteLimit {
+    pub(super) fn new(clock: Clock) -> CallSiteLimit {
+        let reported = Lock::new(clock.moment());
+        CallSiteLimit { clock, sites: Lock::default(), reported, limited: AtomicU64::new(0) }
+    }
+
+    /// Whether a line may be written. Those of levels that somebody has to ask for are not limited: the queue bounds them. The
+    /// first lines of a place always pass, so a reason to end, which is written once, does.
+    fn allows(&self, metadata: &'static Metadata<'static>) -> bool {
+        if *metadata.level() > Level::INFO || is_log_writer() {
+            return true;
+        }
+        let now = self.clock.moment();
+        let mut sites = self.sites.lock();
+        let site = sites.entry(metadata.callsite()).or_insert(CallSite { metadata, due: now, untold: 0 });
+        let due = site.due.max(now);
+        if due.since(now) >= limits::LOG_LINE_EVERY * limits::LOG_LINES_AT_ONCE {
+            site.untold += 1;
+            self.limited.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        site.due = due.plus(limits::LOG_LINE_EVERY);
+        true
+    }
+
+    /// Lines that were left out since the start.
+    pub(super) fn limited(&self) -> u64 {
+        self.limited.load(Ordering::Relaxed)
+    }
+
+    /// Logs how many lines of which place were left out, if it is time for that. To be called by the thread that writes the log.
+    pub(super) fn report(&self) {
+        let (now, mut reported) = (self.clock.moment(), self.reported.lock());
+        if now.since(*reported) < limits::LOG_LINE_EVERY {
+            return;
+        }
+        *reported = now;
+        for (metadata, lines) in self.take_untold() {
+            let (target, line) = (metadata.target(), metadata.line().unwrap_or_default());
+            tracing::warn!("{lines} more log lines of {target}, line {line}, were left out");
+        }
+    }
+
+    fn take_untold(&self) -> Vec<(&'static Metadata<'static>, u64)> {
+        let mut sites = self.sites.lock();
+        let untold = sites.values_mut().filter(|site| site.untold > 0);
+        untold.map(|site| (site.metadata, std::mem::take(&mut site.untold))).collect()
+    }
+}
+
+/// The limit as a part of the subscriber.
+pub(super) struct Limited(pub(super) &'static CallSiteLimit);
+
+impl<S: Subscriber> Layer<S> for Limited {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        self.0.allows(event.metadata())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pilothouse_actors::clock::Timestamp;
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    /// Counts the lines that would be written.
+    #[derive(Clone, Default)]
+    struct Written(Arc<AtomicU64>);
+
+    impl<S: Subscriber> Layer<S> for Written {
+        fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn one_place_cannot_flood_the_log_and_others_are_heard() {
+        let clock = Clock::manual(Timestamp(0));
+        let limit: &'static CallSiteLimit = Box::leak(Box::new(CallSiteLimit::new(clock.clone())));
+        let written = Written::default();
+        let count = || written.0.swap(0, Ordering::Relaxed);
+        let subscriber = tracing_subscriber::registry().with(written.clone()).with(Limited(limit));
+        tracing::subscriber::with_default(subscriber, || {
+            let flood = || tracing::warn!("a client did something");
+            (0..1_000).for_each(|_| flood());
+            assert_eq!(count(), u64::from(limits::LOG_LINES_AT_ONCE));
+            tracing::error!("another place");
+            assert_eq!(count(), 1);
+            clock.advance(limits::LOG_LINE_EVERY);
+            (0..1_000).for_each(|_| flood());
+            assert_eq!(count(), 1, "one more");
+            (0..1_000).for_each(|_| tracing::debug!("asked for"));
+            assert_eq!(count(), 1_000);
+        });
+        let untold = limit.take_untold();
+        let left_out = 1_999 - u64::from(limits::LOG_LINES_AT_ONCE);
+        assert_eq!(untold.iter().map(|(_, lines)| *lines).collect::<Vec<_>>(), [left_out]);
+        assert_eq!(limit.limited(), left_out);
+        assert!(limit.take_untold().is_empty());
+    }
+}

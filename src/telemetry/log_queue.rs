@@ -1,0 +1,255 @@
+//! The queue between those who log and the one thread that writes. Whoever reads stderr may stop reading. Then lines are dropped
+//! and counted here, and nobody waits.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd as _;
+use std::sync::Condvar;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use pilothouse_actors::lock::{Lock, wait_while};
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::limits;
+
+/// The pause before another attempt at a stderr that does not block and has no room.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+thread_local! {
+    /// Whether this is the thread that writes the log.
+    static WRITES_LOG: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the current thread is the one that writes the log. Its own lines are written directly.
+pub(super) fn is_log_writer() -> bool {
+    WRITES_LOG.get()
+}
+
+/// Stderr without the lock of the standard library, which a blocked writer would hold.
+pub(super) fn stderr() -> io::Result<File> {
+    Ok(File::from(io::stderr().as_fd().try_clone_to_owned()?))
+}
+
+/// Log lines that wait to be written.
+#[derive(Default)]
+pub(super) struct LogQueue {
+    waiting: Lock<Waiting>,
+    /// Notified when a line comes.
+    filled: Condvar,
+    /// Notified when everything is written.
+    written: Condvar,
+    /// Lines that were dropped since the start.
+    dropped: AtomicU64,
+}
+
+#[derive(Default)]
+struct Waiting {
+    lines: VecDeque<Vec<u8>>,
+    bytes: usize,
+    /// Whether a line has left the queue and is not written yet.
+    is_writing: bool,
+    /// Lines that were dropped since the log last said so.
+    untold: u64,
+    /// Lines that were written since then.
+    written: usize,
+}
+
+impl LogQueue {
+    /// Adds a line, or drops it if there is no room.
+    fn push(&self, line: &[u8], level: Level) {
+        let reserve = if level == Level::ERROR { limits::LOG_ERRORS_WAITING } else { 0 };
+        let mut waiting = self.waiting.lock();
+        if waiting.lines.len() >= limits::LOG_LINES_WAITING + reserve
+            || waiting.bytes + line.len() > limits::LOG_BYTES_WAITING + (reserve << 10)
+        {
+            waiting.untold += 1;
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        waiting.bytes += line.len();
+        waiting.lines.push_back(line.to_vec());
+        self.filled.notify_one();
+    }
+
+    /// The next line, waited for no longer than `limit`.
+    fn next(&self, limit: Duration) -> Option<Vec<u8>> {
+        let waiting = self.waiting.lock();
+        let mut waiting = wait_while(&self.filled, waiting, limit, |waiting| waiting.lines.is_empty());
+        let line = waiting.lines.pop_front()?;
+        waiting.bytes -= line.len();
+        waiting.is_writing = true;
+        Some(line)
+    }
+
+    /// Notes that the last line is written. Answers the number of lines that were dropped: when the queue is empty, and now and then
+    /// if it never is.
+    fn note_written(&self) -> u64 {
+        let mut waiting = self.waiting.lock();
+        waiting.is_writing = false;
+        waiting.written += 1;
+        if waiting.lines.is_empty() {
+            self.written.notify_all();
+        } else if waiting.written < limits::LOG_LINES_WAITING {
+            return 0;
+        }
+        waiting.written = 0;
+        std::mem::take(&mut waiting.untold)
+    }
+
+    /// Waits until everything is written, but no longer than `limit`.
+    pub(super) fn flush(&self, limit: Duration) {
+        let waiting = self.waiting.lock();
+        drop(wait_while(&self.written, waiting, limit, |waiting| {
+            waiting.is_writing || !waiting.lines.is_empty()
+        }));
+    }
+
+    /// Lines that were dropped since the start.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Starts the thread that writes. `look` runs on it between lines, at least once in a while: what it logs is written directly.
+    pub(super) fn start(
+        &'static self,
+        mut out: impl Write + Send + 'static,
+        look: impl Fn() + Send + 'static,
+    ) -> io::Result<()> {
+        thread::Builder::new().name("log".to_owned()).spawn(move || {
+            WRITES_LOG.set(true);
+            loop {
+                if let Some(line) = self.next(limits::LOG_LINE_EVERY) {
+                    write_line(&mut out, &line);
+                    let dropped = self.note_written();
+                    if dropped > 0 {
+                        tracing::warn!("{dropped} log lines were dropped");
+                    }
+                }
+                look();
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// Writes a whole line. Errors are nothing that anybody could be told of.
+fn write_line(out: &mut impl Write, mut line: &[u8]) {
+    while !line.is_empty() {
+        match out.write(line) {
+            Ok(0) => return,
+            Ok(written) => line = line.get(written..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(RETRY_PAUSE),
+            Err(_) => return,
+        }
+    }
+}
+
+/// Hands the lines of the subscriber to the queue.
+pub(super) struct LineWriter(pub(super) &'static LogQueue);
+
+/// One line of a level.
+pub(super) struct LogLine {
+    queue: &'static LogQueue,
+    level: Level,
+}
+
+impl<'a> MakeWriter<'a> for LineWriter {
+    type Writer = LogLine;
+
+    fn make_writer(&'a self) -> LogLine {
+        LogLine { queue: self.0, level: Level::INFO }
+    }
+
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> LogLine {
+        LogLine { queue: self.0, level: *metadata.level() }
+    }
+}
+
+impl Write for LogLine {
+    /// Takes a whole line: the subscriber writes each with one call.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let cut = line.get(..limits::LOG_LINE_BYTES).map(|start| [start, b"\n"].concat());
+        let kept = cut.as_deref().unwrap_or(line);
+        if is_log_writer() {
+            stderr().map(|mut out| write_line(&mut out, kept))?;
+        } else {
+            self.queue.push(kept, self.level);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_drops_lines_and_keeps_room_for_errors() {
+        let queue = LogQueue::default();
+        for _ in 0..limits::LOG_LINES_WAITING {
+            queue.push(b"line\n", Level::INFO);
+        }
+        assert_eq!(queue.dropped(), 0);
+        queue.push(b"line\n", Level::WARN);
+        assert_eq!(queue.dropped(), 1);
+        for _ in 0..limits::LOG_ERRORS_WAITING {
+            queue.push(b"error\n", Level::ERROR);
+        }
+        assert_eq!(queue.dropped(), 1);
+        queue.push(b"error\n", Level::ERROR);
+        assert_eq!(queue.dropped(), 2);
+    }
+
+    #[test]
+    fn long_lines_are_bounded_by_their_bytes() {
+        let queue = LogQueue::default();
+        let line = vec![b'x'; limits::LOG_LINE_BYTES];
+        for _ in 0..limits::LOG_BYTES_WAITING / limits::LOG_LINE_BYTES {
+            queue.push(&line, Level::INFO);
+        }
+        queue.push(b"\n", Level::INFO);
+        assert_eq!(queue.dropped(), 1);
+        queue.push(b"\n", Level::ERROR);
+        assert_eq!(queue.dropped(), 1);
+    }
+
+    #[test]
+    fn the_number_of_dropped_lines_is_told_once_when_the_queue_is_empty() {
+        let queue = LogQueue::default();
+        for _ in 0..limits::LOG_LINES_WAITING + 7 {
+            queue.push(b"line\n", Level::INFO);
+        }
+        let mut told = Vec::new();
+        while queue.next(Duration::ZERO).is_some() {
+            told.push(queue.note_written());
+        }
+        assert_eq!(told.len(), limits::LOG_LINES_WAITING);
+        assert_eq!(told.pop(), Some(7));
+        assert!(told.iter().all(|dropped| *dropped == 0));
+        queue.push(b"line\n", Level::INFO);
+        assert!(queue.next(Duration::ZERO).is_some());
+        assert_eq!(queue.note_written(), 0);
+    }
+
+    #[test]
+    fn a_flush_does_not_wait_for_ever() {
+        let queue = LogQueue::default();
+        queue.flush(Duration::from_secs(600));
+        queue.push(b"line\n", Level::INFO);
+        queue.flush(Duration::from_millis(1));
+        assert!(queue.next(Duration::ZERO).is_some());
+        queue.flush(Duration::from_millis(1));
+        assert_eq!(queue.note_written(), 0);
+        queue.flush(Duration::from_secs(600));
+    }
+}
