@@ -102,5 +102,5 @@ async fn an_object_that_cannot_be_read_is_reported_until_it_is_removed_or_replac
 
 #[actix::test]
 async fn the_same_without_any_history() {
-    follows_what_cannot_be_read(Options { window_bytes: 1, ..Options::default() }).await;
+    follows_what_cannot_be_read(Options { window_bounds: 1.into(), ..Options::default() }).await;
 }

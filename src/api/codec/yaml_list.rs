@@ -151,7 +151,7 @@ mod tests {
         // Texts that are folded, or stand on lines of their own.
         let long = "[a-c \n:\"é]{0,200}|[a-c ]{0,300}".prop_map(Value::String);
         let nested = (long, 0..60usize)
-            .prop_map(|(text, depth)| (0..depth).fold(text, |inner, _| Value::Array(vec![inner])));
+            .prop_map(|(text, depth)| (0..depth).fold(text, |inner, _| Value::Array(vec![inner].into())));
         let items = proptest::collection::vec(prop_oneof![any_value(), nested], 0..6);
         (items, any_value(), any::<bool>(), any::<bool>()).prop_map(|(items, extra, is_table, is_null)| {
             let items: Vec<Bytes> = items.iter().map(|item| json::to_json(item).into()).collect();
