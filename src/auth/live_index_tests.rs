@@ -88,10 +88,10 @@ async fn follows_what_cannot_be_read(options: Options) {
     assert!(index.stale().closed.is_empty());
     // A second view of the type does not make two of one object.
     create(&stores, "odd2", "v1", "7").await;
-    let _second = indexes.open([TYPE], View::default()).await.unwrap();
+    let second = indexes.open([TYPE], View::default()).await.unwrap();
     assert_eq!(reported(&indexes).await.len(), 1);
     drop(index);
-    drop(_second);
+    drop(second);
     assert!(reported(&indexes).await.is_empty(), "nothing depends on it any more");
 }
 
@@ -103,4 +103,75 @@ async fn an_object_that_cannot_be_read_is_reported_until_it_is_removed_or_replac
 #[actix::test]
 async fn the_same_without_any_history() {
     follows_what_cannot_be_read(Options { window_bounds: 1.into(), ..Options::default() }).await;
+}
+
+/// Every type that views follow. A view of another type belongs here, and says by `StoreIndex` how it fails closed.
+const FOLLOWED: [&str; 25] = [
+    "apiservices.apiregistration.k8s.io",
+    "clusterrolebindings.rbac.authorization.k8s.io",
+    "clusterroles.rbac.authorization.k8s.io",
+    "customresourcedefinitions.apiextensions.k8s.io",
+    "flowschemas.flowcontrol.apiserver.k8s.io",
+    "ingressclasses.networking.k8s.io",
+    "limitranges",
+    "mutatingadmissionpolicies.admissionregistration.k8s.io",
+    "mutatingadmissionpolicybindings.admissionregistration.k8s.io",
+    "mutatingwebhookconfigurations.admissionregistration.k8s.io",
+    "namespaces",
+    "persistentvolumes",
+    "pods",
+    "priorityclasses.scheduling.k8s.io",
+    "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io",
+    "resourcequotas",
+    "resourceslices.resource.k8s.io",
+    "rolebindings.rbac.authorization.k8s.io",
+    "roles.rbac.authorization.k8s.io",
+    "runtimeclasses.node.k8s.io",
+    "storageclasses.storage.k8s.io",
+    "validatingadmissionpolicies.admissionregistration.k8s.io",
+    "validatingadmissionpolicybindings.admissionregistration.k8s.io",
+    "validatingwebhookconfigurations.admissionregistration.k8s.io",
+    "volumeattachments.storage.k8s.io",
+];
+
+/// The objects of all views, of each type one, with these contents. Answers the types whose object is reported.
+async fn reported_types(contents: &str) -> Vec<String> {
+    use pilothouse_actors::clock::{Clock, Timestamp};
+    use pilothouse_actors::fair_queuing::levels::Levels;
+
+    use crate::backend::admission::policies::table::{self as policies, PolicyKind};
+    use crate::backend::admission::{lookup, webhooks};
+    use crate::backend::aggregation;
+    use crate::flowcontrol::table as flows;
+    use crate::metrics::Metrics;
+    use crate::upstream::pool::Pool;
+
+    let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
+    for of in FOLLOWED {
+        let type_name = pilothouse_actors::object::TypeName::new(of);
+        let store = stores.directory.send(Find { type_name }).await.unwrap().unwrap();
+        let head = r#"{"metadata":{"name":"v1.x","resourceVersion":""#;
+        let bytes = format!(r#"{head}"}},{contents}}}"#).into();
+        let (key, labels, fields) = (Key::cluster("v1.x"), Pairs::default(), Pairs::default());
+        let draft = Draft { key, bytes, revision_at: head.len(), item_at: 1, labels, fields };
+        store.send(Create { draft, permit: Permit::none() }).await.unwrap().unwrap();
+    }
+    let clock = Clock::manual(Timestamp(0));
+    let (metrics, pool) = (Arc::new(Metrics::new(Timestamp(0)).unwrap()), Pool::new(clock.clone()));
+    let indexes = LiveIndexes::new(stores.directory.clone(), Arc::new(Registry::builtin().unwrap()));
+    let _roles = crate::auth::rbac::open(&indexes).await.unwrap();
+    let _nodes = crate::auth::node::Nodes::open(&indexes, |_| true).await.unwrap();
+    let flows_table = flows::Table::new(Arc::new(Levels::new(600, clock)), metrics);
+    let _flows = indexes.open(flows::TYPES, flows_table).await.unwrap();
+    let _validating = policies::open(&indexes, PolicyKind::Validating).await.unwrap();
+    let _mutating = policies::open(&indexes, PolicyKind::Mutating).await.unwrap();
+    let _webhooks = webhooks::open(&indexes, pool.clone()).await.unwrap();
+    let _services = indexes.open([aggregation::TYPE], aggregation::Table::new(pool)).await.unwrap();
+    let _looked_up = lookup::open(&indexes).await.unwrap();
+    indexes.unreadable().await.into_iter().map(|object| object.resource).collect()
+}
+
+#[actix::test]
+async fn every_view_reports_what_another_release_wrote() {
+    assert_eq!(reported_types(r#""kind":"Future","apiVersion":"example.com/v9""#).await, FOLLOWED);
 }

@@ -22,7 +22,7 @@ use crate::limits::EXTENSION_DOCUMENTS_BYTES;
 use crate::upstream::Upstream;
 
 pub use client::{ExtensionRequest, ExtensionResponse, identity_headers};
-pub use table::Table;
+pub use table::{TYPE, Table};
 
 /// What the server of an APIService publishes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

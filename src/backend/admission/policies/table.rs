@@ -162,3 +162,52 @@ impl StoreIndex for Table {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_actors::object::{Object, Revision};
+
+    use super::*;
+    use crate::api::schema::Registry;
+
+    fn put(table: &mut Table, of: usize, json: String) -> std::result::Result<(), ReadError> {
+        let mut object = Object::unreadable(Key::cluster("p"), Revision(1));
+        object.bytes = json.into();
+        let (registry, types) = (Registry::builtin().unwrap(), PolicyKind::Validating.followed());
+        let stored = StoredObject::new(&types[of], &object, &registry)?;
+        table.put(of, &stored)
+    }
+
+    fn policy(expression: &str) -> String {
+        format!(
+            r#"{{"metadata":{{"name":"p"}},"spec":{{"failurePolicy":"Ignore","validations":[{{"expression":"{expression}"}}]}}}}"#
+        )
+    }
+
+    #[test]
+    fn a_policy_with_an_unknown_function_fails_where_it_matches() {
+        let mut table = Table::new(PolicyKind::Validating);
+        put(&mut table, 1, r#"{"metadata":{"name":"p"},"spec":{"policyName":"p"}}"#.to_owned()).unwrap();
+        put(&mut table, 0, policy("true")).unwrap();
+        assert!(!table.readable_hooks().unwrap()[0].policy.fails);
+        let error = put(&mut table, 0, policy("object.fromTheFuture()")).unwrap_err();
+        assert!(matches!(&error, ReadError::Part(reason) if reason.contains("does not compile")), "{error}");
+        assert!(table.readable_hooks().unwrap()[0].policy.fails, "whatever its failurePolicy");
+    }
+
+    #[test]
+    fn a_policy_or_binding_that_cannot_be_read_refuses_everything_until_it_is_replaced() {
+        for of in [0, 1] {
+            let mut table = Table::new(PolicyKind::Validating);
+            assert!(table.is_idle());
+            table.fail_closed(of, &Key::cluster("p"));
+            let refused = table.readable_hooks().err().unwrap();
+            assert!(!table.is_idle() && refused.message.contains(r#""p" cannot be read"#), "{refused}");
+            put(&mut table, of, r#"{"metadata":{"name":"p"},"spec":{}}"#.to_owned()).unwrap();
+            assert!(table.is_idle() && table.readable_hooks().is_ok());
+            table.fail_closed(of, &Key::cluster("p"));
+            table.remove(of, &Key::cluster("p"));
+            assert!(table.is_idle());
+        }
+    }
+}
