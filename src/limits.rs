@@ -439,10 +439,11 @@ pub const HEAVY_BYTES: usize = 32 << 10;
 pub const HEAVY_CEL_COST: u64 = 50_000;
 /// Heavy requests that wait for a thread, of one lane. More than seats of priority and fairness that usually execute at once.
 pub const HEAVY_WAITING: usize = 512;
-/// Heavy requests that one thread has begun: most of them wait for a store or a webhook.
-pub const HEAVY_RUNNING_PER_THREAD: usize = 16;
+/// Heavy requests that one thread has begun: all but one of them wait for a store or a webhook. Each may hold a hundred megabytes,
+/// because a decoded object takes far more memory than its text.
+pub const HEAVY_RUNNING_PER_THREAD: usize = 8;
 /// Heavy requests of one user that may run at a time, for each thread of the lane.
-pub const HEAVY_RUNNING_OF_ONE: usize = 4;
+pub const HEAVY_RUNNING_OF_ONE: usize = 2;
 /// A page of metrics of more bytes is written on a thread for heavy work.
 pub const METRICS_ASIDE_BYTES: usize = 512 << 10;
 /// Larger objects are indented, or turned into YAML, as the client reads them; YAML on another thread.

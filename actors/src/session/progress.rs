@@ -12,7 +12,7 @@ use crate::archive::{ArchiveError, ArchiveReader};
 use crate::broadcaster::{Broadcaster, Subscribe, SubscriptionId, Unsubscribe};
 use crate::feed::{Feed, FeedWriter, feed};
 use crate::filter::Filter;
-use crate::limits::SESSION_EVENTS_PER_TURN;
+use crate::limits::{SESSION_BYTES_PER_EVENT, SESSION_EVENTS_PER_TURN};
 use crate::memory::OutOfMemory;
 use crate::object::{Object, Revision, TypeName};
 use crate::session_waker::{Close, SessionWaker, WakeReasons};
@@ -224,15 +224,16 @@ impl WatchProgress {
                 }
                 State::Initial(source) => match self.unsent.take().or_else(|| source.next()) {
                     Some(object) => {
-                        left -= 1;
+                        left = left.saturating_sub(weight(&object));
                         self.send_initial(object);
                     }
                     None => self.end_initial(),
                 },
-                State::CatchingUp => match self.catch_up(left) {
-                    Ok(taken) => left -= taken,
-                    Err(fetch) => return fetch,
-                },
+                State::CatchingUp => {
+                    if let Err(fetch) = self.catch_up(&mut left) {
+                        return fetch;
+                    }
+                }
             }
         }
         AfterTurn::Again
@@ -266,8 +267,9 @@ impl WatchProgress {
         self.state = State::CatchingUp;
     }
 
-    /// Reads at most `most` events; returns how many it has taken in, or that they must be read from the log.
-    fn catch_up(&mut self, most: usize) -> Result<usize, AfterTurn> {
+    /// Reads and takes in events, as many as are `left` of the turn; or returns that they must be read from the log.
+    fn catch_up(&mut self, left: &mut usize) -> Result<(), AfterTurn> {
+        let most = *left;
         // Before the read: every event up to this head is in what the read returns.
         let head = self.window.head();
         let events = match self.window.read(self.cursor, most) {
@@ -278,18 +280,18 @@ impl WatchProgress {
             }
             Read::Expired(floor) => {
                 self.expire(floor);
-                return Ok(0);
+                return Ok(());
             }
         };
         if self.must_wait_for(&events) {
             return Err(AfterTurn::Prepare);
         }
-        let taken = self.take_in(events.iter().map(|event| &**event));
+        let taken = self.take_in(events.iter().map(|event| &**event), left);
         if taken == events.len() && events.len() < most {
             self.cursor = self.cursor.max(head);
             self.state = State::CaughtUp;
         }
-        Ok(taken)
+        Ok(())
     }
 
     /// Takes in what the log had. What finds no room is read again later: a client that does not read must not cost
@@ -305,7 +307,7 @@ impl WatchProgress {
                 self.owed = Some(AfterTurn::Prepare);
             }
             Ok(events) => {
-                self.take_in(events.iter().map(|event| &**event));
+                self.take_in(events.iter().map(|event| &**event), &mut { SESSION_EVENTS_PER_TURN });
             }
             Err(error) => {
                 if error != ArchiveError::Gone {
@@ -337,28 +339,29 @@ impl WatchProgress {
         }
     }
 
-    /// Tells events in order until there is no room; returns how many the client now knows of.
-    fn take_in<'a>(&mut self, events: impl Iterator<Item = &'a Event>) -> usize {
+    /// Tells events in order until there is no room or nothing `left` of the turn; returns how many the client now knows of.
+    fn take_in<'a>(&mut self, events: impl Iterator<Item = &'a Event>, left: &mut usize) -> usize {
         let (mut taken, mut delivered, mut oldest) = (0, 0, None);
         for event in events {
-            if !self.writer.has_room() {
+            if *left == 0 || !self.writer.has_room() {
                 break;
             }
             if !event.object.is_readable() && self.filter.wants_key(&event.object.key) {
                 self.end_unreadable(&event.object, event.change == Change::Removed);
                 break;
             }
-            match self.send(event) {
-                Ok(true) => {
-                    delivered += 1;
-                    oldest = oldest.or(Some(event.at));
-                }
-                Ok(false) => {}
+            let is_sent = match self.send(event) {
+                Ok(is_sent) => is_sent,
                 Err(OutOfMemory) => {
                     self.lacks_memory = true;
                     break;
                 }
+            };
+            if is_sent {
+                delivered += 1;
+                oldest = oldest.or(Some(event.at));
             }
+            *left = left.saturating_sub(if is_sent { weight(&event.object) } else { 1 });
             self.cursor = event.revision();
             taken += 1;
         }
@@ -425,6 +428,11 @@ impl WatchProgress {
         self.state = State::Ended;
         self.writer.end();
     }
+}
+
+/// How many events of a turn an object counts for.
+fn weight(object: &Object) -> usize {
+    1 + object.bytes.len() / SESSION_BYTES_PER_EVENT
 }
 
 #[cfg(test)]

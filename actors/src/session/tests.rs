@@ -63,9 +63,13 @@ impl EventEncoder for Words {
 }
 
 fn object(namespace: &str, name: &str, revision: u64) -> Arc<Object> {
+    object_of(Bytes::from_static(b"{}"), namespace, name, revision)
+}
+
+fn object_of(bytes: Bytes, namespace: &str, name: &str, revision: u64) -> Arc<Object> {
     let draft = Draft {
         key: Key::namespaced(namespace, name),
-        bytes: Bytes::from_static(b"{}"),
+        bytes,
         revision_at: 1,
         item_at: 1,
         labels: Pairs::default(),
@@ -206,6 +210,23 @@ async fn a_turn_is_bounded() {
     assert_eq!(session.turn(), AfterTurn::Again);
     assert_eq!(session.turn(), AfterTurn::Wait);
     assert_eq!(read(&mut feed).matches("Added").count(), SESSION_EVENTS_PER_TURN);
+}
+
+#[actix::test]
+async fn a_turn_is_shorter_if_the_objects_are_large() {
+    let (window, bytes) =
+        (window(), Bytes::from(vec![b'x'; SESSION_EVENTS_PER_TURN / 2 * SESSION_BYTES_PER_EVENT]));
+    for revision in 2..8 {
+        let large = object_of(bytes.clone(), "n", "a", revision);
+        window.append(Arc::new(Event::new(Change::Created, large, None, Timestamp(revision))));
+    }
+    let (mut session, mut feed) = session(watch(&window, &words(0)));
+    for _ in 0..3 {
+        assert_eq!(session.turn(), AfterTurn::Again);
+        assert_eq!(read(&mut feed).matches("Added").count(), 2);
+    }
+    assert_eq!(session.turn(), AfterTurn::Wait);
+    assert_eq!(read(&mut feed).matches("Added").count(), 0);
 }
 
 #[actix::test]
