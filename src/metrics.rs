@@ -8,6 +8,7 @@ pub mod audit;
 pub mod authentication;
 pub mod authorization;
 pub mod authorization_webhooks;
+pub mod connections;
 pub mod controllers;
 pub mod conversion;
 pub mod features;
@@ -35,6 +36,7 @@ use self::aggregation::Aggregation;
 use self::audit::Audit;
 use self::authentication::Authentication;
 use self::authorization::Authorization;
+use self::connections::ConnectionMetrics;
 use self::controllers::ControllerMetrics;
 use self::conversion::Conversions;
 use self::flowcontrol::FlowControlMetrics;
@@ -72,6 +74,8 @@ pub struct Metrics {
     pub watching: WatchMetrics,
     /// Objects by type.
     pub objects: IntGaugeVec,
+    /// The connections of clients.
+    pub connections: ConnectionMetrics,
     /// Connections to others that wait for the next question.
     pub kept_connections: IntGauge,
     mismatches: [IntCounter; 2],
@@ -180,6 +184,7 @@ impl Metrics {
                 "pilothouse_connections_kept",
                 "Connections to other servers that wait for the next question.",
             )?,
+            connections: ConnectionMetrics::new(&page)?,
             // The short name, and the one with the reference's prefix.
             mismatches: [
                 mismatches("declarative_validation_mismatch_total")?,

@@ -27,6 +27,8 @@ pub async fn page(worker: &Worker) -> HttpResponse {
     watching.stalled.set(number(worker.watching.live_sessions.stalled()));
     watching.list_bytes.set(number(worker.backend.lists.bytes()));
     metrics.kept_connections.set(number(worker.shared.connecting.upstream.pool().waiting()));
+    let counts = shared.connections.counts();
+    metrics.connections.set(&counts.by_state(), &counts.by_refusal(), &counts.by_eviction());
     let now = worker.backend.clock.now();
     let types = shared.health.directory.send(Types).await.unwrap_or_default();
     let living: BTreeSet<&str> = types.iter().map(resource_of_store).collect();

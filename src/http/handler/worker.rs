@@ -17,6 +17,7 @@ use crate::auth::service_account::metadata::Metadata;
 use crate::backend::Backend;
 use crate::backend::aggregation::Extensions;
 use crate::flowcontrol::RequestLimiter;
+use crate::http::connections::Connections;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
 use crate::verbs::WatchDeps;
@@ -55,6 +56,8 @@ pub struct Shared {
     pub encoding: Encodings,
     /// The metrics of the whole server.
     pub metrics: Arc<Metrics>,
+    /// The open connections of clients.
+    pub connections: Connections,
     /// Connections to kubelets, pods and services.
     pub connecting: Arc<ConnectDeps>,
     /// Which release this server says it is.
