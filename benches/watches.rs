@@ -1,7 +1,7 @@
 //! What watches cost, each figure beside the floor it is compared to in the same run.
 //!
 //! `cargo bench --bench watches` runs all of it; `-- fanout`, `-- paced`, `-- shared`, `-- filtered`, `-- slow`, `-- restart`,
-//! `-- idle` run a part.
+//! `-- idle`, `-- silent` run a part.
 //! docs/numbers.md keeps what it printed. Lists are in the bench `server`.
 
 #![allow(
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::load::{Until, fetch, request, run};
 use support::process::{Process, cpu_of, scratch};
-use support::watchers::{Crowd, Followed, Habit, Watcher, follow, hold, mark};
+use support::watchers::{Crowd, Followed, Habit, Silence, Watcher, follow, hold, hold_silent, mark};
 
 const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -34,7 +34,7 @@ fn main() {
     }
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
-    let parts: [(&str, fn()); 7] = [
+    let parts: [(&str, fn()); 8] = [
         ("fanout", fanout),
         ("paced", paced),
         ("shared", shared),
@@ -42,6 +42,7 @@ fn main() {
         ("slow", slow),
         ("restart", restart),
         ("idle", idle),
+        ("silent", silent),
     ];
     for (part, bench) in parts {
         if words.is_empty() || words.iter().any(|word| word == part) {
@@ -327,4 +328,24 @@ fn idle() {
         each(watching - connected),
         each(connected)
     );
+}
+
+/// Memory of a connection that has completed its TLS handshake and asks nothing: what a client gets without credentials. Fewer than
+/// idle ones, because the server does not wait long for the first byte.
+fn silent() {
+    const COUNT: usize = 4_000;
+    let states = [
+        ("HTTP/1.1", Silence::Http1),
+        ("HTTP/2", Silence::Http2),
+        ("HTTP/2 after the preface", Silence::Http2Settled),
+    ];
+    for (name, silence) in states {
+        let (server, _) = Process::server(&scratch("silent"), "memory");
+        // What the first connections of a process need is not theirs.
+        hold_silent(server.port, 100, silence, || ());
+        let before = server.resident_mib();
+        let held = hold_silent(server.port, COUNT, silence, || server.resident_mib() - before);
+        let bytes = held * 1024.0 * 1024.0 / COUNT as f64;
+        println!("silent, {COUNT} connections over {name}: {bytes:.0} bytes each");
+    }
 }

@@ -14,6 +14,7 @@ use pilothouse_actors::clock::Clock;
 pub use start_error::StartError;
 
 use crate::config::Config;
+use crate::http::connections::Connections;
 use crate::http::edge::{Edge, Serving};
 use crate::http::tls::Tls;
 use crate::pki::Pki;
@@ -34,6 +35,8 @@ pub struct StartContext {
     pub pool: Arc<Pool>,
     /// The address on which the server listens.
     pub address: SocketAddr,
+    /// The open connections of clients.
+    pub connections: Connections,
 }
 
 /// Assembles the application. Runs once, on the server's own thread, inside its actix System.

@@ -6,8 +6,21 @@ use std::time::Duration;
 
 /// Connections that the kernel queues before the server accepts them.
 pub const LISTEN_BACKLOG: i32 = 1_024;
-/// Open connections of one worker. Beyond that the worker accepts no more, the kernel's queue fills, and clients wait.
+/// The default of `--max-connections`, for each worker, if so many files may be open.
 pub const CONNECTIONS_PER_WORKER: usize = 25_000;
+/// Refused connections that a worker has not closed yet. Beyond that it accepts no more, the kernel's queue fills, and clients wait.
+pub const CONNECTIONS_CLOSING: usize = 1_024;
+/// One connection in so many is reserved: the last of them for clients on this host, those before for users who are exempt.
+pub const CONNECTIONS_RESERVED: usize = 16;
+/// The most connections that are reserved.
+pub const CONNECTIONS_RESERVED_MOST: usize = 1_024;
+/// Connections in their TLS handshake, loopback ones aside; half of them may come from one source address.
+pub const HANDSHAKES: usize = 4_096;
+/// How long a handshake is not disturbed when there are too many; a slower one makes room. Longer than a server takes that has
+/// [`HANDSHAKES`] to do, so that clients that all come back at once do not chase each other away.
+pub const HANDSHAKE_UNDISTURBED: Duration = Duration::from_secs(3);
+/// Connections that are looked at, when there are too many, to find one that is idle.
+pub const CONNECTIONS_EXAMINED: usize = 32;
 /// How long a client may take for the TLS handshake and for the HTTP/2 preface; then the connection is closed.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an HTTP/1.1 client may take to send the head of a request; the reference's value.

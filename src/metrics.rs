@@ -8,6 +8,7 @@ pub mod audit;
 pub mod authentication;
 pub mod authorization;
 pub mod authorization_webhooks;
+pub mod connections;
 pub mod controllers;
 pub mod conversion;
 pub mod features;
@@ -38,6 +39,7 @@ use self::aggregation::Aggregation;
 use self::audit::Audit;
 use self::authentication::Authentication;
 use self::authorization::Authorization;
+use self::connections::ConnectionMetrics;
 use self::controllers::ControllerMetrics;
 use self::conversion::Conversions;
 use self::flowcontrol::FlowControlMetrics;
@@ -79,6 +81,8 @@ pub struct Metrics {
     pub objects: IntGaugeVec,
     /// Objects that something depends on and that cannot be read, by type.
     pub unreadable: IntGaugeVec,
+    /// The connections of clients.
+    pub connections: ConnectionMetrics,
     /// Connections to others that wait for the next question.
     pub kept_connections: IntGauge,
     /// Memory that is reserved, by budget.
@@ -199,6 +203,7 @@ impl Metrics {
                 "pilothouse_connections_kept",
                 "Connections to other servers that wait for the next question.",
             )?,
+            connections: ConnectionMetrics::new(&page)?,
             // The short name, and the one with the reference's prefix.
             mismatches: [
                 mismatches("declarative_validation_mismatch_total")?,

@@ -7,6 +7,8 @@
     reason = "a test that meets the unexpected fails"
 )]
 
+#[path = "edge/connections.rs"]
+mod connections;
 #[path = "support/edge.rs"]
 mod support;
 

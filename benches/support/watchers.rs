@@ -308,6 +308,42 @@ async fn read_stream(stream: &mut RecvStream, take: &mut impl FnMut(&[u8])) -> b
     stream.flow_control().release_capacity(bytes.len()).is_ok()
 }
 
+/// How far a client goes that sends no request.
+#[derive(Clone, Copy)]
+pub enum Silence {
+    /// After the TLS handshake, having agreed on HTTP/1.1.
+    Http1,
+    /// The same for HTTP/2.
+    Http2,
+    /// After the preface and the settings of HTTP/2.
+    Http2Settled,
+}
+
+/// Holds `count` connections on which nothing was asked while `measure` runs.
+pub fn hold_silent<T>(port: u16, count: usize, silence: Silence, measure: impl FnOnce() -> T) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (mut streams, mut clients) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            match silence {
+                Silence::Http1 => streams.push(try_connect(port).await.unwrap()),
+                Silence::Http2 => streams.push(try_connect_h2(port).await.unwrap()),
+                Silence::Http2Settled => {
+                    let stream = try_connect_h2(port).await.unwrap();
+                    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+                    tokio::spawn(connection);
+                    clients.push(client.ready().await.unwrap());
+                }
+            }
+        }
+        // The server has heard the last one, too.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let measured = measure();
+        drop((streams, clients));
+        measured
+    })
+}
+
 /// Holds `count` connections while `measure` runs: each has been answered once, and watches if it is given a path.
 pub fn hold<T>(port: u16, count: usize, watch: Option<(&str, u64)>, measure: impl FnOnce() -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

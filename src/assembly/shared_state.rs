@@ -117,6 +117,7 @@ pub(super) async fn shared(
         request_timeout: config.limits.request_timeout,
         closes_unknown: gates.enabled(UNAUTHENTICATED_HTTP2_DOS_MITIGATION),
         encoding,
+        connections: context.connections.clone(),
         connecting: Arc::new(connecting),
         extensions: Arc::new(extensions.map_err(|error| StartError::store(&error))?),
         manners: AggregationSettings {

@@ -54,6 +54,14 @@ pub struct Serving {
     /// Streams that one HTTP/2 connection may have open; 0 stands for 250.
     #[arg(long, default_value_t = limits::STREAMS_PER_CONNECTION, value_name = "N")]
     pub http2_max_streams_per_connection: u32,
+    /// Connections that may be open; 0 stands for 25000 per worker, or fewer if not so many files may be open. At the bound, idle
+    /// connections without an authenticated request make room.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub max_connections: usize,
+    /// Connections that one address may have open (of IPv6 addresses, one /64 network); 0 stands for half of all. The loopback
+    /// addresses 127.0.0.1 and ::1 have no bound of their own.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub max_connections_per_source: usize,
     /// Speak HTTP/1.1 only.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub disable_http2_serving: bool,

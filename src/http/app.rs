@@ -11,6 +11,7 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 
 use super::body::{Answering, timely};
+use super::connections::ConnectionState;
 use super::peer::Peer;
 
 /// The reference's message.
@@ -50,6 +51,7 @@ impl App {
     /// Answers a request. A panic in the handler becomes a 500: it must not take down the connection, the other requests on it,
     /// or the worker.
     pub(super) async fn call(&self, request: Request, peer: Peer) -> Response<BoxBody> {
+        let in_flight = peer.connection.as_ref().and_then(ConnectionState::begin_request);
         request.extensions_mut().insert(peer);
         let (request, unread) = timely(request, self.body_within);
         let handling = AssertUnwindSafe(async { (self.handler)(request).await });
@@ -57,9 +59,9 @@ impl App {
             tracing::error!("a request handler panicked");
             Response::with_body(StatusCode::INTERNAL_SERVER_ERROR, BoxBody::new(PANICKED))
         });
-        match unread {
-            Some(unread) => response.map_body(|_, answer| BoxBody::new(Answering { answer, _to: unread })),
-            None => response,
+        if unread.is_none() && in_flight.is_none() {
+            return response;
         }
+        response.map_body(|_, answer| BoxBody::new(Answering { answer, _to: unread, _in_flight: in_flight }))
     }
 }

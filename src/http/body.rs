@@ -16,6 +16,8 @@ use bytes::Bytes;
 use futures::Stream;
 use tokio::time::Sleep;
 
+use super::connections::RequestInFlight;
+
 /// A body that must be complete before a deadline.
 struct BodyWithDeadline {
     body: Rc<RefCell<Payload>>,
@@ -75,10 +77,11 @@ pub(super) fn timely(request: Request, within: Duration) -> (Request, Option<Unr
     (request, unread)
 }
 
-/// A response body that keeps the request body alive.
+/// A response body that keeps the request body alive, and an anonymous connection in use.
 pub(super) struct Answering {
     pub(super) answer: BoxBody,
-    pub(super) _to: Unread,
+    pub(super) _to: Option<Unread>,
+    pub(super) _in_flight: Option<RequestInFlight>,
 }
 
 impl MessageBody for Answering {

@@ -14,10 +14,12 @@ use actix_service::{IntoServiceFactory, Service, ServiceFactory, fn_factory, fn_
 use actix_web::dev::AppConfig;
 use pilothouse_actors::clock::Clock;
 use socket2::SockRef;
+use tokio::io::AsyncWriteExt as _;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::app::App;
+use super::connections::{Bounds, ConnectionState, Connections};
 use super::drain::{Counted, Drain, Tally};
 use super::h1::H1;
 use super::h2::H2;
@@ -44,7 +46,9 @@ struct Plan {
     /// The deadline of a request body: the request timeout.
     body_within: Duration,
     drain: Drain,
-    connections: Tally,
+    bounds: Bounds,
+    connections: Connections,
+    open: Tally,
     started: Tally,
 }
 
@@ -54,7 +58,8 @@ struct Worker {
     tls: Tls,
     h1: H1,
     h2: H2,
-    connections: Tally,
+    connections: Connections,
+    open: Tally,
     /// Counts the worker until its last connection and its service are gone.
     _alive: Rc<Counted>,
 }
@@ -62,14 +67,17 @@ struct Worker {
 impl Edge {
     /// An edge that serves `listener` as `config` says.
     pub fn new(listener: TcpListener, tls: Tls, config: &Config, clock: Clock) -> Edge {
+        let bounds = Bounds::new(config);
         let plan = Plan {
             tls,
+            bounds,
+            connections: Connections::new(bounds, clock.clone()),
             clock,
             max_streams: config.streams_per_connection(),
             goaway_chance: config.serving.goaway_chance,
             body_within: config.limits.request_timeout,
             drain: Drain::default(),
-            connections: Tally::default(),
+            open: Tally::default(),
             started: Tally::default(),
         };
         Edge { listener, workers: config.workers(), plan }
@@ -81,7 +89,7 @@ impl Edge {
     }
 
     /// The open connections of all workers.
-    pub fn connections(&self) -> Tally {
+    pub fn connections(&self) -> Connections {
         self.plan.connections.clone()
     }
 
@@ -105,7 +113,8 @@ impl Edge {
         let of_workers = plan.clone();
         let server = actix_server::Server::build()
             .workers(workers)
-            .max_concurrent_connections(limits::CONNECTIONS_PER_WORKER)
+            // The table of connections refuses earlier. At this bound the acceptor would let clients wait, also those on this host.
+            .max_concurrent_connections(plan.bounds.total.saturating_add(limits::CONNECTIONS_CLOSING))
             .disable_signals()
             .listen("api", listener, move || {
                 let (factory, plan) = (factory.clone(), of_workers.clone());
@@ -125,8 +134,8 @@ impl Edge {
             .run();
         let handle = server.handle();
         let ended = run(server)?;
-        let Plan { drain, connections, started, .. } = plan;
-        Ok(Serving { address, listening, workers, handle, ended: Some(ended), drain, connections, started })
+        let Plan { drain, open, started, .. } = plan;
+        Ok(Serving { address, listening, workers, handle, ended: Some(ended), drain, open, started })
     }
 }
 
@@ -143,34 +152,54 @@ fn run(server: actix_server::Server) -> io::Result<oneshot::Receiver<io::Result<
 
 impl Plan {
     async fn worker(self, app: App) -> Result<Worker, ()> {
-        let Plan { tls, clock, max_streams, goaway_chance, drain, connections, started, .. } = self;
+        let Plan { tls, clock, max_streams, goaway_chance, drain, connections, open, started, .. } = self;
         let dates = Rc::new(Dates::new(clock));
         let h1 = H1::new(app.clone(), drain.clone(), Rc::clone(&dates)).await?;
         let h2 = H2 { app, drain, dates, max_streams, goaway_chance };
-        Ok(Worker { tls, h1, h2, connections, _alive: Rc::new(started.enter()) })
+        Ok(Worker { tls, h1, h2, connections, open, _alive: Rc::new(started.enter()) })
     }
 }
 
 impl Worker {
-    /// Serves a connection until it ends.
+    /// Serves a connection until it ends or has to make room for another. One that is refused is closed at once.
     async fn connection(self, io: TcpStream) -> Result<(), ()> {
-        let _open = self.connections.enter();
-        self.drive(io).await;
+        let _open = self.open.enter();
+        let address = io.peer_addr().ok();
+        let connection = match self.connections.admit(address) {
+            Ok(connection) => connection,
+            Err(reason) => {
+                tracing::warn!(?address, ?reason, "a connection was refused: there are too many");
+                return Ok(());
+            }
+        };
+        tokio::select! {
+            () = self.drive(io, connection.state()) => {}
+            () = connection.evicted() => tracing::debug!(?address, "an idle connection was closed for another"),
+        }
         Ok(())
     }
 
-    async fn drive(&self, io: TcpStream) {
+    async fn drive(&self, io: TcpStream, connection: &ConnectionState) {
         if let Err(error) = socket::prepare(&io) {
             tracing::debug!(%error, "TCP options cannot be set");
         }
         // Each future is boxed: otherwise every connection would reserve memory for the largest of these states, and most stay in
         // the smallest.
-        let stream = match Box::pin(timeout(limits::HANDSHAKE_TIMEOUT, self.tls.accept(io))).await {
+        let mut stream = match Box::pin(timeout(limits::HANDSHAKE_TIMEOUT, self.tls.accept(io))).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => return tracing::debug!("a TLS handshake took too long"),
         };
-        if stream.is_http2() {
+        connection.note_handshake();
+        stream.peer.connection = Some(connection.clone());
+        let is_http2 = stream.is_http2();
+        let within = if is_http2 { limits::HANDSHAKE_TIMEOUT } else { limits::REQUEST_HEAD_TIMEOUT };
+        // Both drivers allocate buffers when they begin. A client that says nothing gets none.
+        if !Box::pin(self.h1.is_asked(&mut stream, within)).await {
+            let _ = timeout(limits::DISCONNECT_TIMEOUT, stream.shutdown()).await;
+            return;
+        }
+        if is_http2 {
             Box::pin(self.h2.drive(stream)).await;
         } else {
             Box::pin(self.h1.drive(stream)).await;
@@ -187,7 +216,7 @@ pub struct Serving {
     handle: actix_server::ServerHandle,
     ended: Option<oneshot::Receiver<io::Result<()>>>,
     drain: Drain,
-    connections: Tally,
+    open: Tally,
     started: Tally,
 }
 
@@ -195,11 +224,6 @@ impl Serving {
     /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    /// The open connections of all workers.
-    pub fn connections(&self) -> Tally {
-        self.connections.clone()
     }
 
     /// Waits until every worker has its application; an error says why one never will.
@@ -228,17 +252,17 @@ impl Serving {
     /// that they try another server or say so, instead of waiting in the kernel's queue until this one has ended.
     pub async fn drain(&self, patience: Duration) -> usize {
         self.drain.begin();
-        let mut drained = pin!(timeout(patience, self.connections.until(|count| count == 0)));
+        let mut drained = pin!(timeout(patience, self.open.until(|count| count == 0)));
         // The acceptor hears of the pause a little after it is told. It would log errors about a socket that ends before that.
         tokio::select! {
-            _ = &mut drained => return self.connections.count(),
+            _ = &mut drained => return self.open.count(),
             () = sleep(limits::ACCEPTOR_PAUSE) => {}
         }
         if let Err(error) = SockRef::from(&self.listening).shutdown(Shutdown::Both) {
             tracing::debug!(%error, "the listening socket stays open");
         }
         let _ = drained.await;
-        self.connections.count()
+        self.open.count()
     }
 
     /// Closes the remaining connections and stops the workers.

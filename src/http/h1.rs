@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::time::Duration;
 
 use actix_http::body::BoxBody;
 use actix_http::{HttpService, KeepAlive, Request, Response};
@@ -11,6 +12,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 
 use super::app::App;
+use super::connections::ConnectionState;
 use super::drain::Drain;
 use super::h1_stream::{Streaming, is_endless, is_plain};
 use super::h2_stream::Dates;
@@ -89,6 +91,7 @@ impl H1 {
                 None => return,
                 Some((Departure::Stream(answer), io)) => (answer, io),
                 Some((Departure::Conversation(conversation), io)) => {
+                    let _in_flight = io.peer.connection.as_ref().and_then(ConnectionState::begin_request);
                     return tokio::select! {
                         () = conversation(io) => {}
                         () = self.drain.begun() => {}
@@ -98,18 +101,19 @@ impl H1 {
             drop(switch);
             let Some(back) = answer.send(taken).await else { return };
             io = back;
-            if !self.is_asked_again(&mut io).await {
+            if !self.is_asked(&mut io, limits::IDLE_TIMEOUT).await {
                 let _ = timeout(limits::DISCONNECT_TIMEOUT, io.shutdown()).await;
                 return;
             }
         }
     }
 
-    /// Waits for the next request up to the idle limit. The driver would count this wait as a request that arrives too slowly.
-    async fn is_asked_again(&self, io: &mut TlsStream) -> bool {
+    /// Waits for the first byte of the next request, with no more memory than TLS takes. After a response the driver would also
+    /// count this wait as a request that arrives too slowly.
+    pub(super) async fn is_asked(&self, io: &mut TlsStream, within: Duration) -> bool {
         let asked = poll_fn(|cx| io.poll_heard(cx));
         tokio::select! {
-            asked = timeout(limits::IDLE_TIMEOUT, asked) => asked.unwrap_or(false),
+            asked = timeout(within, asked) => asked.unwrap_or(false),
             () = self.drain.begun() => false,
         }
     }

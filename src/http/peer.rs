@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use openssl::ssl::SslRef;
 
+use super::connections::ConnectionState;
+
 /// The other end of a connection. Every request has one in its extensions, over HTTP/1.1 and HTTP/2 alike.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
@@ -13,6 +15,8 @@ pub struct Peer {
     /// The certificates that it presented. The TLS handshake only proves that the peer has the key of the first one. The
     /// authenticator checks issuer and validity, so that a bad certificate gets a 401 and not a broken connection.
     pub certificates: PeerCertificates,
+    /// The connection itself, in the table of all.
+    pub connection: Option<ConnectionState>,
 }
 
 /// Certificates as DER, the client's own first; empty if it presented none.

@@ -152,7 +152,7 @@ impl Tls {
             }
             return Err(io::Error::other(error));
         }
-        let peer = Peer { address, certificates: PeerCertificates::of(stream.ssl()) };
+        let peer = Peer { address, certificates: PeerCertificates::of(stream.ssl()), connection: None };
         Ok(TlsStream { stream, is_drained: false, overheard: Vec::new(), peer })
     }
 }

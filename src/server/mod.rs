@@ -58,8 +58,9 @@ impl Server {
         let tls = Tls::new(&config.serving, &pki)?;
         let edge = Edge::new(listener, tls.clone(), &config, clock.clone());
         let pool = Pool::new(clock.clone());
-        let context =
-            StartContext { config: Arc::new(config), pki: Arc::clone(&pki), tls, clock, pool, address };
+        let connections = edge.connections();
+        let (config, of_handle) = (Arc::new(config), Arc::clone(&pki));
+        let context = StartContext { config, pki, tls, clock, pool, address, connections };
 
         let (orders, to_obey) = watch::channel(handle::StopOrder::Run);
         let (leave_word, exit) = watch::channel(None);
@@ -69,7 +70,7 @@ impl Server {
             drop(lock);
             leave_word.send_replace(Some(exit));
         })?;
-        let handle = Handle::new(address, pki, orders, exit, thread);
+        let handle = Handle::new(address, of_handle, orders, exit, thread);
         match started.recv() {
             Ok(Ok(())) => {
                 tracing::info!(%address, "serving");

@@ -1,10 +1,10 @@
 //! A small application behind the HTTP edge, and clients for it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use actix_web::{App, HttpMessage as _, HttpRequest, HttpResponse, web};
@@ -18,6 +18,7 @@ use openssl::ssl::{SslConnector, SslMethod, SslVerifyMode};
 use openssl::x509::X509;
 use pilothouse::application::{Application, Assemble, Assembled, StartContext};
 use pilothouse::config::Config;
+use pilothouse::http::connections::{Connections, Counts, Standing};
 use pilothouse::http::drain::Drain;
 use pilothouse::http::edge::Edge;
 use pilothouse::http::peer::Peer;
@@ -26,7 +27,7 @@ use pilothouse::server::{Handle, Server, StartError};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::lock::Lock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_openssl::SslStream;
 
 /// More than any step takes on a loaded machine.
@@ -47,6 +48,7 @@ struct State {
     gate: Drain,
     failure: Lock<String>,
     failed: Drain,
+    connections: OnceLock<Connections>,
 }
 
 impl Live {
@@ -84,6 +86,11 @@ impl Live {
         self.0.failed.begin();
     }
 
+    /// The open connections.
+    pub fn connections(&self) -> Counts {
+        self.0.connections.get().expect("it has started").counts()
+    }
+
     fn guard(&self) -> Guard {
         self.0.guards.fetch_add(1, Ordering::SeqCst);
         Guard(self.clone())
@@ -110,6 +117,7 @@ impl Assemble for Toy {
             return Err(StartError::Store("refused".to_owned()));
         }
         let live = self.live.clone();
+        assert!(live.0.connections.set(edge.connections()).is_ok(), "it starts once");
         let serving = edge.serve(move || {
             App::new()
                 .app_data(web::Data::new(live.clone()))
@@ -123,6 +131,11 @@ impl Assemble for Toy {
                 .route("/broken", web::get().to(broken))
                 .route("/panic", web::get().to(panics))
                 .route("/peer", web::get().to(peer))
+                .route(
+                    "/login",
+                    web::get().to(|request: HttpRequest| login(request, Standing::Authenticated)),
+                )
+                .route("/exempt", web::get().to(|request: HttpRequest| login(request, Standing::Exempt)))
         })?;
         Ok(Assembled { serving, application: Rc::new(self.live) })
     }
@@ -214,10 +227,24 @@ async fn peer(request: HttpRequest) -> String {
     format!("{} {subject}", peer.address.unwrap().ip())
 }
 
-pub fn start(config: Config) -> (Handle, Live) {
+/// Says who the client is.
+async fn login(request: HttpRequest, standing: Standing) -> HttpResponse {
+    let peer = request.extensions().get::<Peer>().cloned().unwrap();
+    match peer.connection.unwrap().note_caller(standing) {
+        true => HttpResponse::Ok().body("welcome"),
+        false => HttpResponse::TooManyRequests().force_close().body("no room"),
+    }
+}
+
+/// As [`start`], with a clock that stands still.
+pub fn start_at(config: Config, clock: Clock) -> (Handle, Live) {
     let live = Live::default();
     let toy = Toy { live: live.clone(), refuse: false };
-    (Server::start_with(config, Clock::system(), toy).unwrap(), live)
+    (Server::start_with(config, clock, toy).unwrap(), live)
+}
+
+pub fn start(config: Config) -> (Handle, Live) {
+    start_at(config, Clock::system())
 }
 
 /// Waits until a condition holds.
@@ -251,6 +278,23 @@ pub fn identity_of_nobody() -> Identity {
 }
 
 async fn dial(server: &Handle, identity: Option<&Identity>, protocols: &[u8]) -> SslStream<TcpStream> {
+    try_dial(server, Ipv4Addr::LOCALHOST, identity, protocols).await.expect("it is admitted")
+}
+
+/// A TCP connection from one of the many addresses that this host has.
+pub async fn tcp(server: &Handle, source: Ipv4Addr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(IpAddr::V4(source), 0)).unwrap();
+    socket.connect(server.address()).await.unwrap()
+}
+
+/// Connects from an address; `None` if the server closes the connection before the handshake is complete.
+async fn try_dial(
+    server: &Handle,
+    source: Ipv4Addr,
+    identity: Option<&Identity>,
+    protocols: &[u8],
+) -> Option<SslStream<TcpStream>> {
     let mut connector = SslConnector::builder(SslMethod::tls()).unwrap();
     connector.set_verify(SslVerifyMode::PEER);
     for authority in X509::stack_from_pem(server.ca_pem()).unwrap() {
@@ -262,11 +306,11 @@ async fn dial(server: &Handle, identity: Option<&Identity>, protocols: &[u8]) ->
     }
     connector.set_alpn_protos(protocols).unwrap();
     let ssl = connector.build().configure().unwrap().into_ssl("localhost").unwrap();
-    let tcp = TcpStream::connect(server.address()).await.unwrap();
+    let tcp = tcp(server, source).await;
     tcp.set_nodelay(true).unwrap();
     let mut stream = SslStream::new(ssl, tcp).unwrap();
-    Pin::new(&mut stream).connect().await.unwrap();
-    stream
+    Pin::new(&mut stream).connect().await.ok()?;
+    Some(stream)
 }
 
 /// The protocol that a client which supports both gets.
@@ -390,6 +434,17 @@ pub mod h1 {
     impl Client {
         pub async fn connect(server: &Handle, identity: Option<&Identity>) -> Client {
             Client(dial(server, identity, b"\x08http/1.1").await)
+        }
+
+        /// Connects from another address of this host; `None` if the server refuses.
+        pub async fn connect_from(server: &Handle, source: Ipv4Addr) -> Option<Client> {
+            try_dial(server, source, None, b"\x08http/1.1").await.map(Client)
+        }
+
+        /// The response to a request, which must end with `end`.
+        pub async fn ask(&mut self, path: &str, more: &str, end: &str) -> String {
+            self.write(format!("GET {path} HTTP/1.1\r\nhost: x\r\n{more}\r\n").as_bytes()).await;
+            self.read_until(end).await
         }
 
         pub async fn write(&mut self, bytes: &[u8]) {

@@ -19,11 +19,12 @@ use crate::api::reviews::access::parse_fields;
 use crate::api::select::parse_labels;
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
-use crate::api::well_known::{ANONYMOUS, UNAUTHENTICATED};
+use crate::api::well_known::{ANONYMOUS, MASTERS, NODES, UNAUTHENTICATED};
 use crate::auth::impersonation::{self, ImpersonatedUser};
 use crate::backend::Warnings;
 use crate::backend::authorization::{AuthorizationRecord, action};
 use crate::flowcontrol::{RequestInfo, RequestLimiter};
+use crate::http::connections::Standing;
 use crate::http::peer::Peer;
 use crate::http::websocket;
 use crate::limits::REFUSAL_CHARS;
@@ -39,9 +40,15 @@ const WAITS_FOR: u32 = 4;
 /// Marks a request whose authentication failed.
 struct Unknown;
 
+/// Marks a request whose connection must make room for users who are exempt.
+struct NoRoom;
+
 /// Whether the connection ends after this request. HTTP/2 is expensive to serve and easy to abuse, so unauthenticated clients get
 /// one request per connection, as in the reference.
 pub fn closes_connection(worker: &Worker, request: &HttpRequest) -> bool {
+    if request.extensions().get::<NoRoom>().is_some() {
+        return true;
+    }
     worker.shared.closes_unknown
         && request.version() == Version::HTTP_2
         && request.extensions().get::<Unknown>().is_some()
@@ -80,8 +87,14 @@ pub async fn authenticate(
                 tracing::debug!(user = identity.name, ?annotations, "authenticated");
                 request.extensions_mut().insert(annotations);
             }
-            if identity.name == ANONYMOUS || identity.groups.iter().any(|group| group == UNAUTHENTICATED) {
+            let standing = standing(&identity);
+            if standing == Standing::Anonymous {
                 request.extensions_mut().insert(Unknown);
+            }
+            let connection = request.extensions().get::<Peer>().and_then(|peer| peer.connection.clone());
+            if connection.is_some_and(|connection| !connection.note_caller(standing)) {
+                request.extensions_mut().insert(NoRoom);
+                return Err(Status::too_many_requests("too many connections, please try again later", 1));
             }
             Ok(identity)
         }
@@ -93,6 +106,18 @@ pub async fn authenticate(
             Err(Status::unauthorized())
         }
         Err(_) => Err(gone(worker, "authenticator")),
+    }
+}
+
+/// What a request of this user says about its connection. Nodes, and those who mend the cluster, keep theirs when there are too many.
+fn standing(identity: &Identity) -> Standing {
+    let is_in = |wanted: &str| identity.groups.iter().any(|group| group == wanted);
+    if identity.name == ANONYMOUS || is_in(UNAUTHENTICATED) {
+        Standing::Anonymous
+    } else if is_in(MASTERS) || is_in(NODES) {
+        Standing::Exempt
+    } else {
+        Standing::Authenticated
     }
 }
 

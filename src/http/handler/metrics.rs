@@ -37,6 +37,8 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
             metrics.unreadable.with_label_values(&[&first.resource]).set(number(objects.len()));
         }
     }
+    let counts = shared.connections.counts();
+    metrics.connections.set(&counts.by_state(), &counts.by_refusal(), &counts.by_eviction());
     let now = worker.backend.clock.now();
     let types = shared.health.directory.send(Types).await.unwrap_or_default();
     let living: BTreeSet<&str> = types.iter().map(resource_of_store).collect();

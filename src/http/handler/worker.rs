@@ -20,6 +20,7 @@ use crate::backend::Backend;
 use crate::backend::aggregation::Extensions;
 use crate::flowcontrol::RequestLimiter;
 use crate::heavy_pool::HeavyPool;
+use crate::http::connections::Connections;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
 use crate::verbs::WatchDeps;
@@ -61,6 +62,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// The memory of the whole server.
     pub memory: MemoryLedger,
+    /// The open connections of clients.
+    pub connections: Connections,
     /// Connections to kubelets, pods and services.
     pub connecting: Arc<ConnectDeps>,
     /// Which release this server says it is.

@@ -1,0 +1,275 @@
+//! The table itself: plain bookkeeping under one lock.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Bounds, Counts, EvictionReason, RefusalReason, Source, Standing, State, micros};
+use crate::limits;
+
+/// Connections by the time since when they are idle or in their handshake, in microseconds, and by their id.
+type Queue = BTreeSet<(u64, u64)>;
+
+/// The connections that may be closed for others, the first in line first.
+#[derive(Default)]
+struct Candidates {
+    handshaking: Queue,
+    anonymous: Queue,
+}
+
+impl Candidates {
+    fn queue(&mut self, standing: Standing) -> Option<&mut Queue> {
+        match standing {
+            Standing::Handshaking => Some(&mut self.handshaking),
+            Standing::Anonymous => Some(&mut self.anonymous),
+            Standing::Authenticated | Standing::Exempt => None,
+        }
+    }
+}
+
+/// The connections of one source address.
+#[derive(Default)]
+struct OfSource {
+    open: usize,
+    candidates: Candidates,
+}
+
+struct Entry {
+    state: Arc<State>,
+    source: Source,
+    standing: Standing,
+    /// Its place in the queues.
+    since: u64,
+}
+
+/// Whose connections may be closed.
+#[derive(Clone, Copy)]
+enum Victims {
+    Of(Source),
+    Remote,
+}
+
+pub(super) struct Table {
+    bounds: Bounds,
+    open: HashMap<u64, Entry>,
+    sources: HashMap<Source, OfSource>,
+    /// Of all sources but the loopback, whose own are in `sources` alone.
+    remote: Candidates,
+    counts: Counts,
+    last_id: u64,
+    /// The last place in the queues that was given to a connection in use.
+    last_place: u64,
+}
+
+impl Table {
+    pub(super) fn new(bounds: Bounds) -> Table {
+        Table {
+            bounds,
+            open: HashMap::new(),
+            sources: HashMap::new(),
+            remote: Candidates::default(),
+            counts: Counts::default(),
+            last_id: 0,
+            last_place: 0,
+        }
+    }
+
+    pub(super) fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    pub(super) fn count_refusal(&mut self, reason: RefusalReason) {
+        self.counts.refused[reason as usize] += 1;
+    }
+
+    /// Whether there is room again for users who are not exempt.
+    pub(super) fn has_room_outside_reserve(&self) -> bool {
+        self.open.len() <= self.bounds.total.saturating_sub(self.bounds.reserve)
+    }
+
+    /// Makes room for a connection from `source`, or says why there is none. Answers whether its place is in the reserve.
+    pub(super) fn make_room(&mut self, source: Source, now: u64) -> Result<bool, RefusalReason> {
+        let room = match source {
+            Source::Loopback => self.make_room_for_loopback(now),
+            Source::Remote(_) => self.make_room_for_remote(source, now),
+        };
+        room.inspect_err(|reason| self.count_refusal(*reason))
+    }
+
+    fn make_room_for_loopback(&mut self, now: u64) -> Result<bool, RefusalReason> {
+        if self.open.len() < self.bounds.total
+            || self.evict_any(Victims::Remote, now)
+            || self.evict_any(Victims::Of(Source::Loopback), now)
+        {
+            return Ok(false);
+        }
+        Err(RefusalReason::Total)
+    }
+
+    fn make_room_for_remote(&mut self, source: Source, now: u64) -> Result<bool, RefusalReason> {
+        let Bounds { total, per_source, handshakes, handshakes_per_source, reserve } = self.bounds;
+        let of_source = self.sources.get(&source);
+        let (open, handshaking) =
+            of_source.map_or((0, 0), |of_source| (of_source.open, of_source.candidates.handshaking.len()));
+        if handshaking >= handshakes_per_source && !self.evict_slow_handshake(Victims::Of(source), now) {
+            return Err(RefusalReason::SourceHandshakes);
+        }
+        if self.remote.handshaking.len() >= handshakes && !self.evict_slow_handshake(Victims::Remote, now) {
+            return Err(RefusalReason::Handshakes);
+        }
+        if open >= per_source && !self.evict_any(Victims::Of(source), now) {
+            return Err(RefusalReason::Source);
+        }
+        if self.open.len() < total.saturating_sub(reserve) || self.evict_any(Victims::Remote, now) {
+            return Ok(false);
+        }
+        if self.open.len() < total.saturating_sub(reserve / 2) {
+            return Ok(true);
+        }
+        Err(RefusalReason::Total)
+    }
+
+    pub(super) fn insert(&mut self, state: Arc<State>, source: Source, now: u64) {
+        let (id, standing) = (state.id, Standing::Handshaking);
+        self.sources.entry(source).or_default().open += 1;
+        *self.counter(source, standing) += 1;
+        self.open.insert(id, Entry { state, source, standing, since: now });
+        self.enqueue(id);
+    }
+
+    pub(super) fn remove(&mut self, id: u64) {
+        self.dequeue(id);
+        let Some(Entry { source, standing, .. }) = self.open.remove(&id) else { return };
+        *self.counter(source, standing) -= 1;
+        if let Some(of_source) = self.sources.get_mut(&source) {
+            of_source.open -= 1;
+            if of_source.open == 0 {
+                self.sources.remove(&source);
+            }
+        }
+    }
+
+    /// Notes that more is known about a client.
+    pub(super) fn rise(&mut self, id: u64, standing: Standing, now: u64) {
+        self.dequeue(id);
+        let Some(entry) = self.open.get_mut(&id) else { return };
+        let (source, before) = (entry.source, entry.standing);
+        (entry.standing, entry.since) = (standing, now);
+        *self.counter(source, before) -= 1;
+        *self.counter(source, standing) += 1;
+        self.enqueue(id);
+    }
+
+    fn counter(&mut self, source: Source, standing: Standing) -> &mut usize {
+        match source {
+            Source::Loopback => &mut self.counts.loopback,
+            Source::Remote(_) => &mut self.counts.open[standing as usize],
+        }
+    }
+
+    /// Puts a connection into the queues of those that may be closed, if it may.
+    fn enqueue(&mut self, id: u64) {
+        self.change_queues(id, |queue, place| {
+            queue.insert(place);
+        });
+    }
+
+    fn dequeue(&mut self, id: u64) {
+        self.change_queues(id, |queue, place| {
+            queue.remove(&place);
+        });
+    }
+
+    fn change_queues(&mut self, id: u64, change: impl Fn(&mut Queue, (u64, u64))) {
+        let Some(Entry { source, standing, since, .. }) = self.open.get(&id) else { return };
+        if let Some(queue) =
+            self.sources.get_mut(source).and_then(|of_source| of_source.candidates.queue(*standing))
+        {
+            change(queue, (*since, id));
+        }
+        if let (Source::Remote(_), Some(queue)) = (source, self.remote.queue(*standing)) {
+            change(queue, (*since, id));
+        }
+    }
+
+    fn evict_any(&mut self, victims: Victims, now: u64) -> bool {
+        self.evict_idle(victims, now) || self.evict_slow_handshake(victims, now)
+    }
+
+    /// Closes the anonymous connection that is idle the longest. Places in the queue are not updated with each request: a connection
+    /// that was used since goes to its right place now. The number of attempts is bounded, because the table is locked.
+    fn evict_idle(&mut self, victims: Victims, now: u64) -> bool {
+        for _ in 0..limits::CONNECTIONS_EXAMINED {
+            let Some((since, id)) = self.first(victims, Standing::Anonymous) else { return false };
+            let Some(entry) = self.open.get(&id) else { return false };
+            let idle_since = entry.state.idle_since.load(Ordering::Relaxed);
+            if idle_since <= since && entry.state.evict_if_idle() {
+                self.remove(id);
+                self.counts.evicted[EvictionReason::Idle as usize] += 1;
+                return true;
+            }
+            let place = if idle_since > since { idle_since } else { self.place_behind_all(now) };
+            self.dequeue(id);
+            if let Some(entry) = self.open.get_mut(&id) {
+                entry.since = place;
+            }
+            self.enqueue(id);
+        }
+        false
+    }
+
+    /// A place for a connection in use: behind all others, also those of the same moment.
+    fn place_behind_all(&mut self, now: u64) -> u64 {
+        self.last_place = self.last_place.max(now) + 1;
+        self.last_place
+    }
+
+    /// Closes the connection that is in its handshake the longest, if that is long.
+    fn evict_slow_handshake(&mut self, victims: Victims, now: u64) -> bool {
+        let Some((since, id)) = self.first(victims, Standing::Handshaking) else { return false };
+        let is_slow = now.saturating_sub(since) >= micros(limits::HANDSHAKE_UNDISTURBED);
+        let Some(entry) = self.open.get(&id).filter(|_| is_slow) else { return false };
+        if !entry.state.evict_if_idle() {
+            return false;
+        }
+        self.remove(id);
+        self.counts.evicted[EvictionReason::SlowHandshake as usize] += 1;
+        true
+    }
+
+    fn first(&mut self, victims: Victims, standing: Standing) -> Option<(u64, u64)> {
+        let candidates = match victims {
+            Victims::Of(source) => &mut self.sources.get_mut(&source)?.candidates,
+            Victims::Remote => &mut self.remote,
+        };
+        candidates.queue(standing)?.first().copied()
+    }
+
+    /// Whether all numbers agree with each other.
+    #[cfg(test)]
+    pub(super) fn is_consistent(&self) -> bool {
+        let of_sources: usize = self.sources.values().map(|of_source| of_source.open).sum();
+        let counted = self.counts.open.iter().sum::<usize>() + self.counts.loopback;
+        let queued = |standing: Standing, remote_only: bool| {
+            let fits = |entry: &&Entry| {
+                entry.standing == standing && (!remote_only || entry.source != Source::Loopback)
+            };
+            self.open.values().filter(fits).count()
+        };
+        let of_source = |queue: fn(&Candidates) -> usize| -> usize {
+            self.sources.values().map(|of_source| queue(&of_source.candidates)).sum()
+        };
+        of_sources == self.open.len()
+            && counted == self.open.len()
+            && self.sources.values().all(|of_source| of_source.open > 0)
+            && self.remote.handshaking.len() == queued(Standing::Handshaking, true)
+            && self.remote.anonymous.len() == queued(Standing::Anonymous, true)
+            && of_source(|candidates| candidates.handshaking.len()) == queued(Standing::Handshaking, false)
+            && of_source(|candidates| candidates.anonymous.len()) == queued(Standing::Anonymous, false)
+    }
+}

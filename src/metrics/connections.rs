@@ -1,0 +1,47 @@
+//! The connections of clients.
+
+use prometheus::{IntCounterVec, IntGaugeVec};
+
+use super::registration::{MetricRegistry, Result};
+
+/// Open, refused and closed connections. The table of connections counts; this is set when somebody asks.
+pub struct ConnectionMetrics {
+    open: IntGaugeVec,
+    refused: IntCounterVec,
+    evicted: IntCounterVec,
+}
+
+impl ConnectionMetrics {
+    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<ConnectionMetrics> {
+        Ok(ConnectionMetrics {
+            open: page.gauges(
+                "pilothouse_connections_open",
+                "Open connections of clients, by state; those from the loopback addresses have one of their own.",
+                &["state"],
+            )?,
+            refused: page.counters(
+                "pilothouse_connections_refused_total",
+                "Connections that were refused, by the bound that was reached.",
+                &["reason"],
+            )?,
+            evicted: page.counters(
+                "pilothouse_connections_evicted_total",
+                "Connections without an authenticated request that were closed to make room, by reason.",
+                &["reason"],
+            )?,
+        })
+    }
+
+    /// Takes over the counts of the table, each with its label.
+    pub fn set(&self, open: &[(&str, usize)], refused: &[(&str, u64)], evicted: &[(&str, u64)]) {
+        for (state, count) in open {
+            self.open.with_label_values(&[state]).set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
+        for (counters, counts) in [(&self.refused, refused), (&self.evicted, evicted)] {
+            for (reason, count) in counts {
+                let counter = counters.with_label_values(&[reason]);
+                counter.inc_by(count.saturating_sub(counter.get()));
+            }
+        }
+    }
+}
