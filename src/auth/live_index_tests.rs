@@ -166,7 +166,7 @@ async fn reported_types(contents: &str) -> Vec<String> {
     let _validating = policies::open(&indexes, PolicyKind::Validating).await.unwrap();
     let _mutating = policies::open(&indexes, PolicyKind::Mutating).await.unwrap();
     let _webhooks = webhooks::open(&indexes, pool.clone()).await.unwrap();
-    let _services = indexes.open([aggregation::TYPE], aggregation::Table::new(pool)).await.unwrap();
+    let _services = indexes.open([aggregation::Table::TYPE], aggregation::Table::new(pool)).await.unwrap();
     let _looked_up = lookup::open(&indexes).await.unwrap();
     indexes.unreadable().await.into_iter().map(|object| object.resource).collect()
 }

@@ -22,7 +22,7 @@ use crate::limits::EXTENSION_DOCUMENTS_BYTES;
 use crate::upstream::Upstream;
 
 pub use client::{ExtensionRequest, ExtensionResponse, identity_headers};
-pub use table::{TYPE, Table};
+pub use table::Table;
 
 /// What the server of an APIService publishes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Extensions {
     ) -> Result<Extensions, StoreError> {
         let table = Table::new(upstream.pool().clone());
         Ok(Extensions {
-            registrations: indexes.open([table::TYPE], table).await?,
+            registrations: indexes.open([Table::TYPE], table).await?,
             told: SharedLock::default(),
             changes: AtomicU64::default(),
             upstream,

@@ -11,9 +11,6 @@ use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 use crate::upstream;
 use crate::upstream::pool::{KeepAliveHandle, Pool};
 
-/// The type that the table follows.
-pub const TYPE: FollowedType = FollowedType::v1("apiregistration.k8s.io", "apiservices", "APIService");
-
 /// All APIServices by name.
 pub struct Table {
     by_name: BTreeMap<String, Arc<ApiService>>,
@@ -27,6 +24,9 @@ pub struct Table {
 }
 
 impl Table {
+    /// The type that the table follows.
+    pub const TYPE: FollowedType = FollowedType::v1("apiregistration.k8s.io", "apiservices", "APIService");
+
     /// An empty table. `pool` keeps connections to the servers.
     pub fn new(pool: Arc<Pool>) -> Table {
         Table { by_name: BTreeMap::new(), wanted: BTreeMap::new(), pool, remote: 0, changes: 0 }
