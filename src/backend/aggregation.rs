@@ -22,6 +22,7 @@ use crate::limits::EXTENSION_DOCUMENTS_BYTES;
 use crate::upstream::Upstream;
 
 pub use client::{ExtensionRequest, ExtensionResponse, identity_headers};
+#[cfg(test)]
 pub use table::Table;
 
 /// What the server of an APIService publishes.

@@ -149,7 +149,7 @@ pub(crate) fn note_difference(call: &Call<'_>, old: &Value, new: &Value) {
 fn merge_patch(old: &Value, new: &Value) -> Value {
     let (Some(before), Some(after)) = (old.fields(), new.fields()) else { return new.clone() };
     let mut patch = Value::object();
-    for name in before.keys().filter(|name| !after.contains_key(*name)) {
+    for name in before.keys().filter(|name| !after.contains_key(name)) {
         patch.set(name, Value::Null);
     }
     for (name, value) in after {

@@ -22,6 +22,7 @@ enum Form {
     /// Sorted, at most [`LISTED`].
     List(Vec<(String, Value)>),
     /// More than that, or fewer after some were removed. Boxed, so that the list takes no more for it.
+    #[expect(clippy::box_collection, reason = "it decides the size of every value")]
     Tree(Box<BTreeMap<String, Value>>),
 }
 
