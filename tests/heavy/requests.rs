@@ -116,7 +116,7 @@ fn large_apply(name: &str, keys: usize) -> Heavy {
     Heavy { method: "PATCH", path, media: "application/apply-patch+yaml", body }
 }
 
-fn definition(kind: &str, spec: Value) -> Value {
+fn definition(kind: &str, spec: &Value) -> Value {
     let plural = format!("{}s", kind.to_lowercase());
     let schema = json!({"type": "object", "properties": {"spec": spec}});
     json!({
@@ -133,7 +133,7 @@ fn definition(kind: &str, spec: Value) -> Value {
 fn large_definition(kind: &str) -> Heavy {
     let field = |number| (format!("f{number}"), json!({"type": "string", "pattern": "^[a-z]{1,30}$"}));
     let fields: serde_json::Map<String, Value> = (0..5_000).map(field).collect();
-    let body = definition(kind, json!({"type": "object", "properties": fields})).to_string();
+    let body = definition(kind, &json!({"type": "object", "properties": fields})).to_string();
     Heavy { method: "POST", path: format!("{DEFINITIONS}?dryRun=All"), media: JSON[0].1, body }
 }
 
@@ -258,7 +258,7 @@ fn costly_rules_are_evaluated_aside() {
         "type": "object", "properties": {"list": list, "step": {"type": "integer"}},
         "x-kubernetes-validations": rule,
     });
-    client.post(DEFINITIONS, &definition("Costly", spec)).ok();
+    client.post(DEFINITIONS, &definition("Costly", &spec)).ok();
     let path = "/apis/heavy.example.com/v1/costlys";
     let served = poll(CAP, || (client.get(path).status == 200).then_some(()));
     served.expect("the definition is served");
