@@ -22,7 +22,6 @@ use crate::limits::EXTENSION_DOCUMENTS_BYTES;
 use crate::upstream::Upstream;
 
 pub use client::{ExtensionRequest, ExtensionResponse, identity_headers};
-#[cfg(test)]
 pub use table::Table;
 
 /// What the server of an APIService publishes.
