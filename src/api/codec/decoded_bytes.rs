@@ -119,7 +119,7 @@ fn yaml(body: &[u8]) -> usize {
     }
     let aliases = names(body, b'*').take(usize::BITS as usize).count() as u32;
     let expanded = written.saturating_mul(1_usize.checked_shl(aliases).unwrap_or(usize::MAX));
-    let most = YAML_NODES * usize::from(FIELD + NODE) + YAML_ALIAS_BYTES * usize::from(TEXT);
+    let most = YAML_NODES * usize::from(FIELD) + YAML_ALIAS_BYTES * usize::from(TEXT);
     expanded.min(written + most)
 }
 
