@@ -1,7 +1,7 @@
 //! Bodies made to do harm, and bodies that are wrong in the ways that clients get things wrong: each is refused in
 //! words that say why, soon and without much memory.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "how long a refusal takes is real time")]
 
 mod support;
@@ -250,10 +250,10 @@ fn config_map(rest: &str) -> (&'static str, String) {
 
 /// A field of a Protobuf message.
 fn field(number: u8, contents: &[u8]) -> Vec<u8> {
-    let mut message = vec![number << 3 | 2];
+    let mut message = vec![(number << 3) | 2];
     let mut length = contents.len();
     while length > 0x7f {
-        message.push(length as u8 | 0x80);
+        message.push((length as u8) | 0x80);
         length >>= 7;
     }
     message.push(length as u8);
@@ -333,7 +333,6 @@ fn a_body_takes_no_more_memory_than_was_estimated() {
         let (peak, bound) = (peak(path, media_type, &body), decoded_bytes_bound(encoding, &body));
         let times = |bytes: usize| bytes as f64 / body.len() as f64;
         let line = format!("{name}: {:.1} times the body, estimated {:.1}", times(peak), times(bound));
-        println!("{line}");
         if peak > bound + BESIDES || (name == "integers" && times(peak.saturating_sub(BESIDES)) > 30.0) {
             wrong.push(line);
         }
