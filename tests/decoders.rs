@@ -1,15 +1,24 @@
 //! Bodies made to do harm, and bodies that are wrong in the ways that clients get things wrong: each is refused in
 //! words that say why, soon and without much memory.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "how long a refusal takes is real time")]
+
+mod support;
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use pilothouse::api::codec::{DecodeError, Decoded, cbor, decode_object, protobuf, yaml};
+use pilothouse::api::codec::{
+    DecodeError, Decoded, cbor, decode_object, decoded_bytes_bound, protobuf, yaml,
+};
+use pilothouse::api::media::Encoding;
 use pilothouse::api::schema::{GroupVersionKind, Registry};
 use pilothouse::api::value::Value;
+
+use support::Server;
+use support::client::JSON;
+use support::wait::{CAP, poll};
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
 
@@ -215,4 +224,126 @@ fn protobuf_that_promises_much_or_is_deep_is_refused() {
     let mut groups = vec![0x80, 0x80, 0x40];
     groups.extend(std::iter::repeat_n(0x7b, 1 << 20));
     refusal(protobuf::decode_object, &body(&groups));
+}
+
+/// A kind whose objects keep whatever they have.
+const FREE: &str = r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition",
+    "metadata":{"name":"frees.example.com"},"spec":{"group":"example.com","scope":"Namespaced",
+    "names":{"plural":"frees","singular":"free","kind":"Free"},"versions":[{"name":"v1","served":true,"storage":true,
+    "schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}"#;
+
+/// About a megabyte of parts. `#` in a part is its number.
+fn many(part: &str, separator: &str) -> String {
+    let parts = (0..(1 << 20) / (part.len() + separator.len())).map(|at| part.replace('#', &at.to_string()));
+    parts.collect::<Vec<_>>().join(separator)
+}
+
+fn free(spec: &str) -> (&'static str, String) {
+    let head = r#""apiVersion":"example.com/v1","kind":"Free","metadata":{"name":"a"}"#;
+    ("/apis/example.com/v1/namespaces/default/frees", format!("{{{head},\"spec\":{{\"x\":{spec}}}}}"))
+}
+
+fn config_map(rest: &str) -> (&'static str, String) {
+    let head = r#""apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}"#;
+    ("/api/v1/namespaces/default/configmaps", format!("{{{head},{rest}}}"))
+}
+
+/// A field of a Protobuf message.
+fn field(number: u8, contents: &[u8]) -> Vec<u8> {
+    let mut message = vec![(number << 3) | 2];
+    let mut length = contents.len();
+    while length > 0x7f {
+        message.push((length as u8) | 0x80);
+        length >>= 7;
+    }
+    message.push(length as u8);
+    message.extend_from_slice(contents);
+    message
+}
+
+/// A pod with a million packed numbers.
+fn packed() -> Vec<u8> {
+    let groups = field(14, &field(4, &[1; 1 << 20]));
+    let pod = [field(1, &field(1, b"a")), field(2, &groups)].concat();
+    let of = field(1, &[field(1, b"v1"), field(2, b"Pod")].concat());
+    [b"k8s\0".to_vec(), of, field(2, &pod)].concat()
+}
+
+/// The most memory that a server has while it handles a body, above what it had before.
+fn peak(path: &str, media_type: &str, body: &[u8]) -> usize {
+    let server = Server::start();
+    let mut admin = server.admin();
+    if path.contains("example.com") {
+        let made = admin.request(
+            "POST",
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+            &JSON,
+            FREE.as_bytes(),
+        );
+        assert_eq!(made.status, 201, "{}", made.text());
+        poll(CAP, || (admin.get(path).status == 200).then_some(())).expect("the kind is served");
+    }
+    let proc = format!("/proc/{}", server.pid());
+    let resident = |line: &str| {
+        let status = std::fs::read_to_string(format!("{proc}/status")).unwrap();
+        let line = status.lines().find(|found| found.starts_with(line)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+    };
+    let before = resident("VmRSS:");
+    // Resets the high-water mark of the kernel.
+    std::fs::write(format!("{proc}/clear_refs"), "5").unwrap();
+    let answer = admin.request("POST", path, &[("Content-Type", media_type)], body);
+    assert!(answer.status != 400, "{}", answer.text());
+    resident("VmHWM:").saturating_sub(before)
+}
+
+/// What a server takes besides: buffers of the connection, the log, the store, and what the allocator keeps.
+const BESIDES: usize = 12 << 20;
+
+#[test]
+fn a_body_takes_no_more_memory_than_was_estimated() {
+    let json = [
+        ("integers", free(&format!("[{}]", many("1", ",")))),
+        ("empty lists", free(&format!("[{}]", many("[]", ",")))),
+        ("lists of one", free(&format!("[{}]", many("[1]", ",")))),
+        ("objects of one field", free(&format!("[{}]", many(r#"{"":1}"#, ",")))),
+        ("empty texts", free(&format!("[{}]", many(r#""""#, ",")))),
+        ("short keys", free(&format!("{{{}}}", many(r##""#":1"##, ",")))),
+        ("owned keys", config_map(&format!(r#""data":{{{}}}"#, many(r##""#":"""##, ",")))),
+        ("text", config_map(&format!(r#""data":{{"a":"{}"}}"#, many("text", " ")))),
+        ("escaped text", config_map(&format!(r#""data":{{"a":"{}"}}"#, "<".repeat(200_000)))),
+        ("unknown fields", config_map(&many(r##""#":1"##, ","))),
+    ];
+    let mut cases: Vec<(&str, &str, Encoding, &str, Vec<u8>)> = Vec::new();
+    for (name, (path, body)) in json {
+        cases.push((name, path, Encoding::Json, "application/json", body.into_bytes()));
+    }
+    let head = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n";
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let lines: String = (0..60_000).map(|at| format!("  k{at}: a\n")).collect();
+    let block = format!("{head}{lines}");
+    let laughs = format!("{head}  a: b\nx: [&a [{}]{}]\n", "1,".repeat(4_000), ",*a".repeat(60));
+    cases.push(("YAML lines", maps, Encoding::Yaml, "application/yaml", block.into_bytes()));
+    cases.push(("YAML aliases", maps, Encoding::Yaml, "application/yaml", laughs.into_bytes()));
+    let pods = "/api/v1/namespaces/default/pods";
+    let media_type = "application/vnd.kubernetes.protobuf";
+    cases.push(("packed numbers", pods, Encoding::Protobuf, media_type, packed()));
+    let mut wrong = Vec::new();
+    for (name, path, encoding, media_type, body) in cases {
+        let (peak, bound) = (peak(path, media_type, &body), decoded_bytes_bound(encoding, &body));
+        let times = |bytes: usize| bytes as f64 / body.len() as f64;
+        let line = format!("{name}: {:.1} times the body, estimated {:.1}", times(peak), times(bound));
+        if peak > bound + BESIDES || (name == "integers" && times(peak.saturating_sub(BESIDES)) > 30.0) {
+            wrong.push(line);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn small_bodies_are_estimated_by_their_length() {
+    for encoding in [Encoding::Json, Encoding::Yaml, Encoding::Protobuf, Encoding::Cbor] {
+        assert_eq!(decoded_bytes_bound(encoding, b""), 0);
+        assert_eq!(decoded_bytes_bound(encoding, &[b'{'; 10]), decoded_bytes_bound(encoding, &[b'x'; 10]));
+    }
 }

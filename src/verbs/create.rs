@@ -29,7 +29,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
     backend.objects.record(call, None, &mut value);
     admit(backend, call, &mut value).await?;
-    store_new(backend, call, &value, options.mode).await
+    store_new(backend, call, value, options.mode).await
 }
 
 /// Runs mutating admission on a new object.
@@ -39,19 +39,23 @@ pub async fn admit(backend: &Backend, call: &Call<'_>, value: &mut Value) -> Res
 }
 
 /// Validates and stores a new object. Also used by updates that create.
-pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, mode: WriteMode) -> Result<Reply> {
+pub async fn store_new(backend: &Backend, call: &Call<'_>, given: Value, mode: WriteMode) -> Result<Reply> {
     let write = Write { backend, call, operation: Operation::Create, old: None };
     let mut attempts = 0;
+    // Only a generated name is tried again. Any other object is let go once it is encoded: it may be many times its text, and
+    // the response can take as much.
+    let (again, mut next) = (meta::has_prefix(&given).then(|| given.clone()), Some(given));
     loop {
         attempts += 1;
-        let (mut value, generated) = begin(&backend.objects, call.kind().rules, value.clone());
+        let value = next.take().or_else(|| again.clone()).unwrap_or_default();
+        let (mut value, generated) = begin(&backend.objects, call.kind().rules, value);
         let (name, has_prefix) = (meta::name(&value).to_owned(), meta::has_prefix(&value));
         let claim = services::claim_new(backend, call, &mut value, mode).await?;
         let stored = store_once(&write, value, mode).await;
         claim.end(matches!(stored, Ok(Some(_)))).await;
         match stored? {
             Some(reply) => return Ok(reply),
-            None if generated && attempts < GENERATED_NAME_ATTEMPTS => {}
+            None if generated && again.is_some() && attempts < GENERATED_NAME_ATTEMPTS => {}
             None => return Err(taken(backend, call, &name, has_prefix).await),
         }
     }
@@ -68,8 +72,9 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
     meta::drop_link(&mut value);
     // Last, and not for dry runs: they may carry a resourceVersion.
     meta::check_unversioned(&value)?;
-    let name = meta::name(&value);
-    let mut draft = backend.stored_draft(call, call.key(name), &value).await?;
+    let name = meta::name(&value).to_owned();
+    let mut draft = backend.stored_draft(call, call.key(&name), &value).await?;
+    drop(value);
     if filled {
         draft.fields = draft.fields.iter().chain([(FILLED_IN, "")]).collect();
     }
@@ -78,7 +83,7 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
     match backend.stores.create(&call.stored.store, draft, &call.permit).await {
         Ok(object) => Ok(Some(Reply::Object(Success::Created, backend.tell(call, &object).await?))),
         Err(StoreError::Exists) => Ok(None),
-        Err(error) => Err(Status::from_store(&error, call.of(), name)),
+        Err(error) => Err(Status::from_store(&error, call.of(), &name)),
     }
 }
 

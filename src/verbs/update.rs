@@ -123,6 +123,16 @@ enum Outcome {
     Overtaken,
 }
 
+/// What an attempt makes of the stored object.
+enum Change {
+    /// The object is as it shall be.
+    Nothing,
+    /// Another state.
+    State(Draft),
+    /// The last state of an object that goes with it.
+    Removal(Draft),
+}
+
 /// The stored object that an attempt starts from.
 struct Current<'a> {
     object: &'a Object,
@@ -151,7 +161,7 @@ impl Update<'_> {
     async fn create_instead(&self, mut value: Value) -> Result<Reply> {
         admit(self.backend, self.call, &mut value).await?;
         value.entry("metadata").remove("resourceVersion");
-        store_new(self.backend, self.call, &value, self.mode).await
+        store_new(self.backend, self.call, value, self.mode).await
     }
 
     /// Computes the state that follows the current one, validates and stores it.
@@ -170,24 +180,26 @@ impl Update<'_> {
         let mut new = backend.with_versions(call, written).await?;
         check_version(call, part, named, current.object.revision.0)?;
         let claim = services::claim_changed(backend, call, &mut new, &old, mode).await?;
-        let stored = self.change(&write, current, &old, new).await;
+        let change = self.change(&write, current.object, &old, new).await;
+        // Let go before the store answers: the trees may be many times their text, and the response can take as much.
+        drop(body);
+        drop(was);
+        drop(old);
+        let stored = match change {
+            Ok(change) => self.put(current, change).await,
+            Err(status) => Err(status),
+        };
         claim.end(matches!(stored, Ok(Outcome::Stored(_) | Outcome::Same(_)))).await;
         stored
     }
 
-    /// Validates and stores a new state.
-    async fn change(
-        &self,
-        write: &Write<'_>,
-        current: Current<'_>,
-        old: &Value,
-        new: Value,
-    ) -> Result<Outcome> {
+    /// Validates and encodes a new state.
+    async fn change(&self, write: &Write<'_>, current: &Object, old: &Value, new: Value) -> Result<Change> {
         let mut new = self.complete(new, old)?;
         managed_fields::keep_times(old, &mut new);
         let shown = self.part.show(&new)?;
         self.backend.admission.validate(write, &shown).await?;
-        self.put(current, old, new).await
+        self.encode(current, old, new).await
     }
 
     /// Restores fields that the client must not change, and validates.
@@ -207,27 +219,36 @@ impl Update<'_> {
         }
     }
 
-    /// Writes the new state, unless it is that of the store or nothing shall be written.
-    async fn put(&self, current: Current<'_>, old: &Value, mut new: Value) -> Result<Outcome> {
+    /// Encodes the new state, unless it is that of the store.
+    async fn encode(&self, current: &Object, old: &Value, mut new: Value) -> Result<Change> {
         let Update { backend, call, mode, .. } = *self;
-        let Current { object: current, turn } = current;
         if !mode.is_dry_run() {
             meta::drop_link(&mut new);
         }
         if current.fields.get(FILLED_IN).is_none() && self.is_same(current, old, &new)? {
-            return self.shown(current).await.map(Outcome::Same);
+            return Ok(Change::Nothing);
         }
         let filled = kinds::finish(call.kind(), &mut new);
         let mut draft = backend.stored_draft(call, current.key.clone(), &new).await?;
         if filled {
             draft.fields = draft.fields.iter().chain([(FILLED_IN, "")]).collect();
         }
-        if mode.is_dry_run() {
-            return self.shown(&Object::new(draft, current.revision)).await.map(Outcome::Same);
-        }
-        if deletion::is_over(call.kind().rules, &new) {
-            return self.remove(current, draft).await;
-        }
+        let is_over = deletion::is_over(call.kind().rules, &new);
+        Ok(if is_over { Change::Removal(draft) } else { Change::State(draft) })
+    }
+
+    /// Writes the new state, unless nothing shall be written.
+    async fn put(&self, current: Current<'_>, change: Change) -> Result<Outcome> {
+        let Update { backend, call, mode, .. } = *self;
+        let Current { object: current, turn } = current;
+        let draft = match change {
+            Change::Nothing => return self.shown(current).await.map(Outcome::Same),
+            Change::State(draft) | Change::Removal(draft) if mode.is_dry_run() => {
+                return self.shown(&Object::new(draft, current.revision)).await.map(Outcome::Same);
+            }
+            Change::Removal(draft) => return self.remove(current, draft).await,
+            Change::State(draft) => draft,
+        };
         call.work.check()?;
         let store = &call.stored.store;
         match backend.stores.replace_in_turn(store, draft, current.revision, &call.permit, turn).await {

@@ -119,7 +119,7 @@ fn yaml(body: &[u8]) -> usize {
     }
     let aliases = names(body, b'*').take(usize::BITS as usize).count() as u32;
     let expanded = written.saturating_mul(1_usize.checked_shl(aliases).unwrap_or(usize::MAX));
-    let most = YAML_NODES * usize::from(FIELD + NODE) + YAML_ALIAS_BYTES * usize::from(TEXT);
+    let most = YAML_NODES * usize::from(FIELD) + YAML_ALIAS_BYTES * usize::from(TEXT);
     expanded.min(written + most)
 }
 
@@ -150,7 +150,7 @@ fn cbor(body: &[u8]) -> usize {
                 let length = match first & 31 {
                     short @ ..24 => usize::from(short),
                     // Parts of a text of unknown length follow, each with its own.
-                    _ => number.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)),
+                    _ => number.iter().fold(0, |length, byte| (length << 8) | usize::from(*byte)),
                 };
                 let (text, after) = rest.split_at_checked(length).unwrap_or((rest, &[]));
                 weight += usize::from(FIELD + 2 * QUOTE) + weigh(&PLAIN, text);
