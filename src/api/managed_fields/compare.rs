@@ -172,7 +172,7 @@ impl<'r> Walk<'r> {
             Side::Value(value) => value.fields(),
         };
         if self.to_the_letter {
-            return Side::of(fields.and_then(|fields| fields.get(&*field.name)));
+            return Side::of(fields.and_then(|fields| fields.get(&field.name)));
         }
         Side::among(self.registry, field, fields)
     }
@@ -284,7 +284,7 @@ impl<'r> Walk<'r> {
     ) -> Result<bool, String> {
         let none = Object::new();
         let (old, new) = (old.entries().unwrap_or(&none), new.entries().unwrap_or(&none));
-        let only_new = new.iter().filter(|(key, _)| !old.contains_key(*key));
+        let only_new = new.iter().filter(|(key, _)| !old.contains_key(key));
         let all = old.iter().map(|(key, value)| (key, Side::of(Some(value)), Side::of(new.get(key))));
         let all = all.chain(only_new.map(|(key, value)| (key, Side::Absent, Side::of(Some(value)))));
         let mut any = false;

@@ -59,7 +59,7 @@ impl<'r> TypeChecker<'r> {
     fn fields(&mut self, structure: &'r Struct, fields: &mut Object) -> Result<(), String> {
         let length = self.path.len();
         for field in &structure.fields {
-            if let Some(value) = fields.get_mut(&*field.name) {
+            if let Some(value) = fields.get_mut(&field.name) {
                 self.enter(&field.name);
                 self.value(field.ty, value).map_err(|wrong| named(structure, field, wrong))?;
                 self.path.truncate(length);

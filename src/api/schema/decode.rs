@@ -400,7 +400,7 @@ pub(crate) fn store(
     again: bool,
     given: bool,
 ) {
-    if again && let Some(old) = fields.remove(&*field.name) {
+    if again && let Some(old) = fields.remove(&field.name) {
         // A second struct, map or list is merged into the first; null and scalars replace it.
         if let Some(value) = value.map(|value| merged(registry, field.ty, old, value)) {
             store(registry, fields, field, Some(value), false, given);

@@ -35,7 +35,7 @@ pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
 
 fn fill(registry: &Registry, structure: &Struct, fields: &mut Fields) {
     for field in structure.defaulted.iter().filter_map(|at| structure.fields.get(usize::from(*at))) {
-        let set = fields.get(&*field.name).is_some_and(|value| !is_unset(value, field.pointer));
+        let set = fields.get(&field.name).is_some_and(|value| !is_unset(value, field.pointer));
         let default = field.default.as_ref().or(field.fill.as_ref());
         // A zero that is no pointer equals absence, and values are canonical: otherwise a defaulted object would differ from
         // itself after it was stored.
@@ -45,7 +45,7 @@ fn fill(registry: &Registry, structure: &Struct, fields: &mut Fields) {
         if matches!(registry.get(field.ty), Type::Scalar(_)) {
             continue;
         }
-        if let Some(value) = fields.get_mut(&*field.name).filter(|value| !value.is_null()) {
+        if let Some(value) = fields.get_mut(&field.name).filter(|value| !value.is_null()) {
             apply(registry, field.ty, value);
         } else if !field.pointer
             && registry.structure(field.ty).is_some_and(|inner| !inner.defaulted.is_empty())

@@ -212,7 +212,7 @@ pub(in crate::api) fn printed<'v>(
     fields: Option<&'v Object>,
     form: EmptyLists,
 ) -> Print<'v> {
-    let value = fields.and_then(|fields| fields.get(&*field.name));
+    let value = fields.and_then(|fields| fields.get(&field.name));
     if field.nullable && value.is_some_and(Value::is_null) {
         return Print::Null;
     }

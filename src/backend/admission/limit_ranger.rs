@@ -120,7 +120,7 @@ fn set<'a>(container: &mut Value, field: &str, defaults: &'a Object) -> Vec<&'a 
     let absent = |name: &&String| container.at(&["resources", field, name]).is_none();
     let names: Vec<&str> = defaults.keys().filter(absent).map(String::as_str).collect();
     for name in &names {
-        if let Some(amount) = defaults.get(*name) {
+        if let Some(amount) = defaults.get(name) {
             container.entry("resources").entry(field).set(name, amount.clone());
         }
     }

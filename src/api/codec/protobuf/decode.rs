@@ -95,7 +95,7 @@ impl<'r> Walk<'r> {
                 Ok(())
             }
             _ => {
-                let before = if into.is_empty() { None } else { into.remove(&*field.name) };
+                let before = if into.is_empty() { None } else { into.remove(&field.name) };
                 let value = part.single(field.ty, tag, reader, before, depth)?;
                 if !value.is_null() && !is_nothing(self.registry, field, &value) {
                     into.insert((*field.name).to_owned(), value);
@@ -296,10 +296,10 @@ pub(super) fn bytes<'a>(
 
 /// The value of a field that is built up in pieces.
 fn occupied<'o>(into: &'o mut Fields, field: &Field, empty: impl FnOnce() -> Value) -> Option<&'o mut Value> {
-    if !into.contains_key(&*field.name) {
+    if !into.contains_key(&field.name) {
         into.insert((*field.name).to_owned(), empty());
     }
-    into.get_mut(&*field.name)
+    into.get_mut(&field.name)
 }
 
 /// The remaining depth, some levels further down.
