@@ -188,30 +188,38 @@ enum Reading {
 async fn one(port: u16, text: Vec<u8>, reading: Reading) -> std::io::Result<u16> {
     let mut stream = try_connect(port).await?;
     stream.write_all(&text).await?;
-    let mut buffer = vec![0; 64 << 10];
-    let read = stream.read(&mut buffer).await?;
-    let status =
-        std::str::from_utf8(buffer.get(9..12).unwrap_or_default()).ok().and_then(|code| code.parse().ok());
-    if let Reading::OnlyTheHead(time) = reading {
-        tokio::time::sleep(time).await;
-        return Ok(status.unwrap_or(0));
-    }
-    let mut tail = buffer[..read].to_vec();
-    // Refusals have a length and end with a line; lists are sent in chunks.
-    let is_over = |tail: &[u8]| match status {
-        Some(200) => tail.ends_with(b"\r\n0\r\n\r\n"),
-        _ => tail.ends_with(b"}\n"),
-    };
-    while !is_over(&tail) {
+    let (mut buffer, mut begin) = (vec![0; 64 << 10], Vec::new());
+    let end = loop {
         let read = stream.read(&mut buffer).await?;
         if read == 0 {
             return Ok(0);
         }
+        begin.extend_from_slice(&buffer[..read]);
+        if let Some(end) = begin.windows(4).position(|four| four == b"\r\n\r\n") {
+            break end + 4;
+        }
+    };
+    let head = String::from_utf8_lossy(&begin[..end]).to_ascii_lowercase();
+    let status = head.get(9..12).and_then(|code| code.parse().ok()).unwrap_or(0);
+    if let Reading::OnlyTheHead(time) = reading {
+        tokio::time::sleep(time).await;
+        return Ok(status);
+    }
+    let length =
+        head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    let (mut total, mut tail) = (begin.len() - end, begin.split_off(end));
+    // Short answers state their length; lists are sent in chunks.
+    while length.map_or(!tail.ends_with(b"\r\n0\r\n\r\n"), |length| total < length) {
+        let read = stream.read(&mut buffer).await?;
+        if read == 0 {
+            return Ok(0);
+        }
+        total += read;
         tail.extend_from_slice(&buffer[..read]);
         let keep = tail.len().saturating_sub(16);
         tail.drain(..keep);
     }
-    Ok(status.unwrap_or(0))
+    Ok(status)
 }
 
 fn drain_all(port: u16, count: usize, path: &str) -> Statuses {

@@ -1,12 +1,13 @@
 //! The memory of requests: what their bodies take while they are read, decoded, admitted and stored.
 
 use pilothouse_actors::memory::{MemoryBudget, OutOfMemory, Reservation};
+use pilothouse_actors::object::Object;
 use pilothouse_actors::user_shares::{UserShare, UserShares};
 
 use crate::api::codec::decoded_bytes_bound;
 use crate::api::media::Encoding;
 use crate::api::status::Result;
-use crate::limits::LARGE_BODY_BYTES;
+use crate::limits::{HEAVY_BYTES, LARGE_BODY_BYTES};
 
 /// Counts the bodies of all requests in flight. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -25,6 +26,14 @@ impl RequestMemory {
     /// Reserves memory for a copy of an object, as other servers are sent one.
     pub fn copy(&self, bytes: usize) -> Result<Reservation> {
         Ok(self.bodies.take(bytes)?)
+    }
+
+    /// Reserves what a stored object takes that is changed: its tree lives beside that of the body.
+    pub fn stored(&self, object: &Object) -> Result<Option<Reservation>> {
+        if object.bytes.len() < HEAVY_BYTES {
+            return Ok(None);
+        }
+        Ok(Some(self.bodies.take(decoded_bytes_bound(Encoding::Json, &object.bytes))?))
     }
 
     /// The memory of one body, which is empty yet.
