@@ -64,6 +64,7 @@ use crate::flowcontrol::RequestLimiter;
 use crate::http::edge::Edge;
 use crate::http::handler::app;
 use crate::http::handler::worker::{Shared, Worker};
+use crate::limits;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
 use crate::pki::Pki;
@@ -285,6 +286,14 @@ impl Application for RunningServer {
                 let seats = gate.seats();
                 actix::spawn(async move { seats.keep().await });
             }
+            let indexes = self.0.shared.health.indexes.clone();
+            actix::spawn(async move {
+                // So that no health check, which anybody may ask for, has much to catch up with on a worker.
+                loop {
+                    indexes.unreadable().await;
+                    tokio::time::sleep(limits::UNREADABLE_LOOKED_FOR_EVERY).await;
+                }
+            });
             self.0.shared.health.started.store(true, Ordering::Release);
             self.0.loops.start(&self.0)?;
             Ok(())

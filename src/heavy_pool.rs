@@ -184,17 +184,20 @@ impl<B> Lane<B> {
                 return Err(HeavyError::Busy);
             }
         }
-        self.arrived.notify_one();
+        self.arrived.notify_waiters();
         Ok(ticket)
     }
 
     /// Waits for the next job.
     async fn next(self: &Arc<Lane<B>>) -> (Job<B>, RunningJob<B>) {
         loop {
+            // Before the look: it hears of everything that arrives after it. All threads look, because one that waits here may be
+            // busy with an earlier job.
+            let arrived = self.arrived.notified();
             if let Some(next) = self.try_next() {
                 return next;
             }
-            self.arrived.notified().await;
+            arrived.await;
         }
     }
 
@@ -247,7 +250,7 @@ impl<B> Drop for RunningJob<B> {
         }
         drop(state);
         self.lane.metrics.end();
-        self.lane.arrived.notify_one();
+        self.lane.arrived.notify_waiters();
     }
 }
 

@@ -79,6 +79,8 @@ pub const OVERHEARD_BYTES: usize = 16 << 10;
 pub const RESPONSE_STALL: Duration = Duration::from_secs(300);
 /// How long a closing TLS connection may take; then it is dropped.
 pub const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the server looks for stored objects that cannot be read.
+pub const UNREADABLE_LOOKED_FOR_EVERY: Duration = Duration::from_secs(1);
 /// How often health checks probe the storage; between two probes they answer the last outcome.
 pub const STORAGE_PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// Objects that cannot be read which a health check names.

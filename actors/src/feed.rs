@@ -101,6 +101,10 @@ impl Feed {
     ) -> Poll<Option<Bytes>> {
         loop {
             let mut queue = self.queue.borrow_mut();
+            if queue.account.as_ref().is_some_and(WatchAccount::is_cut) {
+                // Senders that do not look at the signal end here, when they have sent what they hold.
+                return Poll::Ready(None);
+            }
             if let Some(chunk) = next(&mut queue) {
                 return Poll::Ready(Some(chunk).filter(|_| !self.is_mute));
             }
@@ -226,10 +230,10 @@ impl Queue {
     /// Keeps the share of small frames near their size. In steps: a queue that is read as it grows, as most are, costs nothing.
     fn count(&mut self) {
         let size = self.small / HELD_FROM_BYTES * HELD_FROM_BYTES;
-        if let Some(share) = &mut self.share
+        if let (Some(account), Some(share)) = (&mut self.account, &mut self.share)
             && share.bytes() != size
         {
-            share.charge_to(size);
+            account.hold_queued(share, size);
         }
     }
 

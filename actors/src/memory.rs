@@ -55,6 +55,8 @@ struct Budget {
 enum Sort {
     /// Reserved before they are allocated, and given back soon.
     Transient,
+    /// As transient ones, but refused only by the bound of their own budget: others must not be able to push them out.
+    Independent,
     /// Kept for long, so that the observation of the process includes them. They only must not grow when there is no room.
     Kept,
 }
@@ -81,6 +83,11 @@ impl MemoryLedger {
     /// A budget of this ledger, of at most `most` bytes, for what requests need while they run.
     pub fn budget(&self, name: &'static str, most: usize) -> MemoryBudget {
         self.add(name, most, Sort::Transient)
+    }
+
+    /// A budget of at most `most` bytes for what must not be lost because others use up the memory: audit events.
+    pub fn independent(&self, name: &'static str, most: usize) -> MemoryBudget {
+        self.add(name, most, Sort::Independent)
     }
 
     /// A budget of at most `most` bytes for what is kept in order to save work: history, encodings.
@@ -146,11 +153,22 @@ impl Ledger {
     /// Adds to what is reserved; whether it fits. The last part of the limit is kept for small requests, so that an operator can
     /// still look and delete when large ones have taken the rest.
     fn reserve(&self, bytes: usize) -> bool {
-        let Some(limit) = self.limit else { return true };
-        let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let most =
-            if bytes <= RESERVE_FOR_REQUESTS_UP_TO { limit } else { limit - limit / LEDGER_RESERVE_PART };
-        reserved.saturating_add(self.unreserved.load(Ordering::Relaxed)) <= most
+        if self.limit.is_none() {
+            return true;
+        }
+        self.reserved.fetch_add(bytes, Ordering::Relaxed);
+        self.fits(bytes, self.used())
+    }
+
+    /// Bytes that are reserved, and those that the process was observed to use beside them.
+    fn used(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed).saturating_add(self.unreserved.load(Ordering::Relaxed))
+    }
+
+    /// Whether so many bytes fit below the limit, if `used` includes them.
+    fn fits(&self, bytes: usize, used: usize) -> bool {
+        let is_small = bytes <= RESERVE_FOR_REQUESTS_UP_TO;
+        self.limit.is_none_or(|limit| used <= limit - if is_small { 0 } else { limit / LEDGER_RESERVE_PART })
     }
 
     fn release(&self, bytes: usize) {
@@ -186,7 +204,7 @@ impl MemoryBudget {
 
     /// An empty share, for something that takes more as it grows.
     pub fn nothing(&self) -> Reservation {
-        Reservation { of: self.clone(), bytes: 0 }
+        Reservation { budget: self.clone(), bytes: 0 }
     }
 
     /// Takes a share of so many bytes. What is larger than the whole budget is allowed if it is alone.
@@ -197,7 +215,7 @@ impl MemoryBudget {
     /// Takes more for something that has these shares already.
     pub fn take_more(&self, bytes: usize, own: &[Reservation]) -> Result<Reservation, OutOfMemory> {
         // Counted first and checked afterwards: on failure the drop of `held` gives the bytes back.
-        let held = Reservation { of: self.clone(), bytes };
+        let held = Reservation { budget: self.clone(), bytes };
         let before = self.own.taken.fetch_add(bytes, Ordering::Relaxed);
         let fits = before <= own.iter().map(Reservation::bytes).sum::<usize>()
             || before.saturating_add(bytes) <= self.own.most;
@@ -212,13 +230,17 @@ impl MemoryBudget {
     pub fn charge(&self, bytes: usize) -> Reservation {
         self.own.taken.fetch_add(bytes, Ordering::Relaxed);
         self.reserve(bytes);
-        Reservation { of: self.clone(), bytes }
+        Reservation { budget: self.clone(), bytes }
     }
 
     /// Counts in the ledger; whether it fits there.
     fn reserve(&self, bytes: usize) -> bool {
         match self.own.sort {
             Sort::Transient => self.ledger.reserve(bytes),
+            Sort::Independent => {
+                self.ledger.reserve(bytes);
+                true
+            }
             Sort::Kept => self.has_room_to_keep(),
         }
     }
@@ -231,24 +253,18 @@ impl MemoryBudget {
     /// Whether a reservation of so many bytes would succeed now.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         let taken = self.bytes();
-        (taken == 0 || taken.saturating_add(bytes) <= self.own.most) && self.has_room_below_limit()
+        (taken == 0 || taken.saturating_add(bytes) <= self.own.most)
+            && self.ledger.fits(bytes, self.ledger.used().saturating_add(bytes))
     }
 
     /// Whether the process is below its limit, by what is reserved and what was observed.
     pub fn has_room_below_limit(&self) -> bool {
-        self.ledger.limit.is_none_or(|limit| {
-            let reserved = self.ledger.reserved.load(Ordering::Relaxed);
-            reserved.saturating_add(self.ledger.unreserved.load(Ordering::Relaxed)) < limit
-        })
+        self.ledger.limit.is_none_or(|limit| self.ledger.used() < limit)
     }
 
     /// Whether so much is free that something may be kept to save work. Requests come first.
     fn has_room_to_keep(&self) -> bool {
-        self.ledger.limit.is_none_or(|limit| {
-            let reserved = self.ledger.reserved.load(Ordering::Relaxed);
-            let used = reserved.saturating_add(self.ledger.unreserved.load(Ordering::Relaxed));
-            used < limit - limit / LEDGER_KEPT_PART
-        })
+        self.ledger.limit.is_none_or(|limit| self.ledger.used() < limit - limit / LEDGER_KEPT_PART)
     }
 
     /// The bytes in use.
@@ -265,7 +281,7 @@ impl MemoryBudget {
 /// A share of a budget, given back on drop.
 #[derive(Debug)]
 pub struct Reservation {
-    of: MemoryBudget,
+    budget: MemoryBudget,
     bytes: usize,
 }
 
@@ -278,7 +294,7 @@ impl Reservation {
     /// Resizes the share. If there is no room, it keeps its size.
     pub fn set(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
         if bytes > self.bytes {
-            let mut more = self.of.take_more(bytes - self.bytes, std::slice::from_ref(self))?;
+            let mut more = self.budget.take_more(bytes - self.bytes, std::slice::from_ref(self))?;
             // `self` owns these bytes now, and gives them back.
             more.bytes = 0;
             self.bytes = bytes;
@@ -291,7 +307,7 @@ impl Reservation {
     /// Resizes the share of something that cannot be refused, because it is there already.
     pub fn charge_to(&mut self, bytes: usize) {
         if bytes > self.bytes {
-            self.of.charge(bytes - self.bytes).bytes = 0;
+            self.budget.charge(bytes - self.bytes).bytes = 0;
             self.bytes = bytes;
         } else {
             self.shrink(bytes);
@@ -304,9 +320,9 @@ impl Reservation {
     }
 
     fn give_back(&self, bytes: usize) {
-        self.of.own.taken.fetch_sub(bytes, Ordering::Relaxed);
-        if self.of.own.sort == Sort::Transient {
-            self.of.ledger.release(bytes);
+        self.budget.own.taken.fetch_sub(bytes, Ordering::Relaxed);
+        if self.budget.own.sort != Sort::Kept {
+            self.budget.ledger.release(bytes);
         }
     }
 }
@@ -417,6 +433,18 @@ mod tests {
         assert!(cache.take(1).is_err());
         ledger.observe(LIMIT / 2);
         assert!(cache.take(1).is_ok());
+    }
+
+    #[test]
+    fn an_independent_budget_is_refused_only_by_its_own_bound() {
+        let ledger = MemoryLedger::new(Some(LIMIT));
+        let audit = ledger.independent("audit", MOST);
+        ledger.observe(2 * LIMIT);
+        let held = audit.take(MOST).expect("others use up everything");
+        assert!(audit.take(1).is_err());
+        assert_eq!(ledger.0.reserved.load(Ordering::Relaxed), MOST);
+        drop(held);
+        assert_eq!(ledger.0.reserved.load(Ordering::Relaxed), 0);
     }
 
     #[test]

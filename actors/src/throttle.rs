@@ -1,4 +1,4 @@
-//! Lets a log line through only now and then, so that clients cannot fill the disk with a line for each of their requests.
+//! Lets something happen only now and then: a log line that clients cause, the relief of the memory of watches.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,10 +8,10 @@ use crate::clock::Moment;
 /// At most one line in this time.
 const SPAN: Duration = Duration::from_secs(1);
 
-/// Decides about the lines of one kind. They are written for the first of many events; metrics count all of them.
+/// Decides about the events of one kind: the first of many counts. Metrics count all of them.
 #[derive(Debug)]
 pub struct Throttle {
-    /// No line before this moment, in microseconds.
+    /// Nothing before this moment, in microseconds.
     quiet_until: AtomicU64,
     span: Duration,
 }
@@ -28,7 +28,7 @@ impl Throttle {
         Throttle { quiet_until: AtomicU64::new(0), span }
     }
 
-    /// Whether to write a line now.
+    /// Whether it may happen now.
     pub fn allows(&self, now: Moment) -> bool {
         let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         let now = micros(now.since(Moment::default()));

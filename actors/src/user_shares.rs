@@ -31,14 +31,14 @@ impl UserShares {
             return None;
         }
         users.insert(Arc::clone(&user), sum);
-        Some(UserShare { of: self.clone(), user, amount })
+        Some(UserShare { shares: self.clone(), user, amount })
     }
 }
 
 /// What a user has taken, given back on drop.
 #[derive(Debug)]
 pub struct UserShare {
-    of: UserShares,
+    shares: UserShares,
     user: Arc<str>,
     amount: usize,
 }
@@ -52,7 +52,7 @@ impl UserShare {
 
 impl Drop for UserShare {
     fn drop(&mut self) {
-        let mut users = self.of.users.lock();
+        let mut users = self.shares.users.lock();
         if let Some(has) = users.get_mut(&self.user) {
             *has = has.saturating_sub(self.amount);
             if *has == 0 {

@@ -34,10 +34,10 @@ struct Shared {
     /// Frames that no client has read yet.
     frames: MemoryBudget,
     users: UserShares,
-    /// The watches that hold large frames, or did.
+    /// The watches that hold counted frames, or did.
     holders: Lock<HashMap<u64, Arc<WatchHoldings>>>,
     next_holder: AtomicU64,
-    /// No relief before this moment, in microseconds.
+    /// At most one relief in [`RELIEF_EVERY`].
     relieved: Throttle,
     cut: AtomicU64,
     clock: Clock,
@@ -100,7 +100,7 @@ impl WatchMemory {
         let mut unread: HashMap<&Arc<str>, Vec<(&Arc<WatchHoldings>, usize)>> = HashMap::new();
         for holder in holders.values() {
             let bytes = holder.bytes.load(Ordering::Relaxed);
-            if bytes > 0 && holder.unread_for(now) >= UNREAD_FOR {
+            if bytes > 0 && !holder.cut.is_raised() && holder.unread_for(now) >= UNREAD_FOR {
                 unread.entry(&holder.user).or_default().push((holder, bytes));
             }
         }
@@ -162,9 +162,7 @@ impl WatchAccount {
             Frame::Large(frame) => frame,
         };
         let reserved = frame.reserve(&self.memory.0.frames).inspect_err(|_| self.memory.relieve())?;
-        if !std::mem::replace(&mut self.is_listed, true) {
-            self.memory.0.holders.lock().insert(self.holdings.id, Arc::clone(&self.holdings));
-        }
+        self.enlist();
         Ok(Bytes::from_owner(HeldFrame::new(Held::Shared(frame), &self.holdings, reserved)))
     }
 
@@ -173,13 +171,38 @@ impl WatchAccount {
         if chunk.len() < HELD_FROM_BYTES {
             return chunk;
         }
+        self.enlist();
         let reserved = Arc::new(self.memory.0.frames.charge(chunk.len()));
         Bytes::from_owner(HeldFrame::new(Held::Alone(chunk), &self.holdings, reserved))
+    }
+
+    /// Lists the holdings among those that may be cut.
+    fn enlist(&mut self) {
+        if !std::mem::replace(&mut self.is_listed, true) {
+            self.memory.0.holders.lock().insert(self.holdings.id, Arc::clone(&self.holdings));
+        }
+    }
+
+    /// Counts the small frames of a queue, which are never refused, as held by this watch.
+    pub(crate) fn hold_queued(&mut self, share: &mut Reservation, bytes: usize) {
+        let before = share.bytes();
+        share.charge_to(bytes);
+        if bytes > before {
+            self.enlist();
+            self.holdings.add(bytes - before);
+        } else {
+            self.holdings.remove(before - bytes);
+        }
     }
 
     /// An empty share, for a queue of small frames.
     pub(crate) fn queue_share(&self) -> Reservation {
         self.memory.0.frames.nothing()
+    }
+
+    /// Whether the watch was cut.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.holdings.cut.is_raised()
     }
 
     /// Tells the sender of the response that the watch is cut.
@@ -209,6 +232,17 @@ struct WatchHoldings {
 }
 
 impl WatchHoldings {
+    fn add(&self, bytes: usize) {
+        if self.bytes.fetch_add(bytes, Ordering::Relaxed) == 0 {
+            self.note_progress();
+        }
+    }
+
+    fn remove(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.note_progress();
+    }
+
     fn note_progress(&self) {
         let now = self.clock.moment().since(Moment::default());
         self.taken_at.store(u64::try_from(now.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -238,9 +272,7 @@ struct HeldFrame {
 impl HeldFrame {
     fn new(held: Held, holdings: &Arc<WatchHoldings>, reserved: Arc<Reservation>) -> HeldFrame {
         let frame = HeldFrame { held, holdings: Arc::clone(holdings), _reserved: reserved };
-        if holdings.bytes.fetch_add(frame.as_ref().len(), Ordering::Relaxed) == 0 {
-            holdings.note_progress();
-        }
+        holdings.add(frame.as_ref().len());
         frame
     }
 }
@@ -256,8 +288,7 @@ impl AsRef<[u8]> for HeldFrame {
 
 impl Drop for HeldFrame {
     fn drop(&mut self) {
-        self.holdings.bytes.fetch_sub(self.as_ref().len(), Ordering::Relaxed);
-        self.holdings.note_progress();
+        self.holdings.remove(self.as_ref().len());
     }
 }
 
@@ -278,10 +309,15 @@ impl CutSignal {
         self.0.waker.wake();
     }
 
+    /// Whether the response is cut.
+    pub fn is_raised(&self) -> bool {
+        self.0.is_raised.load(Ordering::SeqCst)
+    }
+
     /// Ready when the response is cut. One task may wait at a time.
     pub fn poll_raised(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.waker.register(cx.waker());
-        if self.0.is_raised.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+        if self.is_raised() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -349,6 +385,19 @@ mod tests {
         drop(unread);
         assert!(frame(&mut modest).is_some());
         drop(kept);
+    }
+
+    #[test]
+    fn small_frames_that_wait_in_a_queue_can_be_cut_as_well() {
+        let (memory, clock) = memory(usize::MAX);
+        let mut unread = memory.open("greedy").unwrap();
+        let mut share = unread.queue_share();
+        unread.hold_queued(&mut share, FRAMES * FRAME);
+        clock.advance(UNREAD_FOR);
+        assert!(frame(&mut memory.open("modest").unwrap()).is_none());
+        assert!(memory.cut() == 1 && unread.cut_signal().now_or_never().is_some());
+        unread.hold_queued(&mut share, 0);
+        assert_eq!((memory.0.frames.bytes(), unread.holdings.bytes.load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]

@@ -39,7 +39,8 @@ impl MemoryBudgets {
     pub(super) fn new(limits: &RequestLimits, clock: &Clock) -> Result<MemoryBudgets, StartError> {
         let limit = limit(limits.memory_limit)?;
         let ledger = MemoryLedger::new(limit);
-        let part = |of: usize, otherwise: usize| limit.map_or(otherwise, |limit| otherwise.min(limit / of));
+        let part =
+            |divisor: usize, default: usize| limit.map_or(default, |limit| default.min(limit / divisor));
         let open_watches = part(4, usize::MAX);
         let per_user = match (limits.max_watches_per_user, limit) {
             (0, None) => usize::MAX,
@@ -54,8 +55,8 @@ impl MemoryBudgets {
             lists: ledger.budget("lists", part(4, LIST_BYTES)),
             encodings: ledger.cache("encodings", part(8, ENCODINGS_BYTES)),
             proxied_pages: ledger.budget("proxied_pages", part(8, PROXY_PAGES_BYTES)),
-            audit_heads: ledger.budget("audit_events", part(16, AUDIT_HEADS_BYTES)),
-            audit_bodies: ledger.budget("audit_bodies", part(16, AUDIT_BODIES_BYTES)),
+            audit_heads: ledger.independent("audit_events", part(16, AUDIT_HEADS_BYTES)),
+            audit_bodies: ledger.independent("audit_bodies", part(16, AUDIT_BODIES_BYTES)),
             windows: WindowBounds { each: part(16, WINDOW_BYTES), all },
             watches: WatchMemory::new(
                 ledger.budget("watches", open_watches),
@@ -109,9 +110,9 @@ fn limit(given: MemoryLimit) -> Result<Option<usize>, StartError> {
 
 /// The resident memory of this process. 0 if the system does not tell: then only what is reserved counts.
 fn resident() -> usize {
-    const PAGE: usize = 4 << 10;
-    let pages = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    pages.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * PAGE
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<usize>().ok()).unwrap_or(0) << 10
 }
 
 /// The limit of the control group that this process is in, or of one above it; `None` without one.

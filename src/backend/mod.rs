@@ -347,7 +347,24 @@ pub struct Warnings {
     pub received: AuditBody,
 }
 
+/// What was recorded up to a point of a call.
+pub struct WarningsMark {
+    texts: usize,
+    notes: BTreeMap<String, String>,
+}
+
 impl Warnings {
+    /// The present state, for [`Warnings::reset`].
+    pub fn mark(&self) -> WarningsMark {
+        WarningsMark { texts: self.texts.borrow().len(), notes: self.notes.borrow().clone() }
+    }
+
+    /// Forgets what was recorded since: the call begins again.
+    pub fn reset(&self, mark: WarningsMark) {
+        self.texts.borrow_mut().truncate(mark.texts);
+        self.notes.replace(mark.notes);
+    }
+
     /// Adds a warning, up to a bound: a body with a thousand unknown fields must not cause a thousand headers.
     pub fn add(&self, text: impl Into<String>) {
         let mut all = self.texts.borrow_mut();

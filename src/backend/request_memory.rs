@@ -1,4 +1,4 @@
-//! The memory of requests: what their bodies take while they are read, decoded, admitted and stored.
+//! The memory of requests: what their bodies, and the stored objects that they change, take while they are processed.
 
 use pilothouse_actors::memory::{MemoryBudget, OutOfMemory, Reservation};
 use pilothouse_actors::object::Object;
@@ -29,23 +29,25 @@ impl RequestMemory {
     }
 
     /// Reserves what a stored object takes that is changed: its tree lives beside that of the body.
-    pub fn stored(&self, object: &Object) -> Result<Option<Reservation>> {
-        if object.bytes.len() < HEAVY_BYTES {
+    pub fn stored(&self, user: &str, object: &Object) -> Result<Option<BodyMemory>> {
+        if object.bytes.len() <= HEAVY_BYTES {
             return Ok(None);
         }
-        Ok(Some(self.bodies.take(decoded_bytes_bound(Encoding::Json, &object.bytes))?))
+        let mut memory = self.body();
+        memory.process(user, Encoding::Json, &object.bytes)?;
+        Ok(Some(memory))
     }
 
     /// The memory of one body, which is empty yet.
     pub fn body(&self) -> BodyMemory {
-        BodyMemory { of: self.clone(), reserved: self.bodies.nothing(), share: None }
+        BodyMemory { memory: self.clone(), reserved: self.bodies.nothing(), share: None }
     }
 }
 
 /// What one body takes, until its request has ended.
 #[derive(Debug)]
 pub struct BodyMemory {
-    of: RequestMemory,
+    memory: RequestMemory,
     reserved: Reservation,
     share: Option<UserShare>,
 }
@@ -61,7 +63,7 @@ impl BodyMemory {
     pub fn process(&mut self, user: &str, encoding: Encoding, body: &[u8]) -> Result<()> {
         let bytes = decoded_bytes_bound(encoding, body).saturating_add(body.len());
         if bytes > LARGE_BODY_BYTES {
-            self.share = Some(self.of.users.take(user, bytes).ok_or(OutOfMemory)?);
+            self.share = Some(self.memory.users.take(user, bytes).ok_or(OutOfMemory)?);
         }
         Ok(self.reserved.set(bytes)?)
     }

@@ -212,6 +212,9 @@ mod tests {
         assert_eq!((queue.len(), drained(queue)), (2, vec![1, 2]));
     }
 
+    /// The level and the user of each work that waits.
+    type Owners = BTreeMap<usize, (Arc<str>, Arc<str>)>;
+
     proptest! {
         /// Whatever comes, the bound holds, nothing is lost or doubled, and nobody is passed over twice in a row: not a level by
         /// another, and not a user by another of the same level.
@@ -220,8 +223,8 @@ mod tests {
             arrivals in proptest::collection::vec((0u8..3, 0u8..4, prop::bool::weighted(0.3)), 1..200),
         ) {
             let mut queue: FairQueue<usize> = FairQueue::new(16);
-            let mut waiting: BTreeMap<usize, (Arc<str>, Arc<str>)> = BTreeMap::new();
-            let mut last: Option<(Arc<str>, Arc<str>, BTreeMap<usize, (Arc<str>, Arc<str>)>)> = None;
+            let mut waiting = Owners::new();
+            let mut last: Option<(Arc<str>, Arc<str>, Owners)> = None;
             for (work, (level, user, pops)) in arrivals.into_iter().enumerate() {
                 let (level, user) = (name(&format!("l{level}")), name(&format!("l{level}u{user}")));
                 match queue.push(&level, &user, work) {

@@ -59,9 +59,11 @@ impl App {
             tracing::error!("a request handler panicked");
             Response::with_body(StatusCode::INTERNAL_SERVER_ERROR, BoxBody::new(PANICKED))
         });
-        if unread.is_none() && in_flight.is_none() {
+        // An anonymous client that does not read its answer must not keep its connection from being closed in favour of others.
+        drop(in_flight);
+        if unread.is_none() {
             return response;
         }
-        response.map_body(|_, answer| BoxBody::new(Answering { answer, _to: unread, _in_flight: in_flight }))
+        response.map_body(|_, answer| BoxBody::new(Answering { answer, _to: unread }))
     }
 }

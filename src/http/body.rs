@@ -16,8 +16,6 @@ use bytes::Bytes;
 use futures::Stream;
 use tokio::time::Sleep;
 
-use super::connections::RequestInFlight;
-
 /// A body that must be complete before a deadline.
 struct BodyWithDeadline {
     body: Rc<RefCell<Payload>>,
@@ -77,11 +75,10 @@ pub(super) fn timely(request: Request, within: Duration) -> (Request, Option<Unr
     (request, unread)
 }
 
-/// A response body that keeps the request body alive, and an anonymous connection in use.
+/// A response body that keeps the request body alive.
 pub(super) struct Answering {
     pub(super) answer: BoxBody,
     pub(super) _to: Option<Unread>,
-    pub(super) _in_flight: Option<RequestInFlight>,
 }
 
 impl MessageBody for Answering {

@@ -8,6 +8,7 @@ use actix_http::body::BoxBody;
 use actix_http::{HttpService, KeepAlive, Request, Response};
 use actix_service::{Service as _, ServiceFactory as _, fn_service};
 use futures::future::LocalBoxFuture;
+use pilothouse_actors::watch_memory::CutSignal;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 
@@ -42,7 +43,8 @@ impl H1 {
                 let can_leave = switch.as_ref().is_some_and(|switch| switch.note_request() && is_plain);
                 let response = app.call(request, peer).await;
                 let Some(switch) = switch else { return Ok::<_, Response<BoxBody>>(response) };
-                switch.begin_response(SendWithin::of(&response));
+                let cut = response.extensions().get::<CutSignal>().cloned();
+                switch.begin_response(SendWithin::of(&response), cut);
                 if !can_leave || !is_endless(&response) || !switch.has_answered().await {
                     return Ok(response);
                 }

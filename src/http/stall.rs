@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use actix_http::Response;
 use futures::Future as _;
+use pilothouse_actors::watch_memory::CutSignal;
 use tokio::time::{Sleep, sleep};
 
 use crate::limits::RESPONSE_STALL;
@@ -32,17 +33,20 @@ pub(super) struct Stall {
     over: Option<Pin<Box<Sleep>>>,
     /// The end of the time for the current response, if it is limited.
     response_over: Option<Pin<Box<Sleep>>>,
+    /// Ends the current response for lack of memory.
+    cut: Option<CutSignal>,
 }
 
 impl Default for Stall {
     fn default() -> Stall {
-        Stall { patience: RESPONSE_STALL, over: None, response_over: None }
+        Stall { patience: RESPONSE_STALL, over: None, response_over: None, cut: None }
     }
 }
 
 impl Stall {
-    /// Begins a response, with its time limit if it has one.
-    pub(super) fn begin_response(&mut self, within: Option<SendWithin>) {
+    /// Begins a response, with its time limit and the signal that cuts it, if it has them.
+    pub(super) fn begin_response(&mut self, within: Option<SendWithin>, cut: Option<CutSignal>) {
+        self.cut = cut;
         self.response_over = within.map(|SendWithin(within)| Box::pin(sleep(within)));
     }
 
@@ -53,6 +57,9 @@ impl Stall {
         cx: &mut Context<'_>,
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
+        if self.cut.as_ref().is_some_and(|cut| cut.poll_raised(cx).is_ready()) {
+            return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
+        }
         if let Some(over) = &mut self.response_over
             && over.as_mut().poll(cx).is_ready()
         {
@@ -80,7 +87,7 @@ mod tests {
     #[actix_rt::test]
     async fn a_response_ends_in_its_time_however_often_its_client_reads() {
         let mut stall = stall(Duration::from_secs(60));
-        stall.begin_response(Some(SendWithin(Duration::from_millis(5))));
+        stall.begin_response(Some(SendWithin(Duration::from_millis(5))), None);
         let taken = |stall: &mut Stall, cx: &mut Context<'_>| stall.judge(cx, Poll::Ready(Ok(1)));
         let failed = loop {
             match poll_fn(|cx| taken(&mut stall, cx)).await {
@@ -89,7 +96,7 @@ mod tests {
             }
         };
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
-        stall.begin_response(None);
+        stall.begin_response(None, None);
         assert!(poll_fn(|cx| taken(&mut stall, cx)).await.is_ok(), "the next response has no limit");
     }
 

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use futures::future::LocalBoxFuture;
+use pilothouse_actors::watch_memory::CutSignal;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::yield_now;
 
@@ -135,8 +136,8 @@ impl Switch {
     }
 
     /// Limits the time for sending the response to the current request, or does not.
-    pub(super) fn begin_response(&self, within: Option<SendWithin>) {
-        self.0.stall.borrow_mut().begin_response(within);
+    pub(super) fn begin_response(&self, within: Option<SendWithin>, cut: Option<CutSignal>) {
+        self.0.stall.borrow_mut().begin_response(within, cut);
     }
 
     /// Notes a new request. Answers whether its connection could leave the driver: not if the driver has read beyond this

@@ -99,8 +99,11 @@ impl Upgrade {
         if let Some(protocol) = self.protocol {
             builder.insert_header((header::SEC_WEBSOCKET_PROTOCOL, protocol));
         }
-        let heard = Heard::default();
-        builder.body(Conversation { feed, payload, encoding, heard, say: VecDeque::new(), over: false })
+        let (heard, cut) = (Heard::default(), feed.cut_signal());
+        let conversation = Conversation { feed, payload, encoding, heard, say: VecDeque::new(), over: false };
+        let mut response = builder.body(conversation);
+        cut.map(|cut| response.extensions_mut().insert(cut));
+        response
     }
 }
 

@@ -86,6 +86,9 @@ pub async fn delete_object(
         if call.subresource.is_empty() {
             backend.admission.delete(backend, call, &value).await?;
         }
+        // A deletion takes several changes: a call that gave up between them would not tell of the first.
+        call.work.check()?;
+        call.work.commit();
         let decision = deletion::begin(call.kind().rules, &mut value, options, backend.clock.now());
         let done = match decision {
             Deletion::Pending => return Ok(Outcome::Marked(object)),

@@ -40,10 +40,13 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbRe
     page.check(call.of())?;
     // Several are decoded in one turn. Before the first is deleted: a call that gives up begins again.
     call.work.check_bytes(page.items.iter().map(|object| object.bytes.len()).sum())?;
+    let stored: Vec<_> =
+        page.items.iter().filter_map(|object| snapshot.get(object.key.as_str())).cloned().collect();
+    // Made before anything is deleted: a client that were refused its list afterwards would delete again.
+    let listing = Listing::page(backend, call, snapshot.revision, page, filter.is_selective(), held).await?;
     call.work.commit();
-    let stored = page.items.iter().filter_map(|object| snapshot.get(object.key.as_str()));
-    let deletions = stored.map(async |object| {
-        match delete_object(backend, call, object.clone(), &options).await {
+    let deletions = stored.into_iter().map(async |object| {
+        match delete_object(backend, call, object, &options).await {
             // A concurrent deletion came first, with the same result.
             Err(status) if status.code != 404 => Err(status),
             _ => Ok(()),
@@ -51,6 +54,5 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbRe
     });
     // Several at once, so that they share syncs of the disk, begun in the order of the list; the first that fails ends it.
     stream::iter(deletions).buffered(DELETIONS_IN_FLIGHT).try_collect::<()>().await?;
-    let listing = Listing::page(backend, call, snapshot.revision, page, filter.is_selective(), held).await?;
     Ok(Reply::List(listing))
 }

@@ -108,7 +108,7 @@ impl Listing {
             backend.objects.sort_rows(resource, &mut page.items)?;
         }
         // Taken before anything is encoded.
-        let size = PageSize::of(&page.items);
+        let size = PageSize::new(&page.items);
         let kept = (form.encoding == Encoding::Protobuf && size.total <= PROTOBUF_LIST_KEPT)
             .then(|| backend.lists.take_more(size.total, &held));
         // A Protobuf list that finds no room is encoded twice rather than refused.
@@ -283,7 +283,7 @@ struct PageSize {
 }
 
 impl PageSize {
-    fn of(items: &[Arc<Object>]) -> PageSize {
+    fn new(items: &[Arc<Object>]) -> PageSize {
         let sizes = || items.iter().map(|object| object.bytes.len());
         PageSize { total: sizes().sum(), largest: sizes().max().unwrap_or(0) }
     }

@@ -167,7 +167,7 @@ impl Update<'_> {
     /// Computes the state that follows the current one, validates and stores it.
     async fn follow(&self, state: &dyn NewState, current: Current<'_>) -> Result<Outcome> {
         let Update { backend, call, part, mode } = *self;
-        let _memory = backend.requests.stored(current.object)?;
+        let _memory = backend.requests.stored(&call.user.name, current.object)?;
         let old = backend.read_in_version(call, current.object).await?;
         let was = backend.objects.show_owned(call, part, &old)?;
         let mut body = backend.with_versions(call, || state.after(&was)).await?;
@@ -247,7 +247,10 @@ impl Update<'_> {
             Change::State(draft) | Change::Removal(draft) if mode.is_dry_run() => {
                 return self.shown(&Object::new(draft, current.revision)).await.map(Outcome::Same);
             }
-            Change::Removal(draft) => return self.remove(current, draft).await,
+            Change::Removal(draft) => {
+                call.work.check()?;
+                return self.remove(current, draft).await;
+            }
             Change::State(draft) => draft,
         };
         call.work.check()?;

@@ -13,6 +13,7 @@ use flate2::write::GzEncoder;
 use futures::{Stream, StreamExt as _};
 
 use crate::api::status::Status;
+use crate::limits::LIST_TURN_BYTES;
 
 /// Smaller responses are not worth the CPU time.
 pub const THRESHOLD: usize = 128 << 10;
@@ -50,15 +51,12 @@ pub fn pack(body: &[u8]) -> Bytes {
     Bytes::from(encoder.finish().unwrap_or_default())
 }
 
-/// Bytes that are compressed before other requests get their turn, if nothing comes out of them yet.
-const TURN_BYTES: usize = 128 << 10;
-
 /// A body that is compressed as the client reads it.
 pub struct Gzip<S> {
     chunks: S,
     encoder: Option<GzEncoder<Vec<u8>>>,
     /// Whether other requests of the worker had their turn since the last chunk.
-    rested: bool,
+    has_yielded: bool,
 }
 
 type Chunk = Result<Bytes, Box<dyn std::error::Error>>;
@@ -66,14 +64,14 @@ type Chunk = Result<Bytes, Box<dyn std::error::Error>>;
 impl<S: Stream<Item = Result<Bytes, Box<Status>>> + Unpin> Gzip<S> {
     /// Compresses these chunks.
     pub fn new(chunks: S) -> Gzip<S> {
-        Gzip { chunks, encoder: Some(encoder()), rested: true }
+        Gzip { chunks, encoder: Some(encoder()), has_yielded: true }
     }
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Chunk>> {
         let Some(encoder) = &mut self.encoder else { return Poll::Ready(None) };
         let mut taken = 0;
         // A chunk that compresses to nothing yet is not sent: an empty chunk would look like the end.
-        while taken < TURN_BYTES {
+        while taken < LIST_TURN_BYTES {
             match ready!(self.chunks.poll_next_unpin(cx)) {
                 Some(Ok(chunk)) => {
                     taken += chunk.len();
@@ -108,13 +106,13 @@ impl<S: Stream<Item = Result<Bytes, Box<Status>>> + Unpin> MessageBody for Gzip<
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Chunk>> {
         // One chunk at a time: the transport would ask for as many as fill its buffer, which takes ten times as much JSON.
-        if !self.rested {
-            self.rested = true;
+        if !self.has_yielded {
+            self.has_yielded = true;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
         let chunk = self.poll_chunk(cx);
-        self.rested = chunk.is_pending();
+        self.has_yielded = chunk.is_pending();
         chunk
     }
 }
@@ -165,7 +163,7 @@ mod tests {
     #[actix_rt::test]
     async fn what_was_packed_comes_out_again() {
         // More than a turn of bytes that compress to almost nothing.
-        let body = vec![b'x'; 3 * TURN_BYTES];
+        let body = vec![b'x'; 3 * LIST_TURN_BYTES];
         assert_eq!(unpacked(&pack(&body)), body);
         let chunks = body.chunks(70_000).map(|chunk| Ok(Bytes::copy_from_slice(chunk)));
         let (sent, is_broken) = sent(Gzip::new(stream::iter(chunks))).await;

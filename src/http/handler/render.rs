@@ -268,7 +268,11 @@ async fn shown(
     if !context.gzip || body.len() <= gzip::THRESHOLD {
         return Ok(sized(agreed, code, body));
     }
-    let packed = context.compute_aside(move || gzip::pack(&body)).await?;
+    let plain = body.clone();
+    let Ok(packed) = context.compute_aside(move || gzip::pack(&body)).await else {
+        // The verb is carried out: a refusal here would make the client do it again.
+        return Ok(sized(agreed, code, plain));
+    };
     let mut builder = HttpResponse::build(code);
     builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));
     gzip::mark(&mut builder);

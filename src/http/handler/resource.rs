@@ -246,10 +246,13 @@ impl<'a> ResourceRequest<'a> {
             return verbs::watch::watch(&worker.backend, &worker.watching, &call).await;
         }
         if call.body.len() <= HEAVY_BYTES {
+            let mark = call.warnings.mark();
             let reply = verbs::dispatch::dispatch(&worker.backend, verb, &call).await;
-            if !call.work.is_exceeded() {
+            // What succeeded is never carried out again, whatever it noted.
+            if reply.is_ok() || !call.work.is_exceeded() {
                 return reply;
             }
+            call.warnings.reset(mark);
         }
         dispatch_aside(worker, context, verb, &call).await
     }

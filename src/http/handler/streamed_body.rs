@@ -30,7 +30,7 @@ pub struct StreamedBody {
     /// What was made before it was known how to send it.
     pub first: Option<Bytes>,
     /// Whether other requests had their turn since the last piece.
-    rested: bool,
+    has_yielded: bool,
 }
 
 /// Where the text comes from.
@@ -68,7 +68,12 @@ impl StreamedBody {
             Encoding::Json if pretty => Layout::Pretty(Indenter::default(), Bytes::new()),
             Encoding::Json | Encoding::Protobuf | Encoding::Cbor => Layout::Plain,
         };
-        StreamedBody { source: Source { listing: Some(listing), trail }, layout, first: None, rested: false }
+        StreamedBody {
+            source: Source { listing: Some(listing), trail },
+            layout,
+            first: None,
+            has_yielded: false,
+        }
     }
 
     /// The body of an object, given in JSON: indented, or in YAML.
@@ -78,7 +83,12 @@ impl StreamedBody {
             Encoding::Yaml => Layout::Yaml(YamlLayout::new(YamlList::new(json, "items"))),
             _ => Layout::Pretty(Indenter::default(), json),
         };
-        StreamedBody { source: Source { listing: None, trail: None }, layout, first: None, rested: false }
+        StreamedBody {
+            source: Source { listing: None, trail: None },
+            layout,
+            first: None,
+            has_yielded: false,
+        }
     }
 
     /// The next piece; `None` after the last.
@@ -99,11 +109,11 @@ impl StreamedBody {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(first)));
         }
-        if self.source.was_heavy() && !std::mem::replace(&mut self.rested, true) {
+        if self.source.was_heavy() && !std::mem::replace(&mut self.has_yielded, true) {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        self.rested = false;
+        self.has_yielded = false;
         match &mut self.layout {
             Layout::Plain => Poll::Ready(self.source.next_chunk()),
             Layout::Pretty(indenter, json) => Poll::Ready(self.source.next_indented(indenter, json)),
