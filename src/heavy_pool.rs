@@ -29,7 +29,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::task::yield_now;
 
 use self::fair_queue::{Admission, FairQueue, WorkOwner};
-use crate::limits::{HEAVY_RUNNING_OF_ONE, HEAVY_RUNNING_PER_THREAD, HEAVY_WAITING};
+use crate::limits::{HEAVY_RUNNING_OF_ONE, HEAVY_RUNNING_PER_THREAD, HEAVY_USERS_OF_LEVEL, HEAVY_WAITING};
 use crate::metrics::Metrics;
 use crate::metrics::heavy_work::LaneMetrics;
 
@@ -129,6 +129,9 @@ struct Lane<B> {
     arrived: Notify,
     /// The work of one user that may run at a time.
     share: usize,
+    /// The work of one priority level that may run at a time: less than there are places, so that work of a level that waits for a
+    /// slow webhook leaves some to the others.
+    level_share: usize,
     next_number: AtomicU64,
     metrics: LaneMetrics,
     clock: Clock,
@@ -136,8 +139,9 @@ struct Lane<B> {
 
 struct LaneState<B> {
     queue: FairQueue<QueuedJob<B>>,
-    /// The running work by user.
+    /// The running work by user, and by priority level.
     running: HashMap<Arc<str>, usize>,
+    running_of_level: HashMap<Arc<str>, usize>,
 }
 
 struct QueuedJob<B> {
@@ -150,11 +154,16 @@ struct QueuedJob<B> {
 impl<B> Lane<B> {
     /// A lane of which at most so much work waits, and this much of one user runs.
     fn new(most: usize, share: usize, metrics: LaneMetrics, clock: Clock) -> Arc<Lane<B>> {
-        let state = LaneState { queue: FairQueue::new(most), running: HashMap::new() };
+        let state = LaneState {
+            queue: FairQueue::new(most),
+            running: HashMap::new(),
+            running_of_level: HashMap::new(),
+        };
         Arc::new(Lane {
             state: Lock::new(state),
             arrived: Notify::new(),
             share,
+            level_share: HEAVY_USERS_OF_LEVEL * share,
             next_number: AtomicU64::new(0),
             metrics,
             clock,
@@ -203,14 +212,19 @@ impl<B> Lane<B> {
 
     fn try_next(self: &Arc<Lane<B>>) -> Option<(Job<B>, RunningJob<B>)> {
         let mut state = self.state.lock();
-        let LaneState { queue, running } = &mut *state;
-        let (user, queued) = queue.pop(|user| running.get(user).copied().unwrap_or_default() < self.share)?;
+        let LaneState { queue, running, running_of_level } = &mut *state;
+        let count =
+            |running: &HashMap<Arc<str>, usize>, name: &str| running.get(name).copied().unwrap_or_default();
+        let (level, user, queued) = queue.pop(|level, user| {
+            count(running, user) < self.share && count(running_of_level, level) < self.level_share
+        })?;
         *running.entry(user.clone()).or_default() += 1;
+        *running_of_level.entry(level.clone()).or_default() += 1;
         let length = queue.len();
         drop(state);
         self.metrics.waiting(length);
         self.metrics.begin(self.clock.elapsed(queued.since).as_secs_f64());
-        Some((queued.job, RunningJob { lane: self.clone(), user }))
+        Some((queued.job, RunningJob { lane: self.clone(), level, user }))
     }
 }
 
@@ -236,16 +250,20 @@ impl<B> Drop for Ticket<B> {
 /// Counts a job until dropped.
 struct RunningJob<B> {
     lane: Arc<Lane<B>>,
+    level: Arc<str>,
     user: Arc<str>,
 }
 
 impl<B> Drop for RunningJob<B> {
     fn drop(&mut self) {
         let mut state = self.lane.state.lock();
-        if let Some(count) = state.running.get_mut(&self.user) {
-            *count -= 1;
-            if *count == 0 {
-                state.running.remove(&self.user);
+        let LaneState { running, running_of_level, .. } = &mut *state;
+        for (running, name) in [(running, &self.user), (running_of_level, &self.level)] {
+            if let Some(count) = running.get_mut(name) {
+                *count -= 1;
+                if *count == 0 {
+                    running.remove(name);
+                }
             }
         }
         drop(state);
@@ -289,7 +307,11 @@ mod tests {
     }
 
     fn owner(user: &str) -> WorkOwner {
-        WorkOwner { level: "level".into(), user: user.into(), is_exempt: user == "exempt" }
+        owner_in("level", user)
+    }
+
+    fn owner_in(level: &str, user: &str) -> WorkOwner {
+        WorkOwner { level: level.into(), user: user.into(), is_exempt: user == "exempt" }
     }
 
     fn begin(lane: &Arc<Lane<RefCell<Vec<u32>>>>) -> Rc<RefCell<Vec<u32>>> {
@@ -319,6 +341,24 @@ mod tests {
         }
         assert_eq!(results, [Ok(()), Ok(()), Err(HeavyError::Busy), Ok(()), Ok(())]);
         assert_eq!((shared.take(), exempt.take()), (vec![1, 4, 2], vec![5]));
+    }
+
+    #[actix_rt::test]
+    async fn a_level_whose_work_waits_leaves_places_to_others() {
+        let pool = Rc::new(pool());
+        begin(&pool.shared);
+        for number in 0..HEAVY_USERS_OF_LEVEL {
+            let pool = pool.clone();
+            actix::spawn(
+                async move { pool.run(&owner(&format!("slow{number}")), |_| pending::<()>()).await },
+            );
+        }
+        yield_now().await;
+        let (same, user) = (pool.clone(), owner("modest"));
+        let waits = actix::spawn(async move { same.compute(&user, || 1).await });
+        assert_eq!(pool.compute(&owner_in("other", "modest"), || 7).await, Ok(7));
+        assert_eq!(pool.shared.state.lock().queue.len(), 1, "the same level has no place left");
+        waits.abort();
     }
 
     #[actix_rt::test]

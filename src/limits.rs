@@ -457,6 +457,8 @@ pub const HEAVY_WAITING: usize = 512;
 /// Heavy requests that one thread has begun: all but one of them wait for a store or a webhook. Each may hold a hundred megabytes,
 /// because a decoded object takes far more memory than its text.
 pub const HEAVY_RUNNING_PER_THREAD: usize = 8;
+/// Users of one priority level whose share of heavy requests may run at a time: fewer than there are places for.
+pub const HEAVY_USERS_OF_LEVEL: usize = 3;
 /// Heavy requests of one user that may run at a time, for each thread of the lane.
 pub const HEAVY_RUNNING_OF_ONE: usize = 2;
 /// A page of metrics of more bytes is written on a thread for heavy work.

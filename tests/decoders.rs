@@ -297,8 +297,9 @@ fn peak(path: &str, media_type: &str, body: &[u8]) -> usize {
     resident("VmHWM:").saturating_sub(before)
 }
 
-/// What a server takes besides: buffers of the connection, the log, the store, and what the allocator keeps.
-const BESIDES: usize = 12 << 20;
+/// What a server takes besides: buffers of the connection, the log, the store, the thread for heavy work that it starts for its first
+/// large body, and what the allocator keeps for each thread.
+const BESIDES: usize = 24 << 20;
 
 #[test]
 fn a_body_takes_no_more_memory_than_was_estimated() {
@@ -333,7 +334,7 @@ fn a_body_takes_no_more_memory_than_was_estimated() {
         let (peak, bound) = (peak(path, media_type, &body), decoded_bytes_bound(encoding, &body));
         let times = |bytes: usize| bytes as f64 / body.len() as f64;
         let line = format!("{name}: {:.1} times the body, estimated {:.1}", times(peak), times(bound));
-        if peak > bound + BESIDES || (name == "integers" && times(peak.saturating_sub(BESIDES)) > 40.0) {
+        if peak > bound + BESIDES || (name == "integers" && times(peak.saturating_sub(BESIDES)) > 30.0) {
             wrong.push(line);
         }
     }

@@ -70,13 +70,15 @@ impl<T> FairQueue<T> {
         Admission::Displaced(displaced)
     }
 
-    /// Takes the work whose turn it is, of a user whom `may_run` lets.
-    pub fn pop(&mut self, may_run: impl Fn(&str) -> bool) -> Option<(Arc<str>, T)> {
+    /// Takes the work whose turn it is, of a level and a user whom `may_run` lets; with their names.
+    pub fn pop(&mut self, may_run: impl Fn(&str, &str) -> bool) -> Option<(Arc<str>, Arc<str>, T)> {
         for at in 0..self.levels.len() {
             let Some(level) = self.levels.get_mut(at) else { continue };
-            let Some(turn) = level.users.iter().position(|user| may_run(&user.name)) else { continue };
+            let Some(turn) = level.users.iter().position(|user| may_run(&level.name, &user.name)) else {
+                continue;
+            };
             let Some(mut user) = level.users.remove(turn) else { continue };
-            let (name, work) = (user.name.clone(), user.work.pop_front());
+            let (of_level, name, work) = (level.name.clone(), user.name.clone(), user.work.pop_front());
             if !user.work.is_empty() {
                 level.users.push_back(user);
             }
@@ -85,7 +87,7 @@ impl<T> FairQueue<T> {
             if let Some(level) = self.levels.remove(at).filter(|level| !level.users.is_empty()) {
                 self.levels.push_back(level);
             }
-            return work.map(|work| (name, work));
+            return work.map(|work| (of_level, name, work));
         }
         None
     }
@@ -171,7 +173,7 @@ mod tests {
     }
 
     fn drained(mut queue: FairQueue<u32>) -> Vec<u32> {
-        std::iter::from_fn(|| queue.pop(|_| true).map(|(_, work)| work)).collect()
+        std::iter::from_fn(|| queue.pop(|_, _| true).map(|(_, _, work)| work)).collect()
     }
 
     #[test]
@@ -190,9 +192,12 @@ mod tests {
     #[test]
     fn a_user_with_enough_running_work_is_passed_over() {
         let mut queue = queue(10, &[("low", "greedy", 1), ("low", "modest", 2)]);
-        assert_eq!(queue.pop(|user| user != "greedy"), Some((name("modest"), 2)));
-        assert_eq!(queue.pop(|user| user != "greedy"), None);
-        assert_eq!((queue.len(), queue.pop(|_| true)), (1, Some((name("greedy"), 1))));
+        assert_eq!(
+            queue.pop(|_, user| user != "greedy").map(|(_, user, work)| (user, work)),
+            Some((name("modest"), 2))
+        );
+        assert_eq!(queue.pop(|_, user| user != "greedy"), None);
+        assert_eq!((queue.len(), drained(queue)), (1, vec![1]));
     }
 
     #[test]
@@ -238,9 +243,9 @@ mod tests {
                 prop_assert!(queue.len() <= 16 && queue.len() == waiting.len());
                 if pops {
                     let before = waiting.clone();
-                    let (user, work) = queue.pop(|_| true).unwrap();
+                    let (popped_level, user, work) = queue.pop(|_, _| true).unwrap();
                     let (level, owner) = waiting.remove(&work).unwrap();
-                    prop_assert_eq!(&user, &owner);
+                    prop_assert_eq!((&popped_level, &user), (&level, &owner));
                     if let Some((last_level, last_user, waited)) = &last {
                         let waited = || waited.iter().filter(|(work, _)| before.contains_key(work));
                         let is_other_level = waited().any(|(_, (of, _))| of != last_level);
