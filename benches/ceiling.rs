@@ -15,6 +15,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ use support::load::{Until, ask, request, run, try_connect};
 use support::process::{Process, scratch};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, LocalSet};
 
 const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
@@ -164,9 +166,11 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 fn at_once(port: u16, count: usize, text: impl Fn(usize) -> Vec<u8>, read: Reading) -> Statuses {
     block_on(async move {
         let mut all = JoinSet::new();
+        // More at once would time out in the handshake: client and server share the processors.
+        let handshakes = Rc::new(Semaphore::new(32));
         for number in 0..count {
-            let text = text(number);
-            all.spawn_local(async move { one(port, text, read).await.unwrap_or(0) });
+            let (text, handshakes) = (text(number), handshakes.clone());
+            all.spawn_local(async move { one(port, text, read, &handshakes).await.unwrap_or(0) });
         }
         let mut statuses = Statuses::new();
         while let Some(status) = all.join_next().await {
@@ -185,8 +189,11 @@ enum Reading {
     OnlyTheHead(Duration),
 }
 
-async fn one(port: u16, text: Vec<u8>, reading: Reading) -> std::io::Result<u16> {
-    let mut stream = try_connect(port).await?;
+async fn one(port: u16, text: Vec<u8>, reading: Reading, handshakes: &Semaphore) -> std::io::Result<u16> {
+    let mut stream = {
+        let _turn = handshakes.acquire().await.unwrap();
+        try_connect(port).await?
+    };
     stream.write_all(&text).await?;
     let (mut buffer, mut begin) = (vec![0; 64 << 10], Vec::new());
     let end = loop {

@@ -167,7 +167,11 @@ impl Update<'_> {
     /// Computes the state that follows the current one, validates and stores it.
     async fn follow(&self, state: &dyn NewState, current: Current<'_>) -> Result<Outcome> {
         let Update { backend, call, part, mode } = *self;
-        let _memory = backend.requests.stored(&call.user.name, current.object)?;
+        // What the server and its controllers do is never refused: it is what gives memory back.
+        let _memory = match call.ends {
+            Some(_) => backend.requests.stored(&call.user.name, current.object)?,
+            None => None,
+        };
         let old = backend.read_in_version(call, current.object).await?;
         let was = backend.objects.show_owned(call, part, &old)?;
         let mut body = backend.with_versions(call, || state.after(&was)).await?;
