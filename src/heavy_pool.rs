@@ -353,9 +353,15 @@ mod tests {
                 async move { pool.run(&owner(&format!("slow{number}")), |_| pending::<()>()).await },
             );
         }
-        yield_now().await;
+        let running = || pool.shared.state.lock().running_of_level.get("level").copied();
+        while running() != Some(HEAVY_USERS_OF_LEVEL) {
+            yield_now().await;
+        }
         let (same, user) = (pool.clone(), owner("modest"));
         let waits = actix::spawn(async move { same.compute(&user, || 1).await });
+        while pool.shared.state.lock().queue.len() == 0 {
+            yield_now().await;
+        }
         assert_eq!(pool.compute(&owner_in("other", "modest"), || 7).await, Ok(7));
         assert_eq!(pool.shared.state.lock().queue.len(), 1, "the same level has no place left");
         waits.abort();

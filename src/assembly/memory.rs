@@ -1,7 +1,6 @@
 //! Assembles the memory of the server: its limit, and the budgets that divide it. docs/queues.md lists them.
 
 use std::fs;
-use std::path::Path;
 use std::thread;
 
 use pilothouse_actors::clock::Clock;
@@ -16,8 +15,8 @@ use crate::application::StartError;
 use crate::backend::request_memory::RequestMemory;
 use crate::config::{MemoryLimit, RequestLimits};
 use crate::limits::{
-    AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES, CGROUP_PART_PERCENT, LEAST_MEMORY_LIMIT, LIST_BYTES,
-    MEMORY_OBSERVED_EVERY, PROXY_PAGES_BYTES, REQUEST_BODIES_BYTES,
+    AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES, LEAST_MEMORY_LIMIT, LIST_BYTES, MEMORY_OBSERVED_EVERY,
+    PROXY_PAGES_BYTES, REQUEST_BODIES_BYTES,
 };
 
 /// The budgets of one server.
@@ -89,23 +88,15 @@ impl MemoryBudgets {
 
 /// The limit of the process, in bytes.
 fn limit(given: MemoryLimit) -> Result<Option<usize>, StartError> {
-    let limit = match given {
-        MemoryLimit::None => None,
-        MemoryLimit::Bytes(bytes) => Some(bytes),
-        MemoryLimit::Cgroup => cgroup_limit().map(|bytes| bytes / 100 * CGROUP_PART_PERCENT),
-    };
-    match limit {
-        Some(bytes) if bytes < LEAST_MEMORY_LIMIT && given != MemoryLimit::Cgroup => {
-            let least = LEAST_MEMORY_LIMIT >> 20;
-            Err(StartError::flag("--memory-limit")(&format!("must be at least {least}Mi")))
-        }
-        limit => {
-            if let Some(bytes) = limit {
-                tracing::info!(bytes, "the memory of the server is limited");
-            }
-            Ok(limit)
-        }
+    if matches!(given, MemoryLimit::Bytes(bytes) if bytes < LEAST_MEMORY_LIMIT) {
+        let least = LEAST_MEMORY_LIMIT >> 20;
+        return Err(StartError::flag("--memory-limit")(&format!("must be at least {least}Mi")));
     }
+    let limit = given.bytes();
+    if let Some(bytes) = limit {
+        tracing::info!(bytes, "the memory of the server is limited");
+    }
+    Ok(limit)
 }
 
 /// The resident memory of this process. 0 if the system does not tell: then only what is reserved counts.
@@ -115,52 +106,9 @@ fn resident() -> usize {
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<usize>().ok()).unwrap_or(0) << 10
 }
 
-/// The limit of the control group that this process is in, or of one above it; `None` without one.
-fn cgroup_limit() -> Option<usize> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    groups.lines().filter_map(|line| group_limit(line, Path::new("/sys/fs/cgroup"))).min()
-}
-
-/// The limit of one line of `/proc/self/cgroup`: `0::/path` in the second version of control groups, `4:memory:/path` in the first.
-fn group_limit(line: &str, root: &Path) -> Option<usize> {
-    let mut parts = line.splitn(3, ':');
-    let (_, controllers, group) = (parts.next()?, parts.next()?, parts.next()?);
-    let (root, file) = match controllers {
-        "" => (root.to_owned(), "memory.max"),
-        "memory" => (root.join("memory"), "memory.limit_in_bytes"),
-        _ => return None,
-    };
-    // In a container the path may be the host's, which is not there; the group's own files are at the root then.
-    let group = root.join(group.trim_start_matches('/'));
-    let above = group.ancestors().take_while(|path| path.starts_with(&root));
-    let read = |path: &Path| fs::read_to_string(path.join(file)).ok()?.trim().parse::<usize>().ok();
-    // The first version writes a number near the largest there is for "none".
-    above.filter_map(read).filter(|bytes| *bytes < usize::MAX / 4).min()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_narrowest_control_group_decides() {
-        let root = tempfile::tempdir().unwrap();
-        let group = root.path().join("outer/inner");
-        fs::create_dir_all(&group).unwrap();
-        assert_eq!(group_limit("0::/outer/inner", root.path()), None);
-        fs::write(group.join("memory.max"), "max\n").unwrap();
-        fs::write(root.path().join("outer/memory.max"), "536870912\n").unwrap();
-        assert_eq!(group_limit("0::/outer/inner", root.path()), Some(512 << 20));
-        fs::write(group.join("memory.max"), "268435456\n").unwrap();
-        assert_eq!(group_limit("0::/outer/inner", root.path()), Some(256 << 20));
-        assert_eq!(group_limit("0::/of/the/host", root.path()), None);
-        fs::write(root.path().join("memory.max"), "1073741824\n").unwrap();
-        assert_eq!(group_limit("0::/of/the/host", root.path()), Some(1 << 30));
-        assert_eq!(group_limit("5:cpu:/outer", root.path()), None);
-        fs::create_dir_all(root.path().join("memory")).unwrap();
-        fs::write(root.path().join("memory/memory.limit_in_bytes"), "9223372036854771712\n").unwrap();
-        assert_eq!(group_limit("4:memory:/docker/x", root.path()), None, "this number means none");
-    }
 
     #[test]
     fn this_process_is_measured() {

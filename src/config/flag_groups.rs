@@ -9,8 +9,9 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::gates::GateSetting;
+use super::memory_limit::MemoryLimit;
 use super::tls_values::{NamedCertificate, transport_directive};
-use super::values::{IpRange, MemoryLimit, PortRange, RuntimeSetting, go_duration};
+use super::values::{IpRange, PortRange, RuntimeSetting, go_duration};
 use crate::api::release::Release;
 use crate::limits;
 

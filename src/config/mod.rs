@@ -13,6 +13,7 @@ pub mod external_authenticators;
 pub mod flag_groups;
 pub mod gates;
 mod gates_table;
+mod memory_limit;
 pub mod oidc;
 pub mod plugins;
 mod service_account_tokens;
@@ -38,10 +39,10 @@ pub use flag_groups::{
     Kubelets, Lifecycle, LogFormat, Logging, RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
 };
 pub use gates::FeatureGates;
+pub use memory_limit::MemoryLimit;
 pub use oidc::OpenId;
 pub use signing::Signing;
 pub use tls_values::NamedCertificate;
-pub use values::MemoryLimit;
 
 use self::plugins::PluginFlags;
 use crate::api::admission_plugins::PluginName;

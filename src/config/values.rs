@@ -5,8 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::api::schema::quantity::Quantity;
-
 /// Parses a Go duration: `300ms`, `1m30s`, `1.5h`, `0`.
 pub fn go_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("\"{text}\" is no duration such as 300ms, 90s or 1m30s");
@@ -49,33 +47,6 @@ pub fn go_bool(text: &str) -> Result<bool, String> {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
         _ => Err(format!("\"{text}\" is neither true nor false")),
-    }
-}
-
-/// How much memory the server may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemoryLimit {
-    /// What the control group of the process allows.
-    Cgroup,
-    /// No limit.
-    None,
-    /// So many bytes.
-    Bytes(usize),
-}
-
-impl MemoryLimit {
-    /// Parses `auto`, `none`, or a quantity such as `512Mi`.
-    pub fn parse(text: &str) -> Result<MemoryLimit, String> {
-        match text {
-            "auto" => return Ok(MemoryLimit::Cgroup),
-            "none" | "0" => return Ok(MemoryLimit::None),
-            _ => {}
-        }
-        let bytes = Quantity::parse(text).ok().and_then(|quantity| quantity.whole());
-        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
-        bytes
-            .map(MemoryLimit::Bytes)
-            .ok_or_else(|| format!("\"{text}\" is no amount of memory such as 512Mi"))
     }
 }
 
