@@ -111,8 +111,8 @@ fn measure(name: &str, server: &Process, limit: usize, load: impl FnOnce(u16) ->
 
 fn ms(latencies: &mut [Duration], share: f64) -> f64 {
     latencies.sort_unstable();
-    let at = ((latencies.len() as f64 * share) as usize).min(latencies.len().saturating_sub(1));
-    latencies.get(at).copied().unwrap_or_default().as_secs_f64() * 1e3
+    let index = ((latencies.len() as f64 * share) as usize).min(latencies.len().saturating_sub(1));
+    latencies.get(index).copied().unwrap_or_default().as_secs_f64() * 1e3
 }
 
 /// Another client, which asks for a small object a hundred times a second.
@@ -241,7 +241,7 @@ fn stalled_watches(port: u16, count: usize) -> Statuses {
 /// A server that accepts connections and never says a word, and a webhook that points at it.
 fn bodies_behind_a_dead_webhook(port: u16, count: usize) -> Statuses {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = listener.local_addr().unwrap().port();
+    let webhook_port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         block_on(async move {
             listener.set_nonblocking(true).unwrap();
@@ -254,7 +254,7 @@ fn bodies_behind_a_dead_webhook(port: u16, count: usize) -> Statuses {
     });
     let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
     let hook = format!(
-        r#"{{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{{"name":"dead"}},"webhooks":[{{"name":"dead.example.com","clientConfig":{{"url":"https://127.0.0.1:{at}/"}},"rules":[{{"operations":["CREATE"],"apiGroups":["apps"],"apiVersions":["v1"],"resources":["controllerrevisions"]}}],"sideEffects":"None","admissionReviewVersions":["v1"],"timeoutSeconds":10,"failurePolicy":"Fail"}}]}}"#
+        r#"{{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{{"name":"dead"}},"webhooks":[{{"name":"dead.example.com","clientConfig":{{"url":"https://127.0.0.1:{webhook_port}/"}},"rules":[{{"operations":["CREATE"],"apiGroups":["apps"],"apiVersions":["v1"],"resources":["controllerrevisions"]}}],"sideEffects":"None","admissionReviewVersions":["v1"],"timeoutSeconds":10,"failurePolicy":"Fail"}}]}}"#
     );
     ask(port, &request("POST", path, &hook));
     let value = "x".repeat(2_900_000);

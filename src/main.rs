@@ -110,7 +110,7 @@ fn refuse_huge_pages() -> nix::Result<()> {
 fn give_memory_back(config: &Config) {
     use std::os::unix::process::CommandExt as _;
     const SETTING: &str = "MIMALLOC_PURGE_DELAY";
-    // The usual setting is a second. At once (0) costs a fifth more time for each write.
+    // The usual setting is a second. 0, which is at once, gave back more, but writes were slower in the one run that was measured.
     const MILLISECONDS: &str = "10";
     if !cfg!(feature = "mimalloc")
         || std::env::var_os(SETTING).is_some()

@@ -470,7 +470,7 @@ mod tests {
                 match step {
                     0 => held.extend(budget.take(bytes)),
                     1 => held.push(budget.charge(bytes)),
-                    2 if !held.is_empty() => { let at = which % held.len(); let _ = held[at].set(bytes); }
+                    2 if !held.is_empty() => { let index = which % held.len(); let _ = held[index].set(bytes); }
                     3 if !held.is_empty() => { held.swap_remove(which % held.len()); }
                     _ => {}
                 }

@@ -129,8 +129,8 @@ impl Catalog {
         if !self.unreadable.contains(&name) {
             return Ok(());
         }
-        let of = "customresourcedefinitions.apiextensions.k8s.io";
-        Err(Status::unavailable(format!("{of} {} cannot be read", quoted(&name))))
+        let resource = "customresourcedefinitions.apiextensions.k8s.io";
+        Err(Status::unavailable(format!("{resource} {} cannot be read", quoted(&name))))
     }
 
     /// All groups in the order of discovery, including the core group.

@@ -218,8 +218,8 @@ impl NamespaceController {
                 Ok(objects) if objects.is_empty() => {}
                 Ok(objects) => {
                     progress.found.remaining.insert(name.clone(), objects.len());
-                    let of = "customresourcedefinitions.apiextensions.k8s.io";
-                    progress.fail(format!("{of} {} cannot be read", quoted(name)));
+                    let resource = "customresourcedefinitions.apiextensions.k8s.io";
+                    progress.fail(format!("{resource} {} cannot be read", quoted(name)));
                 }
                 Err(error) => progress.fail(error),
             }

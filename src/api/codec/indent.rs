@@ -18,19 +18,19 @@ impl Indenter {
     /// Appends the indented text of `json` to `out`, until `out` has about `most` bytes. Answers how many bytes of `json` that
     /// took; the caller gives the others again.
     pub fn indent(&mut self, json: &[u8], out: &mut Vec<u8>, most: usize) -> usize {
-        let mut at = 0;
+        let mut taken = 0;
         while out.len() < most
-            && let Some(byte) = json.get(at).copied()
+            && let Some(byte) = json.get(taken).copied()
         {
             if self.in_string {
-                let rest = json.get(at..).unwrap_or_default();
-                at += self.string(rest.get(..most - out.len()).unwrap_or(rest), out);
+                let rest = json.get(taken..).unwrap_or_default();
+                taken += self.string(rest.get(..most - out.len()).unwrap_or(rest), out);
             } else {
                 self.byte(byte, out);
-                at += 1;
+                taken += 1;
             }
         }
-        at
+        taken
     }
 
     /// Copies text inside of a string, at most to its end, and answers the number of bytes.
