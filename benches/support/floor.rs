@@ -4,6 +4,7 @@ use std::convert::Infallible;
 
 use actix_web::{App, HttpResponse, HttpServer, web};
 use bytes::Bytes;
+use futures::StreamExt as _;
 use openssl::asn1::Asn1Time;
 use openssl::bn::BigNum;
 use openssl::ec::{EcGroup, EcKey};
@@ -35,6 +36,33 @@ pub fn serve(bytes: usize) {
                 }
             };
             App::new().default_service(web::to(answer))
+        })
+        .tcp_nodelay(true)
+        .bind_openssl("127.0.0.1:0", acceptor())
+        .unwrap();
+        println!("{}", server.addrs()[0].port());
+        server.run().await.unwrap();
+    });
+}
+
+/// Serves what loads of the ceiling bench ask for, with nothing but the transport: a collection is a stream of so many bytes, a body
+/// is read and dropped, everything else is a small constant. Prints its port.
+pub fn serve_ceiling(collection: usize) {
+    let piece = Bytes::from(vec![b'x'; PIECE]);
+    actix_web::rt::System::new().block_on(async move {
+        let server = HttpServer::new(move || {
+            let piece = piece.clone();
+            let list = move || {
+                let piece = piece.clone();
+                let pieces = (0..collection.div_ceil(PIECE)).map(move |_| Ok::<_, Infallible>(piece.clone()));
+                async { HttpResponse::Ok().streaming(futures::stream::iter(pieces)) }
+            };
+            let drop_body = |mut body: web::Payload| async move {
+                while let Some(Ok(_)) = body.next().await {}
+                HttpResponse::Ok().body("{}\n")
+            };
+            let collections = web::get().to(list);
+            App::new().route("/{any:.*}/configmaps", collections).default_service(web::to(drop_body))
         })
         .tcp_nodelay(true)
         .bind_openssl("127.0.0.1:0", acceptor())

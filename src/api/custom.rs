@@ -24,6 +24,7 @@ mod kind;
 mod lists;
 pub mod openapi;
 pub mod pattern;
+mod properties;
 mod prune;
 mod pruned_defaults;
 mod rule;

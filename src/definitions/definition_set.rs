@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use openssl::sha::sha256;
 use pilothouse_actors::object::{Revision, TypeName};
 
 use super::{Defined, Pending};
 use crate::api::catalog::resource::Resource;
+use crate::api::codec::json;
 use crate::api::custom::definition::{DefinedResources, resources, store_named};
 use crate::api::custom::openapi::published;
 use crate::api::custom::status::{self, AcceptedNames};
@@ -26,8 +28,8 @@ pub(super) struct Definition {
     revision: Revision,
     /// As it is stored, or is about to be.
     value: Arc<Value>,
-    /// The parts that its resources depend on: when they change, the resources are made anew.
-    basis: Value,
+    /// What its resources were made from; `None` if they were not made yet.
+    basis: Option<Basis>,
     resources: Vec<Arc<Resource>>,
     /// The resource for deleting its objects; `None` before the definition is established.
     stored: Option<Arc<Resource>>,
@@ -155,7 +157,7 @@ impl DefinitionSet {
                 let definition = Definition {
                     revision,
                     value: value.clone(),
-                    basis: Value::Null,
+                    basis: None,
                     resources: Vec::new(),
                     stored: None,
                     described: Vec::new(),
@@ -273,13 +275,13 @@ impl DefinitionSet {
     pub(super) fn make(&mut self, registry: &Arc<Registry>) {
         for name in std::mem::take(&mut self.touched) {
             let Some(definition) = self.definitions.get_mut(&name) else { continue };
-            let basis = basis(&definition.value);
-            if basis == definition.basis {
+            let basis = Basis::of(&definition.value);
+            if definition.basis == Some(basis) {
                 continue;
             }
             self.done.made += 1;
-            let same = ["spec", "names"].iter().all(|part| definition.basis.get(part) == basis.get(part));
-            definition.basis = basis;
+            let before = definition.basis.replace(basis);
+            let same = before.is_some_and(|before| (before.spec, before.names) == (basis.spec, basis.names));
             let (first, next) = (self.first_ordinal, &mut self.next_ordinal);
             let made = if status::is_true(&definition.value, status::ESTABLISHED) {
                 definition.described = published(&definition.value).into_iter().map(Arc::new).collect();
@@ -380,15 +382,25 @@ fn group_of(value: &Value) -> String {
     value.get("spec").map_or("", |spec| spec.str("group")).to_owned()
 }
 
-/// The parts of a definition that its resources depend on.
-fn basis(definition: &Value) -> Value {
-    let mut basis = Value::object();
-    let part = |path: &[&str]| definition.at(path).cloned().unwrap_or_default();
-    basis.set("spec", part(&["spec"]));
-    basis.set("names", part(&["status", "acceptedNames"]));
-    basis.set("established", status::is_true(definition, status::ESTABLISHED));
-    basis.set("going", status::is_true(definition, status::TERMINATING));
-    basis
+/// What the resources of a definition depend on: they are made anew when it changes. Digests, because the schemas are large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Basis {
+    spec: [u8; 32],
+    names: [u8; 32],
+    is_established: bool,
+    is_terminating: bool,
+}
+
+impl Basis {
+    fn of(definition: &Value) -> Basis {
+        let digest = |path: &[&str]| sha256(&json::to_json(definition.at(path).unwrap_or(&Value::Null)));
+        Basis {
+            spec: digest(&["spec"]),
+            names: digest(&["status", "acceptedNames"]),
+            is_established: status::is_true(definition, status::ESTABLISHED),
+            is_terminating: status::is_true(definition, status::TERMINATING),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ fn walk(schema: &mut Schema, is_root: bool, in_metadata: Option<&[Step]>) {
         schema.default_bytes = schema.default.as_ref().map_or(0, |default| json::to_json(default).len());
     }
     let has_metadata = is_root || schema.embedded;
-    for (name, inner) in &mut schema.properties {
+    for (name, inner) in schema.properties.iter_mut() {
         let below = match in_metadata {
             Some(steps) => Some(extended(steps, Step::Field(name.clone()))),
             None => (has_metadata && name == "metadata").then(Vec::new),

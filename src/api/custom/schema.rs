@@ -1,11 +1,10 @@
 //! The schema of a version of a custom resource, parsed once from its definition.
 
-use std::collections::BTreeMap;
-
 use regex::Regex;
 
 use super::formats::Format;
 use super::pattern::Patterns;
+use super::properties::Properties;
 use crate::api::codec::json;
 use crate::api::schema::ListFact;
 use crate::api::value::Value;
@@ -26,7 +25,7 @@ pub struct Schema {
     /// The size of the default.
     pub default_bytes: usize,
     /// The named fields.
-    pub properties: BTreeMap<String, Schema>,
+    pub properties: Properties<Schema>,
     /// The schema of other fields.
     pub others: Option<AdditionalProperties>,
     /// The schema of items.
@@ -101,7 +100,7 @@ impl Schema {
     pub fn read_with(said: &Value, patterns: &mut Patterns) -> Schema {
         let flag = |name: &str| said.get(name).and_then(Value::as_bool) == Some(true);
         let text = |name: &str| said.get(name).and_then(Value::as_str).unwrap_or_default();
-        let properties: BTreeMap<String, Schema> = said
+        let properties: Properties<Schema> = said
             .get("properties")
             .and_then(Value::fields)
             .into_iter()

@@ -39,7 +39,9 @@ fn named<'a>(schema: &'a Schema, fields: &'a Object) -> Vec<(&'a String, &'a Sch
         let of = |(name, inner): (&'a String, _)| Some((name, inner, fields.get(name)?));
         return schema.properties.iter().filter_map(of).collect();
     }
-    let of = |(name, value)| schema.properties.get_key_value(name).map(|(name, inner)| (name, inner, value));
+    let of = |(name, value): (&String, _)| {
+        schema.properties.get_key_value(name).map(|(name, inner)| (name, inner, value))
+    };
     let mut found: Vec<_> = fields.iter().filter_map(of).collect();
     found.sort_unstable_by_key(|(name, ..)| *name);
     found
