@@ -136,6 +136,7 @@ async fn parts(
     let metrics = Arc::new(metrics.telling(features).of_store(storage::file(&context.config)));
     let memory = MemoryBudgets::new(&config.limits, &context.clock)?;
     memory.observe()?;
+    context.connections.count_in(memory.connections.clone());
     let storage = storage::open(context, memory.windows.clone())?;
     let indexes = Arc::new(LiveIndexes::new(storage.directory.clone(), registry.clone()));
     let builtin =
@@ -234,6 +235,7 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
         clock: parts.context.clock.clone(),
         services: Rc::new(services(parts)),
         tokens: parts.auth.tokens.clone(),
+        definitions: parts.memory.definitions.clone(),
         requests: parts.memory.requests.clone(),
         lists: parts.memory.lists.clone(),
         load: parts.load.clone(),

@@ -9,6 +9,7 @@
 //! of what a lane runs at most. Requests of exempt levels have a thread of their own, so that an administrator is never behind
 //! others. Health checks never come here.
 
+pub mod costly_calls;
 pub mod fair_queue;
 
 use std::cell::LazyCell;
@@ -87,25 +88,8 @@ impl<B: 'static> HeavyPool<B> {
         F: FnOnce(Rc<B>) -> W + Send + 'static,
         W: Future<Output = T> + 'static,
     {
-        let (mut tell, result) = oneshot::channel();
-        let job: Job<B> = Box::new(move |backend| {
-            async move {
-                let outcome = {
-                    let gone = pin!(tell.closed());
-                    match select(pin!(work(backend)), gone).await {
-                        Either::Left((outcome, _)) => Some(outcome),
-                        Either::Right(_) => None,
-                    }
-                };
-                if let Some(outcome) = outcome {
-                    // The caller may have gone meanwhile.
-                    let _ = tell.send(outcome);
-                }
-            }
-            .boxed_local()
-        });
-        let lane = if owner.is_exempt { &self.exempt } else { &self.shared };
-        let ticket = lane.enter(owner, job)?;
+        let (job, result) = job(work);
+        let ticket = self.lane(owner).enter(owner, job)?;
         result.await.map_err(|_| match ticket.is_displaced.load(Ordering::Acquire) {
             true => HeavyError::Busy,
             false => HeavyError::Failed,
@@ -120,6 +104,73 @@ impl<B: 'static> HeavyPool<B> {
     ) -> Result<T, HeavyError> {
         self.run(owner, |_| async move { work() }).await
     }
+
+    /// Carries out a step of a response that is being sent. It waits for its turn like everything else, but is never refused:
+    /// nobody could be told. A response has one such step at a time, so the requests in flight bound them.
+    pub async fn step<T: Send + 'static>(
+        &self,
+        owner: &WorkOwner,
+        work: impl FnOnce(&B) -> T + Send + 'static,
+    ) -> Result<T, HeavyError> {
+        let (job, result) = job(|backend: Rc<B>| async move { work(&backend) });
+        let _ticket = self.lane(owner).enter_unrefusable(owner, job);
+        result.await.map_err(|_| HeavyError::Failed)
+    }
+
+    fn lane(&self, owner: &WorkOwner) -> &Arc<Lane<B>> {
+        if owner.is_exempt { &self.exempt } else { &self.shared }
+    }
+}
+
+/// The pool, for the work of one request or watch.
+pub struct OwnedPool<B> {
+    /// The threads.
+    pub pool: Arc<HeavyPool<B>>,
+    /// Whom the work is done for.
+    pub owner: WorkOwner,
+}
+
+impl<B> Clone for OwnedPool<B> {
+    fn clone(&self) -> OwnedPool<B> {
+        OwnedPool { pool: self.pool.clone(), owner: self.owner.clone() }
+    }
+}
+
+impl<B: 'static> OwnedPool<B> {
+    /// See [`HeavyPool::step`].
+    pub async fn step<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&B) -> T + Send + 'static,
+    ) -> Result<T, HeavyError> {
+        self.pool.step(&self.owner, work).await
+    }
+}
+
+/// Work as a job, which stops if nobody waits for its result any more.
+fn job<B: 'static, T, F, W>(work: F) -> (Job<B>, oneshot::Receiver<T>)
+where
+    T: Send + 'static,
+    F: FnOnce(Rc<B>) -> W + Send + 'static,
+    W: Future<Output = T> + 'static,
+{
+    let (mut tell, result) = oneshot::channel();
+    let job: Job<B> = Box::new(move |backend| {
+        async move {
+            let outcome = {
+                let gone = pin!(tell.closed());
+                match select(pin!(work(backend)), gone).await {
+                    Either::Left((outcome, _)) => Some(outcome),
+                    Either::Right(_) => None,
+                }
+            };
+            if let Some(outcome) = outcome {
+                // The caller may have gone meanwhile.
+                let _ = tell.send(outcome);
+            }
+        }
+        .boxed_local()
+    });
+    (job, result)
 }
 
 /// A queue and the threads that empty it.
@@ -170,11 +221,27 @@ impl<B> Lane<B> {
         })
     }
 
-    fn enter(self: &Arc<Lane<B>>, owner: &WorkOwner, job: Job<B>) -> Result<Ticket<B>, HeavyError> {
+    fn ticket(self: &Arc<Lane<B>>, job: Job<B>) -> (Ticket<B>, QueuedJob<B>) {
         let (number, is_displaced) = (self.next_number.fetch_add(1, Ordering::Relaxed), Arc::default());
         let ticket = Ticket { lane: self.clone(), number, is_displaced };
         let (since, is_displaced) = (self.clock.moment(), ticket.is_displaced.clone());
-        let queued = QueuedJob { number, job, since, is_displaced };
+        (ticket, QueuedJob { number, job, since, is_displaced })
+    }
+
+    fn enter_unrefusable(self: &Arc<Lane<B>>, owner: &WorkOwner, job: Job<B>) -> Ticket<B> {
+        let (ticket, queued) = self.ticket(job);
+        let length = {
+            let mut state = self.state.lock();
+            state.queue.push_unrefusable(&owner.level, &owner.user, queued);
+            state.queue.len()
+        };
+        self.metrics.waiting(length);
+        self.arrived.notify_waiters();
+        ticket
+    }
+
+    fn enter(self: &Arc<Lane<B>>, owner: &WorkOwner, job: Job<B>) -> Result<Ticket<B>, HeavyError> {
+        let (ticket, queued) = self.ticket(job);
         // What is displaced or refused may be large: it is dropped after the lock is released.
         let (admission, length) = {
             let mut state = self.state.lock();
@@ -392,6 +459,28 @@ mod tests {
         gone.abort();
         assert!(gone.await.is_err());
         assert_eq!(pool.shared.state.lock().queue.len(), 0);
+    }
+
+    #[actix_rt::test]
+    async fn a_step_of_a_response_waits_in_a_full_queue() {
+        let pool = Rc::new(pool());
+        let callers: Vec<_> = (0..WAITING as u32)
+            .map(|number| {
+                let pool = pool.clone();
+                actix::spawn(async move { pool.compute(&owner("a"), move || number).await })
+            })
+            .collect();
+        yield_now().await;
+        assert_eq!(pool.compute(&owner("a"), || 9).await, Err(HeavyError::Busy));
+        let other = pool.clone();
+        let step = actix::spawn(async move { other.step(&owner("a"), |_| 7).await });
+        yield_now().await;
+        assert_eq!(pool.shared.state.lock().queue.len(), WAITING + 1);
+        begin(&pool.shared);
+        assert_eq!(step.await.unwrap(), Ok(7));
+        for (number, caller) in callers.into_iter().enumerate() {
+            assert_eq!(caller.await.unwrap(), Ok(number as u32));
+        }
     }
 
     #[actix_rt::test]

@@ -14,6 +14,10 @@ pub const CONNECTIONS_CLOSING: usize = 1_024;
 pub const CONNECTIONS_RESERVED: usize = 16;
 /// The most connections that are reserved.
 pub const CONNECTIONS_RESERVED_MOST: usize = 1_024;
+/// Memory of an open connection after its first response, most of it TLS. Measured: docs/numbers.md.
+pub const CONNECTION_BYTES: usize = 24 << 10;
+/// The part of a memory limit that connections may have.
+pub const CONNECTIONS_MEMORY_PART: usize = 4;
 /// Connections in their TLS handshake, loopback ones aside; half of them may come from one source address.
 pub const HANDSHAKES: usize = 4_096;
 /// How long a handshake is not disturbed when there are too many; a slower one makes room. Longer than a server takes that has
@@ -44,8 +48,12 @@ pub const VISIT_CHARS: usize = 256;
 pub const LIST_BYTES: usize = 256 << 20;
 /// Bytes that the bodies of all requests in flight may take while they are processed, without a memory limit.
 pub const REQUEST_BODIES_BYTES: usize = 2 << 30;
+/// Bytes that definitions may take while they are compiled, without a memory limit.
+pub const DEFINITIONS_BYTES: usize = 2 << 30;
 /// Bytes from which what a body takes counts against the share of its user.
 pub const LARGE_BODY_BYTES: usize = 1 << 20;
+/// How many times its text a definition takes while it is validated and compiled, and afterwards until the process is measured again.
+pub const DEFINITION_GROWTH: usize = 48;
 /// Bytes up to which a body counts only once it is processed.
 pub const SMALL_BODY_BYTES: usize = 4 << 10;
 /// Bytes that a body is given at first; more as it arrives.
@@ -417,6 +425,10 @@ pub const RELEASE_ATTEMPTS: usize = 4;
 pub const DEFAULT_ACCOUNT_ATTEMPTS: usize = 10;
 /// Bytes of cached OpenAPI documents; the oldest are dropped.
 pub const OPENAPI_KEPT_BYTES: usize = 4 << 20;
+/// Bytes that the largest OpenAPI document of built-in kinds takes while it is written, in the form that takes the most.
+pub const OPENAPI_BUILTIN_BYTES: usize = 12 << 20;
+/// How many times its length the schema of another kind takes in a document that is written.
+pub const OPENAPI_GROWTH: usize = 8;
 /// Bytes of a list that are encoded at a time: enough to fill the network, few enough that thousands of lists in flight hold
 /// little.
 pub const LIST_CHUNK_BYTES: usize = 64 << 10;
@@ -452,6 +464,10 @@ pub const HEAVY_BYTES: usize = 32 << 10;
 /// CEL cost that one request may cause on a worker, about a millisecond; a request that needs more begins again on a thread for
 /// heavy work.
 pub const HEAVY_CEL_COST: u64 = 50_000;
+/// How long a user's writes of a resource are carried out on a thread for heavy work at once, after one of them cost more CEL.
+pub const COSTLY_CALLS_REMEMBERED: Duration = Duration::from_secs(10);
+/// Pairs of a user and a resource that are remembered so.
+pub const COSTLY_CALLS: usize = 1_024;
 /// Heavy requests that wait for a thread, of one lane. More than seats of priority and fairness that usually execute at once.
 pub const HEAVY_WAITING: usize = 512;
 /// Heavy requests that one thread has begun: all but one of them wait for a store or a webhook. Each may hold a hundred megabytes,

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use pilothouse::api::codec::{
-    DecodeError, Decoded, cbor, decode_object, decoded_bytes_bound, protobuf, yaml,
+    DecodeError, Decoded, SET_ITEM_BYTES, cbor, decode_object, decoded_bytes_bound, protobuf, yaml,
 };
 use pilothouse::api::media::Encoding;
 use pilothouse::api::schema::{GroupVersionKind, Registry};
@@ -232,6 +232,13 @@ const FREE: &str = r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomReso
     "names":{"plural":"frees","singular":"free","kind":"Free"},"versions":[{"name":"v1","served":true,"storage":true,
     "schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}"#;
 
+/// A kind whose objects have a set.
+const SET: &str = r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition",
+    "metadata":{"name":"sets.example.com"},"spec":{"group":"example.com","scope":"Namespaced",
+    "names":{"plural":"sets","singular":"set","kind":"Set"},"versions":[{"name":"v1","served":true,"storage":true,
+    "schema":{"openAPIV3Schema":{"type":"object","properties":{"x":{"type":"array","x-kubernetes-list-type":"set",
+    "items":{"type":"integer"}}}}}}]}}"#;
+
 /// About a megabyte of parts. `#` in a part is its number.
 fn many(part: &str, separator: &str) -> String {
     let parts = (0..(1 << 20) / (part.len() + separator.len())).map(|at| part.replace('#', &at.to_string()));
@@ -278,7 +285,7 @@ fn peak(path: &str, media_type: &str, body: &[u8]) -> usize {
             "POST",
             "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
             &JSON,
-            FREE.as_bytes(),
+            if path.ends_with("sets") { SET } else { FREE }.as_bytes(),
         );
         assert_eq!(made.status, 201, "{}", made.text());
         poll(CAP, || (admin.get(path).status == 200).then_some(())).expect("the kind is served");
@@ -339,6 +346,17 @@ fn a_body_takes_no_more_memory_than_was_estimated() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_owners_of_the_items_of_a_set_take_no_more_memory_than_was_estimated() {
+    const ITEMS: usize = 100_000;
+    let items: Vec<String> = (0..ITEMS).map(|item| (ITEMS + item).to_string()).collect();
+    let head = r#""apiVersion":"example.com/v1","kind":"Set","metadata":{"name":"a"}"#;
+    let body = format!("{{{head},\"x\":[{}]}}", items.join(","));
+    let bound = decoded_bytes_bound(Encoding::Json, body.as_bytes()) + ITEMS * SET_ITEM_BYTES;
+    let peak = peak("/apis/example.com/v1/namespaces/default/sets", "application/json", body.as_bytes());
+    assert!(peak <= bound + BESIDES, "{peak} of {bound}");
 }
 
 #[test]

@@ -56,3 +56,4 @@ pub mod watch_memory;
 pub mod window;
 pub mod write_limiter;
 pub mod write_turns;
+pub mod yield_every;

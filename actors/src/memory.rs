@@ -32,6 +32,8 @@ struct Ledger {
     limit: Option<usize>,
     /// Bytes reserved by all budgets. Counted only if there is a limit: without one nobody reads it.
     reserved: AtomicUsize,
+    /// Of these, what is kept for long and was allocated right after it was reserved.
+    steady: AtomicUsize,
     /// Bytes that the process uses without a reservation, as last observed.
     unreserved: AtomicUsize,
     /// Of these, what was there when little was reserved: the observation is exact then.
@@ -55,6 +57,8 @@ struct Budget {
 enum Sort {
     /// Reserved before they are allocated, and given back soon.
     Transient,
+    /// As transient ones, but kept for long: connections, watches. They are allocated, so that they make no observation inexact.
+    Steady,
     /// As transient ones, but refused only by the bound of their own budget: others must not be able to push them out.
     Independent,
     /// Kept for long, so that the observation of the process includes them. They only must not grow when there is no room.
@@ -83,6 +87,11 @@ impl MemoryLedger {
     /// A budget of this ledger, of at most `most` bytes, for what requests need while they run.
     pub fn budget(&self, name: &'static str, most: usize) -> MemoryBudget {
         self.add(name, most, Sort::Transient)
+    }
+
+    /// A budget of at most `most` bytes for what stays as long as a client does, and is allocated as soon as it is reserved.
+    pub fn steady(&self, name: &'static str, most: usize) -> MemoryBudget {
+        self.add(name, most, Sort::Steady)
     }
 
     /// A budget of at most `most` bytes for what must not be lost because others use up the memory: audit events.
@@ -119,9 +128,10 @@ impl MemoryLedger {
     pub fn observe(&self, resident: usize) {
         let Some(limit) = self.0.limit else { return };
         let reserved = self.0.reserved.load(Ordering::Relaxed);
+        let steady = self.0.steady.load(Ordering::Relaxed);
         let rest = resident.saturating_sub(reserved);
         let is_first = !self.0.is_observed.swap(true, Ordering::Relaxed);
-        if is_first || reserved <= limit / LEDGER_SETTLED_PART {
+        if is_first || reserved.saturating_sub(steady) <= limit / LEDGER_SETTLED_PART {
             self.0.settled.store(rest, Ordering::Relaxed);
         }
         self.0.unreserved.store(rest.max(self.0.settled.load(Ordering::Relaxed)), Ordering::Relaxed);
@@ -237,12 +247,21 @@ impl MemoryBudget {
     fn reserve(&self, bytes: usize) -> bool {
         match self.own.sort {
             Sort::Transient => self.ledger.reserve(bytes),
+            Sort::Steady => {
+                self.ledger.steady.fetch_add(bytes, Ordering::Relaxed);
+                self.ledger.reserve(bytes)
+            }
             Sort::Independent => {
                 self.ledger.reserve(bytes);
                 true
             }
             Sort::Kept => self.has_room_to_keep(),
         }
+    }
+
+    /// Counts a refusal that was found without an attempt to reserve.
+    pub fn count_refusal(&self) {
+        self.own.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether no byte is left.
@@ -321,6 +340,9 @@ impl Reservation {
 
     fn give_back(&self, bytes: usize) {
         self.budget.own.taken.fetch_sub(bytes, Ordering::Relaxed);
+        if self.budget.own.sort == Sort::Steady {
+            self.budget.ledger.steady.fetch_sub(bytes, Ordering::Relaxed);
+        }
         if self.budget.own.sort != Sort::Kept {
             self.budget.ledger.release(bytes);
         }
@@ -419,6 +441,17 @@ mod tests {
         assert!(!budget.has_room_below_limit() && budget.take(1).is_err());
         ledger.observe(LIMIT * 3 / 4);
         assert_eq!(ledger.unreserved(), LIMIT / 2, "and it recovers");
+    }
+
+    #[test]
+    fn what_stays_reserved_does_not_end_exact_observations() {
+        let ledger = MemoryLedger::new(Some(LIMIT));
+        let connections = ledger.steady("connections", LIMIT);
+        let _held = connections.take(LIMIT / 4).unwrap();
+        ledger.observe(LIMIT / 4 * 3);
+        assert_eq!(ledger.unreserved(), LIMIT / 2);
+        ledger.observe(LIMIT / 2);
+        assert_eq!(ledger.unreserved(), LIMIT / 4, "objects were deleted");
     }
 
     #[test]

@@ -23,8 +23,18 @@ pub struct Document {
     pub kind: &'static str,
     /// The JSON text, in the reference's field order.
     pub json: Bytes,
+    /// The same with a line break at its end, as clients are sent it. Both are parts of one text, which all responses share.
+    pub line: Bytes,
     /// The quoted strong ETag, if the document supports conditional requests.
     pub etag: Option<String>,
+}
+
+impl Document {
+    fn new(kind: &'static str, mut text: Vec<u8>, etag: Option<String>) -> Document {
+        text.push(b'\n');
+        let line = Bytes::from(text);
+        Document { kind, json: line.slice(..line.len() - 1), line, etag }
+    }
 }
 
 /// The documents of one catalog.
@@ -121,13 +131,13 @@ fn write(value: &impl Serialize) -> Vec<u8> {
 }
 
 fn document(kind: &'static str, value: &impl Serialize) -> Document {
-    Document { kind, json: write(value).into(), etag: None }
+    Document::new(kind, write(value), None)
 }
 
 fn tagged(kind: &'static str, value: &impl Serialize) -> Document {
     let json = write(value);
     let digest: String = sha512(&json).iter().map(|byte| format!("{byte:02X}")).collect();
-    Document { kind, json: json.into(), etag: Some(format!("\"{digest}\"")) }
+    Document::new(kind, json, Some(format!("\"{digest}\"")))
 }
 
 /// The field `groupVersion`.

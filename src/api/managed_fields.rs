@@ -25,6 +25,7 @@ mod owned_fields;
 mod repeated_apply;
 mod reset;
 pub mod scale_view;
+mod set_items;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ use managers::{Manager, Managers, Operation};
 
 pub use converted_versions::ConvertedVersions;
 pub use reset::{custom_reset_fields, reset_fields};
+pub use set_items::count_set_items;
 
 /// The maximum length of a manager's name in bytes.
 const NAME_BYTES: usize = 128;

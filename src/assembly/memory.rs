@@ -12,17 +12,19 @@ use pilothouse_actors::watch_memory::WatchMemory;
 use pilothouse_actors::window::WindowBounds;
 
 use crate::application::StartError;
+use crate::backend::definition_memory::DefinitionMemory;
 use crate::backend::request_memory::RequestMemory;
 use crate::config::{MemoryLimit, RequestLimits};
 use crate::limits::{
-    AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES, LEAST_MEMORY_LIMIT, LIST_BYTES, MEMORY_OBSERVED_EVERY,
-    PROXY_PAGES_BYTES, REQUEST_BODIES_BYTES,
+    AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES, CONNECTIONS_MEMORY_PART, DEFINITIONS_BYTES, LEAST_MEMORY_LIMIT,
+    LIST_BYTES, MEMORY_OBSERVED_EVERY, PROXY_PAGES_BYTES, REQUEST_BODIES_BYTES,
 };
 
 /// The budgets of one server.
 pub(super) struct MemoryBudgets {
     pub ledger: MemoryLedger,
     pub requests: RequestMemory,
+    pub definitions: DefinitionMemory,
     pub lists: MemoryBudget,
     pub encodings: MemoryBudget,
     pub proxied_pages: MemoryBudget,
@@ -30,6 +32,7 @@ pub(super) struct MemoryBudgets {
     pub audit_bodies: MemoryBudget,
     pub windows: WindowBounds,
     pub watches: WatchMemory,
+    pub connections: MemoryBudget,
 }
 
 impl MemoryBudgets {
@@ -51,6 +54,7 @@ impl MemoryBudgets {
         let all = ledger.cache("windows", part(8, WINDOWS_BYTES));
         Ok(MemoryBudgets {
             requests: RequestMemory::new(ledger.budget("request_bodies", part(2, REQUEST_BODIES_BYTES))),
+            definitions: DefinitionMemory::new(ledger.budget("definitions", part(2, DEFINITIONS_BYTES))),
             lists: ledger.budget("lists", part(4, LIST_BYTES)),
             encodings: ledger.cache("encodings", part(8, ENCODINGS_BYTES)),
             proxied_pages: ledger.budget("proxied_pages", part(8, PROXY_PAGES_BYTES)),
@@ -58,11 +62,12 @@ impl MemoryBudgets {
             audit_bodies: ledger.independent("audit_bodies", part(16, AUDIT_BODIES_BYTES)),
             windows: WindowBounds { each: part(16, WINDOW_BYTES), all },
             watches: WatchMemory::new(
-                ledger.budget("watches", open_watches),
+                ledger.steady("watches", open_watches),
                 frames,
                 per_user,
                 clock.clone(),
             ),
+            connections: ledger.steady("connections", part(CONNECTIONS_MEMORY_PART, usize::MAX)),
             ledger,
         })
     }

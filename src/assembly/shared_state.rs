@@ -27,6 +27,7 @@ use crate::backend::load_stats::LoadStats;
 use crate::config::{Config, FeatureGates};
 use crate::flowcontrol::{FlowController, InFlightLimits, RequestLimiter};
 use crate::heavy_pool::HeavyPool;
+use crate::heavy_pool::costly_calls::CostlyCalls;
 use crate::http::drain::Drain;
 use crate::http::handler::connect::ConnectDeps;
 use crate::http::handler::connect::aggregated::AggregationSettings;
@@ -97,7 +98,8 @@ pub(super) async fn shared(
     Ok(Shared {
         served: ArcSwap::from_pointee(Served::new(catalog, context.address.to_string().into(), openapi)),
         room: room(context, indexes, load, metrics).await?,
-        heavy: HeavyPool::new(config.heavy_threads(), metrics, &context.clock),
+        costly_calls: CostlyCalls::default(),
+        heavy: Arc::new(HeavyPool::new(config.heavy_threads(), metrics, &context.clock)),
         audit: audit::open(context, metrics, memory)?,
         metrics: metrics.clone(),
         memory: memory.ledger.clone(),

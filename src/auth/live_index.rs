@@ -4,10 +4,13 @@
 //! applies the new events to the view, which takes microseconds. If the window no longer has all events, the objects are read
 //! again, and only readers during that time wait.
 //!
+//! A large object whose expressions have to be compiled would hold its reader, and everybody who waits for the lock of the view. So
+//! it is compiled first, on a thread of its own, and readers wait for that without holding theirs.
+//!
 //! An object that cannot be read must not be ignored: it may guard something. Every view says what it does then
 //! ([`StoreIndex::fail_closed`]), and [`LiveIndexes`], which is the only way to open a view, reports all such objects.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLockReadGuard, Weak};
 
@@ -15,15 +18,17 @@ use actix::Addr;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::directory::{Directory, Find};
 use pilothouse_actors::error::StoreError;
-use pilothouse_actors::lock::SharedLock;
+use pilothouse_actors::lock::{Lock, SharedLock};
 use pilothouse_actors::object::{Key, Object, Revision};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{OpenWatch, Position};
 use pilothouse_actors::window::{Change, Read, Window};
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 
 use super::stored_object::{FollowedType, ReadError, StoredObject};
 use crate::api::schema::Registry;
-use crate::limits::READ_ANEW_ATTEMPTS;
+use crate::limits::{HEAVY_BYTES, READ_ANEW_ATTEMPTS};
 
 /// Events that are read from a window at a time.
 const EVENTS_PER_READ: usize = 256;
@@ -32,9 +37,27 @@ const EVENTS_PER_READ: usize = 256;
 pub trait StoreIndex: Send + Sync + 'static {
     /// Whether /readyz fails while one of its objects cannot be read.
     const IS_GUARD: bool;
+    /// Whether large objects are prepared before they are put into the view.
+    const PREPARES: bool = false;
+    /// What takes long to make of a large object: compiled expressions.
+    type Prepared: Send + 'static;
 
     /// Adds an object, or replaces its older state. After [`ReadError::Whole`] the view is told to fail closed.
     fn put(&mut self, of: usize, object: &StoredObject<'_>) -> Result<(), ReadError>;
+    /// Prepares a large object for [`StoreIndex::put_prepared`], without the lock of the view and on any thread. `None` if there
+    /// is nothing to prepare, or if it cannot be read.
+    fn prepare(_of: usize, _object: &StoredObject<'_>) -> Option<Self::Prepared> {
+        None
+    }
+    /// Like [`StoreIndex::put`], with what takes long done.
+    fn put_prepared(
+        &mut self,
+        of: usize,
+        object: &StoredObject<'_>,
+        _prepared: Self::Prepared,
+    ) -> Result<(), ReadError> {
+        self.put(of, object)
+    }
     /// Removes an object, readable or not.
     fn remove(&mut self, of: usize, key: &Key);
     /// Removes all objects of a type, readable or not.
@@ -87,9 +110,10 @@ impl LiveIndexes {
         for (of, followed) in types.into_iter().enumerate() {
             let position = open(&self.directory, &followed).await?;
             let source = Source { followed, window: position.window.clone(), at: AtomicU64::new(0) };
-            let mut target =
-                Target { of, view: &mut view, unreadable: &mut unreadable, registry: &self.registry };
-            source.read_anew(&mut target, &position);
+            // Nobody waits for this thread before the server has started.
+            let (prepared, registry) = (&mut Prepared::new(), &*self.registry);
+            let (view, unreadable) = (&mut view, &mut unreadable);
+            source.read_anew(&mut Target { of, view, unreadable, prepared, registry }, &position);
             sources.push(source);
         }
         let index = Arc::new(LiveIndex {
@@ -98,6 +122,8 @@ impl LiveIndexes {
             sources,
             view: SharedLock::new(view),
             unreadable: SharedLock::new(unreadable),
+            prepared: Lock::default(),
+            preparing: Mutex::new(()),
         });
         let opened: Arc<dyn ReportUnreadable> = index.clone();
         self.opened.write().push(Arc::downgrade(&opened));
@@ -132,8 +158,22 @@ struct Source {
 /// Why objects cannot be read, by type and key.
 type Unreadable = BTreeMap<(usize, Key), String>;
 
+/// What was made of large objects, by type, key and revision; `None` if nothing was to be made.
+type Prepared<P> = HashMap<(usize, Key, Revision), Option<P>>;
+
+/// What a view lacks that was brought up to date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CatchUp {
+    /// Nothing.
+    Done,
+    /// The window no longer has all events: the objects have to be read again.
+    Expired,
+    /// An object is large, and has to be prepared first.
+    Unprepared,
+}
+
 /// A view that is kept up to date. See the module documentation.
-pub struct LiveIndex<V> {
+pub struct LiveIndex<V: StoreIndex> {
     directory: Addr<Directory>,
     registry: Arc<Registry>,
     sources: Vec<Source>,
@@ -141,21 +181,29 @@ pub struct LiveIndex<V> {
     view: SharedLock<V>,
     /// Only changed by whoever holds `view` for writing.
     unreadable: SharedLock<Unreadable>,
+    /// What the next events need.
+    prepared: Lock<Prepared<V::Prepared>>,
+    /// Held while large objects are prepared: of many readers one does it, and the others wait for it.
+    preparing: Mutex<()>,
 }
 
 /// What events of one type are applied to.
-struct Target<'a, V> {
+struct Target<'a, V: StoreIndex> {
     of: usize,
     view: &'a mut V,
     unreadable: &'a mut Unreadable,
+    prepared: &'a mut Prepared<V::Prepared>,
     registry: &'a Registry,
 }
 
 impl<V: StoreIndex> Target<'_, V> {
     fn put(&mut self, followed: &FollowedType, object: &Object) {
         let of = self.of;
-        let put =
-            StoredObject::new(followed, object, self.registry).and_then(|stored| self.view.put(of, &stored));
+        let prepared = self.prepared.remove(&(of, object.key.clone(), object.revision)).flatten();
+        let put = StoredObject::new(followed, object, self.registry).and_then(|stored| match prepared {
+            Some(prepared) => self.view.put_prepared(of, &stored, prepared),
+            None => self.view.put(of, &stored),
+        });
         let place = (of, object.key.clone());
         let Err(error) = put else {
             self.unreadable.remove(&place);
@@ -170,6 +218,11 @@ impl<V: StoreIndex> Target<'_, V> {
             tracing::error!(%resource, object = ?object.key, reason, "an object cannot be read; what depends on it fails closed");
         }
         self.unreadable.insert(place, reason);
+    }
+
+    fn must_prepare(&self, object: &Object) -> bool {
+        must_prepare::<V>(object)
+            && !self.prepared.contains_key(&(self.of, object.key.clone(), object.revision))
     }
 
     fn remove(&mut self, object: &Object) {
@@ -189,27 +242,42 @@ impl Source {
         self.window.latest().0 != self.at.load(Ordering::Acquire)
     }
 
-    /// Applies new events. Answers whether the window still had all of them.
-    fn catch_up(&self, target: &mut Target<'_, impl StoreIndex>) -> bool {
+    /// Applies new events, up to the first that is not prepared.
+    fn catch_up(&self, target: &mut Target<'_, impl StoreIndex>) -> CatchUp {
         loop {
             let (at, head) = (Revision(self.at.load(Ordering::Acquire)), self.window.latest());
             let events = match self.window.read(at, EVENTS_PER_READ) {
                 Read::Events(events) => events,
                 // Reading the log would take longer than reading the current objects.
-                Read::Expired(_) | Read::Archived(..) => return false,
+                Read::Expired(_) | Read::Archived(..) => return CatchUp::Expired,
             };
             let Some(last) = events.last().map(|event| event.revision()) else {
                 self.at.store(at.max(head).0, Ordering::Release);
-                return true;
+                return CatchUp::Done;
             };
             for event in &events {
                 match event.change {
                     Change::Removed => target.remove(&event.object),
+                    Change::Created | Change::Replaced if target.must_prepare(&event.object) => {
+                        return CatchUp::Unprepared;
+                    }
                     Change::Created | Change::Replaced => target.put(&self.followed, &event.object),
                 }
+                self.at.store(event.revision().0, Ordering::Release);
             }
             self.at.store(last.0, Ordering::Release);
         }
+    }
+
+    /// The large objects among the new events that the window has.
+    fn new_large_objects<V: StoreIndex>(&self) -> Vec<Arc<Object>> {
+        let Read::Events(events) =
+            self.window.read(Revision(self.at.load(Ordering::Acquire)), EVENTS_PER_READ)
+        else {
+            return Vec::new();
+        };
+        let puts = events.iter().filter(|event| event.change != Change::Removed);
+        puts.map(|event| &event.object).filter(|object| must_prepare::<V>(object)).cloned().collect()
     }
 
     /// Replaces the contents of the view by a snapshot.
@@ -218,6 +286,11 @@ impl Source {
         position.snapshot.iter().for_each(|object| target.put(&self.followed, object));
         self.at.store(position.snapshot.revision.0, Ordering::Release);
     }
+}
+
+/// Whether an object has to be prepared before it is put into a view.
+fn must_prepare<V: StoreIndex>(object: &Object) -> bool {
+    V::PREPARES && object.bytes.len() > HEAVY_BYTES
 }
 
 async fn open(directory: &Addr<Directory>, followed: &FollowedType) -> Result<Position, StoreError> {
@@ -244,7 +317,7 @@ impl<V: StoreIndex> LiveIndex<V> {
 
     /// The view, if it can be brought up to date without waiting for a store.
     pub fn fresh(&self) -> Option<RwLockReadGuard<'_, V>> {
-        self.catch_up().then(|| self.stale())
+        (self.catch_up() == CatchUp::Done).then(|| self.stale())
     }
 
     /// The view as it is, which may lack the latest writes.
@@ -252,45 +325,96 @@ impl<V: StoreIndex> LiveIndex<V> {
         self.view.read()
     }
 
-    /// Changes the view while nobody else sees it.
-    fn change<T>(&self, change: impl FnOnce(&mut V, &mut Unreadable) -> T) -> T {
-        let mut view = self.view.write();
-        change(&mut view, &mut self.unreadable.write())
+    /// Changes the view, as to one of the types, while nobody else sees it.
+    fn change<T>(&self, of: usize, change: impl FnOnce(&mut Target<'_, V>) -> T) -> T {
+        let (mut view, mut unreadable) = (self.view.write(), self.unreadable.write());
+        let (view, unreadable, registry) = (&mut *view, &mut *unreadable, &*self.registry);
+        change(&mut Target { of, view, unreadable, prepared: &mut self.prepared.lock(), registry })
     }
 
-    /// Brings the view up to date. Answers whether that was possible.
-    fn catch_up(&self) -> bool {
-        if !self.sources.iter().any(Source::is_behind) {
-            return true;
-        }
-        self.change(|view, unreadable| {
-            let behind = self.sources.iter().enumerate().filter(|(_, source)| source.is_behind());
-            // Apply the events of all types, even if one of them has to be read again.
-            behind.fold(true, |fresh, (of, source)| {
-                source.catch_up(&mut Target { of, view, unreadable, registry: &self.registry }) && fresh
-            })
+    /// Applies what can be applied at once.
+    fn catch_up(&self) -> CatchUp {
+        let behind = self.sources.iter().enumerate().filter(|(_, source)| source.is_behind());
+        // The events of all types, even if one of them has to wait.
+        behind.fold(CatchUp::Done, |all, (of, source)| {
+            let caught_up = self.change(of, |target| source.catch_up(target));
+            if all == CatchUp::Done { caught_up } else { all }
         })
     }
 
     async fn read_anew(&self) -> Result<(), StoreError> {
-        for _ in 0..READ_ANEW_ATTEMPTS {
-            for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_behind()) {
-                let position = open(&self.directory, &source.followed).await?;
-                self.change(|view, unreadable| {
-                    let mut target = Target { of, view, unreadable, registry: &self.registry };
-                    // Another reader may have done it: then only newer events are applied.
-                    if !source.catch_up(&mut target)
-                        && position.snapshot.revision.0 > source.at.load(Ordering::Acquire)
-                    {
-                        source.read_anew(&mut target, &position);
-                    }
-                });
-            }
-            if self.catch_up() {
+        // Whoever writes large objects all the time must not keep readers waiting: later writes are not theirs to see.
+        let heads: Vec<Revision> = self.sources.iter().map(|source| source.window.latest()).collect();
+        let is_reached = |(source, head): (&Source, &Revision)| source.at.load(Ordering::Acquire) >= head.0;
+        let mut attempts = 0;
+        loop {
+            let caught_up = self.catch_up();
+            if caught_up == CatchUp::Done || self.sources.iter().zip(&heads).all(is_reached) {
                 return Ok(());
             }
+            match caught_up {
+                CatchUp::Expired if attempts < READ_ANEW_ATTEMPTS => {
+                    attempts += 1;
+                    self.read_snapshots().await?;
+                }
+                CatchUp::Expired => return Err(StoreError::Unavailable),
+                // Each time the view comes nearer to the heads.
+                CatchUp::Done | CatchUp::Unprepared => self.prepare_events().await?,
+            }
         }
-        Err(StoreError::Unavailable)
+    }
+
+    /// Reads all objects of the types that are behind.
+    async fn read_snapshots(&self) -> Result<(), StoreError> {
+        for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_behind()) {
+            let position = open(&self.directory, &source.followed).await?;
+            {
+                let _turn = self.preparing.lock().await;
+                let large = position.snapshot.iter().filter(|object| must_prepare::<V>(object)).cloned();
+                self.prepare(of, large.collect()).await?;
+            }
+            self.change(of, |target| {
+                // Another reader may have done it: then only newer events are applied.
+                if source.catch_up(target) == CatchUp::Expired
+                    && position.snapshot.revision.0 > source.at.load(Ordering::Acquire)
+                {
+                    source.read_anew(target, &position);
+                }
+                // Whatever was prepared of older states is of no use.
+                target.prepared.retain(|(other, _, _), _| *other != of);
+            });
+        }
+        Ok(())
+    }
+
+    /// Prepares the large objects of new events.
+    async fn prepare_events(&self) -> Result<(), StoreError> {
+        let _turn = self.preparing.lock().await;
+        for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_behind()) {
+            self.prepare(of, source.new_large_objects::<V>()).await?;
+        }
+        Ok(())
+    }
+
+    /// Prepares objects of a type on another thread, unless they are prepared.
+    async fn prepare(&self, of: usize, mut objects: Vec<Arc<Object>>) -> Result<(), StoreError> {
+        let place = move |object: &Object| (of, object.key.clone(), object.revision);
+        {
+            let prepared = self.prepared.lock();
+            objects.retain(|object| !prepared.contains_key(&place(object)));
+        }
+        let Some(source) = self.sources.get(of).filter(|_| !objects.is_empty()) else { return Ok(()) };
+        let (followed, registry) = (source.followed, self.registry.clone());
+        let made = spawn_blocking(move || {
+            let prepare = |object: &Arc<Object>| {
+                let stored = StoredObject::new(&followed, object, &registry).ok();
+                (place(object), stored.and_then(|stored| V::prepare(of, &stored)))
+            };
+            objects.iter().map(prepare).collect::<Vec<_>>()
+        });
+        let made = made.await.map_err(|_| StoreError::Unavailable)?;
+        self.prepared.lock().extend(made);
+        Ok(())
     }
 }
 

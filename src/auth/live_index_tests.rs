@@ -1,3 +1,5 @@
+use std::thread::{self, ThreadId};
+
 use pilothouse_actors::directory::{self, Options, Stores};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::object::{Draft, Pairs};
@@ -23,6 +25,7 @@ impl View {
 
 impl StoreIndex for View {
     const IS_GUARD: bool = true;
+    type Prepared = ();
 
     fn put(&mut self, _: usize, object: &StoredObject<'_>) -> Result<(), ReadError> {
         object.value()?;
@@ -174,4 +177,81 @@ async fn reported_types(contents: &str) -> Vec<String> {
 #[actix::test]
 async fn every_view_reports_what_another_release_wrote() {
     assert_eq!(reported_types(r#""kind":"Future","apiVersion":"example.com/v9""#).await, FOLLOWED);
+}
+
+/// A view that notes how objects came into it.
+#[derive(Default)]
+struct Compiling {
+    put: Vec<(String, Option<ThreadId>)>,
+}
+
+impl StoreIndex for Compiling {
+    const IS_GUARD: bool = true;
+    const PREPARES: bool = true;
+    type Prepared = ThreadId;
+
+    fn put(&mut self, _: usize, object: &StoredObject<'_>) -> Result<(), ReadError> {
+        self.put.push((object.name().to_owned(), None));
+        Ok(())
+    }
+
+    fn prepare(_: usize, _: &StoredObject<'_>) -> Option<ThreadId> {
+        Some(thread::current().id())
+    }
+
+    fn put_prepared(
+        &mut self,
+        _: usize,
+        object: &StoredObject<'_>,
+        prepared: ThreadId,
+    ) -> Result<(), ReadError> {
+        self.put.push((object.name().to_owned(), Some(prepared)));
+        Ok(())
+    }
+
+    fn remove(&mut self, _: usize, _: &Key) {}
+
+    fn clear(&mut self, _: usize) {
+        self.put.clear();
+    }
+
+    fn fail_closed(&mut self, _: usize, _: &Key) {}
+}
+
+async fn large_objects_are_prepared_elsewhere(options: Options) {
+    let stores = directory::start(Box::new(Memory::new()), options).unwrap();
+    let registry = Arc::new(Registry::builtin().unwrap());
+    let indexes = LiveIndexes::new(stores.directory.clone(), registry);
+    let index = indexes.open([TYPE], Compiling::default()).await.unwrap();
+    let large = format!(r#"{{"limits":[{{"type":"{}"}}]}}"#, "x".repeat(HEAVY_BYTES));
+    create(&stores, "small", "v1", "{}").await;
+    create(&stores, "large", "v1", &large).await;
+    create(&stores, "last", "v1", "{}").await;
+    assert!(index.fresh().is_none(), "the reader has to wait");
+    // Several readers at once: nobody sees a view without the large object.
+    let looks = [0, 1, 2].map(|_| index.look(|view| view.put.clone()));
+    for look in looks {
+        let put = match look {
+            Answer::Now(put) => put,
+            Answer::Later(put) => put.await,
+        };
+        let put = put.unwrap();
+        let names: Vec<&str> = put.iter().map(|(name, _)| name.as_str()).collect();
+        let [large, last, small] =
+            ["large", "last", "small"].map(|name| names.iter().filter(|known| **known == name).count());
+        assert_eq!((large, last, small), (1, 1, 1), "{names:?}");
+        let prepared = put.iter().find(|(name, _)| name == "large").and_then(|(_, by)| *by);
+        assert!(prepared.is_some_and(|by| by != thread::current().id()), "not on the thread of the reader");
+    }
+    assert!(index.fresh().is_some() && index.prepared.lock().is_empty());
+}
+
+#[actix::test]
+async fn a_large_object_is_compiled_before_the_view_is_locked() {
+    large_objects_are_prepared_elsewhere(Options::default()).await;
+}
+
+#[actix::test]
+async fn a_large_object_is_compiled_before_the_view_is_read_again() {
+    large_objects_are_prepared_elsewhere(Options { window_bounds: 1.into(), ..Options::default() }).await;
 }

@@ -35,6 +35,7 @@ const TYPES: [FollowedType; 4] = [
 impl StoreIndex for Graph {
     /// It guards nothing: a node may do less if one of its objects is not known.
     const IS_GUARD: bool = false;
+    type Prepared = ();
 
     fn put(&mut self, of: usize, stored: &StoredObject<'_>) -> Result<(), ReadError> {
         let object = stored.object;

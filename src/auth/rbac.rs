@@ -46,6 +46,7 @@ fn is_namespaced(of: usize) -> bool {
 
 impl StoreIndex for Index {
     const IS_GUARD: bool = true;
+    type Prepared = ();
 
     fn put(&mut self, of: usize, stored: &StoredObject<'_>) -> Result<(), ReadError> {
         let object = stored.object;

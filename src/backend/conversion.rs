@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilothouse_actors::clock::Clock;
-use pilothouse_actors::memory::MemoryBudget;
+use pilothouse_actors::memory::{MemoryBudget, Reservation};
 use pilothouse_actors::object::{Draft, Key, Object, Pairs};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_actors::yield_every::YieldEvery;
 use tokio::sync::{Mutex, Semaphore};
-use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use crate::api::admission_webhooks::response;
@@ -25,6 +25,7 @@ use crate::api::codec;
 use crate::api::custom::conversion::{self, Conversion, ConversionError, FailureKind};
 use crate::api::custom::{self, CustomResource};
 use crate::api::field::quoted;
+use crate::api::media::Encoding;
 use crate::api::response_format::ResponseFormat;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
@@ -32,7 +33,7 @@ use crate::api::version::GroupVersion;
 use crate::kubeconfig::users::Users;
 use crate::limits::{
     CONVERSION_BYTES, CONVERSION_OBJECTS, CONVERSION_QUESTIONS, CONVERSION_ROUNDS, CONVERSION_TIMEOUT,
-    CONVERSIONS_PER_TURN, HOOK_ANSWER_BYTES,
+    CONVERSIONS_PER_TURN, HEAVY_BYTES, HOOK_ANSWER_BYTES,
 };
 use crate::metrics::Metrics;
 use crate::random;
@@ -101,11 +102,10 @@ impl Backend {
         };
         let mut waiting: Vec<usize> = Vec::new();
         let mut weight = 0;
+        let mut turn = YieldEvery::new(CONVERSIONS_PER_TURN);
         for place in 0..objects.len() {
-            if (place + 1) % CONVERSIONS_PER_TURN == 0 {
-                // Also cached conversions are decoded: other requests of this worker go on in between.
-                yield_now().await;
-            }
+            // Also cached conversions are decoded: other requests of this worker go on in between.
+            turn.worked(1).await;
             let Some(object) = objects.get_mut(place).filter(|object| asked(custom, object).is_some()) else {
                 continue;
             };
@@ -184,7 +184,8 @@ impl Backend {
         if custom.api_version == custom.stored_as {
             return self.objects.draft(call, key, value);
         }
-        let made = self.ask(conversion, &custom.stored_as, vec![value.clone()], &call.permit).await?;
+        let (made, _held) =
+            self.ask(conversion, &custom.stored_as, vec![value.clone()], &call.permit).await?;
         let made = made.into_iter().next().unwrap_or_default();
         Ok(drafted(custom::stored(custom, &made), key, &made, custom.kept(value)))
     }
@@ -198,7 +199,7 @@ impl Backend {
     ) -> Result<Value> {
         match custom.conversion.as_deref() {
             Some(conversion) if value.str("apiVersion") != &*custom.api_version => {
-                let made = self.ask(conversion, &custom.api_version, vec![value], permit).await?;
+                let (made, _held) = self.ask(conversion, &custom.api_version, vec![value], permit).await?;
                 Ok(custom.known(made.into_iter().next().unwrap_or_default()))
             }
             _ => Ok(custom.shown(value)),
@@ -220,7 +221,7 @@ impl Backend {
                 return done;
             }
             for (value, version) in wanted {
-                let made =
+                let (made, _held) =
                     self.ask(conversion, &version.to_string(), vec![value.clone()], &call.permit).await?;
                 let made = custom.known_in(&version.to_string(), made.into_iter().next().unwrap_or_default());
                 call.elsewhere.tell(value, version, made);
@@ -242,12 +243,13 @@ impl Backend {
             return Ok(());
         };
         let mut sent = Vec::with_capacity(places.len());
+        let _trees = self.reserve_trees(places.iter().filter_map(|place| objects.get(*place)))?;
         for place in places {
             let object = objects.get(*place).ok_or_else(|| Status::internal("no object to convert"))?;
             let broken = || Status::internal(format!("the stored object {:?} cannot be read", object.key));
             sent.push(custom.read_stored(&object.bytes).ok_or_else(broken)?);
         }
-        let made = self.ask(conversion, &custom.api_version, sent, permit).await?;
+        let (made, _held) = self.ask(conversion, &custom.api_version, sent, permit).await?;
         for (place, value) in places.iter().zip(made) {
             let Some(object) = objects.get_mut(*place) else { continue };
             let made = object_of(custom, object, &custom.known(value));
@@ -257,20 +259,37 @@ impl Backend {
         Ok(())
     }
 
-    /// Calls a conversion webhook and counts the call.
+    /// Reserves what stored objects take that are decoded to be sent, unless that is little.
+    fn reserve_trees<'o>(
+        &self,
+        objects: impl Iterator<Item = &'o Arc<Object>>,
+    ) -> Result<Option<Reservation>> {
+        let (text, trees) = objects.fold((0, 0), |(text, trees), object| {
+            let bytes = &object.bytes;
+            (text + bytes.len(), trees + codec::decoded_bytes_bound(Encoding::Json, bytes))
+        });
+        (text > HEAVY_BYTES).then(|| self.requests.copy(trees)).transpose()
+    }
+
+    /// Calls a conversion webhook and counts the call. The answer comes with what it takes.
     async fn ask(
         &self,
         conversion: &Conversion,
         wanted: &str,
         sent: Vec<Value>,
         permit: &Permit,
-    ) -> Result<Vec<Value>> {
+    ) -> Result<(Vec<Value>, Reservation)> {
         let wanted = GroupVersion::parse(wanted).unwrap_or_else(|| GroupVersion::new("", wanted));
         let first = sent.first().map(|object| object.str("apiVersion").to_owned()).unwrap_or_default();
         let from = first.split('/').next_back().unwrap_or_default();
         let began = self.conversions.clock.moment();
         let made = self.exchange(conversion, &wanted, &sent, permit).await;
         let took = self.conversions.clock.elapsed(began).as_secs_f64();
+        let made = match made {
+            Err(ExchangeError::Memory(status)) => return Err(status),
+            Err(ExchangeError::Conversion(wrong)) => Err(wrong),
+            Ok(made) => Ok(made),
+        };
         let failure = made.as_ref().err().map(|wrong| wrong.failure);
         let versions = (conversion.definition.as_str(), from, &*wanted.version);
         self.conversions.metrics.conversions.asked(versions, took, failure);
@@ -289,7 +308,7 @@ impl Backend {
         wanted: &GroupVersion,
         sent: &[Value],
         permit: &Permit,
-    ) -> std::result::Result<Vec<Value>, ConversionError> {
+    ) -> std::result::Result<(Vec<Value>, Reservation), ExchangeError> {
         let of = sent.first().map(conversion::called).unwrap_or_default();
         let failed = |why: String| ConversionError {
             why: format!("conversion webhook for {of} failed: {why}"),
@@ -302,6 +321,8 @@ impl Backend {
         let target = WebhookTarget::of(&conversion.way, &conversion.authority_pem).map_err(failed)?;
         let uid = random::uuid();
         let body = conversion::question(version, &uid, &wanted.to_string(), sent);
+        // The webhook may take its time, and many may wait for it. Its response is about as long.
+        let mut held = self.requests.copy(body.len().saturating_mul(2)).map_err(ExchangeError::Memory)?;
         let parameter = format!("timeout={}", seconds(CONVERSION_TIMEOUT));
         let asked = async {
             let _place = self.conversions.places.acquire().await.map_err(|error| error.to_string())?;
@@ -328,9 +349,24 @@ impl Backend {
         if !(200..=206).contains(&reply.status) {
             let is_text = reply.content_type.is_empty() || reply.content_type.starts_with("text/");
             let why = response::refused(reply.status, is_text, &reply.body).why;
-            return Err(failed(why.trim_start_matches("failed to call webhook: ").to_owned()));
+            return Err(failed(why.trim_start_matches("failed to call webhook: ").to_owned()).into());
         }
-        conversion::converted(&reply.body, (version, &uid), wanted, sent)
+        let tree = codec::decoded_bytes_bound(Encoding::Json, &reply.body);
+        held.set(reply.body.len().saturating_add(tree))
+            .map_err(|error| ExchangeError::Memory(error.into()))?;
+        Ok((conversion::converted(&reply.body, (version, &uid), wanted, sent)?, held))
+    }
+}
+
+/// Why a call failed: by itself, or because there was no memory for it.
+enum ExchangeError {
+    Conversion(ConversionError),
+    Memory(Box<Status>),
+}
+
+impl From<ConversionError> for ExchangeError {
+    fn from(error: ConversionError) -> ExchangeError {
+        ExchangeError::Conversion(error)
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilothouse_actors::object::Object;
+use pilothouse_actors::yield_every::YieldEvery;
 
 use super::objects::Objects;
 use crate::api::catalog::resource::Resource;
@@ -16,27 +17,8 @@ use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::limits::LIST_TURN_BYTES;
 
-/// Objects that are encoded before the worker's other requests get a turn, if their bytes are not too many before.
-const ITEMS_PER_TURN: usize = 256;
-
-/// The work since other requests had their turn.
-#[derive(Default)]
-struct Turn {
-    items: usize,
-    bytes: usize,
-}
-
-impl Turn {
-    /// Yields to other requests if enough was done.
-    async fn worked(&mut self, bytes: usize) {
-        self.items += 1;
-        self.bytes += bytes;
-        if self.items >= ITEMS_PER_TURN || self.bytes >= LIST_TURN_BYTES {
-            *self = Turn::default();
-            tokio::task::yield_now().await;
-        }
-    }
-}
+/// The bytes that an object counts at least while a list is encoded: many small ones are work, too.
+const ITEM_BYTES: usize = LIST_TURN_BYTES / 256;
 
 /// An empty list in the form of a watch event. It tells a client that builds a list from events the kind of that list.
 pub(crate) fn blueprint(objects: &Objects, resource: &Resource, form: ResponseFormat) -> Result<Bytes> {
@@ -108,10 +90,10 @@ pub(crate) async fn protobuf_items(
     form: ResponseFormat,
     items: &[Arc<Object>],
 ) -> Result<Vec<Bytes>> {
-    let (mut messages, mut turn) = (Vec::with_capacity(items.len()), Turn::default());
+    let (mut messages, mut turn) = (Vec::with_capacity(items.len()), YieldEvery::new(LIST_TURN_BYTES));
     for object in items {
         messages.push(objects.protobuf_message(resource, form, object)?);
-        turn.worked(object.bytes.len()).await;
+        turn.worked(object.bytes.len().max(ITEM_BYTES)).await;
     }
     Ok(messages)
 }
@@ -124,10 +106,10 @@ pub(crate) async fn protobuf_items_len(
     form: ResponseFormat,
     items: &[Arc<Object>],
 ) -> Result<usize> {
-    let (mut total, mut turn, fields) = (0, Turn::default(), list_fields(form.shape));
+    let (mut total, mut turn, fields) = (0, YieldEvery::new(LIST_TURN_BYTES), list_fields(form.shape));
     for object in items {
         total += item_len(fields, &objects.transient_message(resource, form, object)?);
-        turn.worked(object.bytes.len()).await;
+        turn.worked(object.bytes.len().max(ITEM_BYTES)).await;
     }
     Ok(total)
 }

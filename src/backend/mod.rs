@@ -8,6 +8,7 @@ pub mod authorization;
 pub mod conversion;
 pub mod csr_signature;
 pub mod declarative_validation;
+pub mod definition_memory;
 pub mod detached_call;
 pub mod list_envelope;
 pub mod load_stats;
@@ -53,6 +54,7 @@ use self::admission::Chain;
 use self::audit_body::AuditBody;
 use self::authorization::Access;
 use self::conversion::Conversions;
+use self::definition_memory::DefinitionMemory;
 use self::load_stats::LoadStats;
 use self::loopback::Loopback;
 use self::objects::Objects;
@@ -84,6 +86,8 @@ pub struct Backend {
     pub services: Rc<Services>,
     /// Issues service account tokens.
     pub tokens: Arc<Issuer>,
+    /// The memory of definitions that are compiled.
+    pub definitions: DefinitionMemory,
     /// The memory of request bodies.
     pub requests: RequestMemory,
     /// The memory budget of lists.
@@ -225,6 +229,14 @@ impl Call<'_> {
     /// The resource and subresource as the rules of webhooks and policies name them.
     pub fn addressed(&self) -> (&Arc<Resource>, &str) {
         self.alias.map_or((self.resource, self.subresource), |alias| (alias, ""))
+    }
+
+    /// Whether a client writes definitions, which are compiled: so many bytes of them take memory for that. What the server writes
+    /// itself is never refused.
+    pub fn writes_definition(&self) -> bool {
+        self.ends.is_some()
+            && *self.resource.kind == *"CustomResourceDefinition"
+            && self.resource.custom.is_none()
     }
 
     /// The resource as errors name it.

@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 
+use pilothouse_actors::memory::Reservation;
+
+use crate::api::codec::SET_ITEM_BYTES;
 use crate::api::managed_fields::scale_view::ScaleView;
 use crate::api::managed_fields::{self, Versions, Write};
 use crate::api::schema::Registry;
@@ -11,12 +14,31 @@ use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::well_known::SERVER_NAME;
 
-use super::Call;
+use crate::limits::SMALL_BODY_BYTES;
+
 use super::objects::Objects;
+use super::{Backend, Call};
 
 /// Fields that no new object can set.
 const NEVER_NEW: [&[&str]; 2] =
     [&["metadata", "deletionTimestamp"], &["metadata", "deletionGracePeriodSeconds"]];
+
+impl Backend {
+    /// Reserves what the owners of the items of sets take in a body of this version: the text of the body does not tell those from
+    /// items of other lists, which have none.
+    pub fn reserve_set_items(
+        &self,
+        call: &Call<'_>,
+        version: &GroupVersion,
+        value: &Value,
+    ) -> Result<Option<Reservation>> {
+        if call.body.len() <= SMALL_BODY_BYTES {
+            return Ok(None);
+        }
+        let items = managed_fields::count_set_items(&self.objects.versions(call), version, value);
+        (items > 0).then(|| self.requests.copy(items.saturating_mul(SET_ITEM_BYTES))).transpose()
+    }
+}
 
 impl Objects {
     /// Updates managedFields in the new state of the call's object. Before admission: its changes get no owner.

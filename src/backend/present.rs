@@ -309,10 +309,14 @@ impl Objects {
         }
     }
 
+    /// Whether tables of this kind have an order of their own, for which all objects are decoded.
+    pub fn sorts_rows(&self, resource: &Resource) -> bool {
+        row_order(resource).is_some()
+    }
+
     /// Sorts the objects of a page in the order of their kind's tables.
     pub fn sort_rows(&self, resource: &Resource, items: &mut Vec<Arc<Object>>) -> Result<()> {
-        let group = resource.stored.as_ref().map_or("", |stored| &stored.version.group);
-        let Some(order) = print::row_order(group, &resource.kind) else { return Ok(()) };
+        let Some(order) = row_order(resource) else { return Ok(()) };
         let values = items.iter().map(|object| self.stored_value(resource, Kept::of(object)));
         let values: Vec<Value> = values.collect::<Result<_>>()?;
         let mut rows: Vec<(Value, Arc<Object>)> = values.into_iter().zip(items.drain(..)).collect();
@@ -433,6 +437,12 @@ fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
 }
 
 /// Both versions of PartialObjectMetadata share one type; the apiVersion tells them apart.
+/// The order of the tables of a kind, if they have one of their own.
+fn row_order(resource: &Resource) -> Option<fn(&Value, &Value) -> std::cmp::Ordering> {
+    let group = resource.stored.as_ref().map_or("", |stored| &stored.version.group);
+    print::row_order(group, &resource.kind)
+}
+
 fn partial_type(registry: &Registry) -> Result<TypeId> {
     let found = registry.meta("PartialObjectMetadata");
     found.ok_or_else(|| Status::internal("no schema for PartialObjectMetadata".to_owned()))

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use crate::api::cel::meter;
 use crate::api::status::{Result, Status};
-use crate::limits::{HEAVY_BYTES, HEAVY_CEL_COST};
+use crate::limits::{HEAVY_BYTES, HEAVY_CEL_COST, LIST_TURN_BYTES};
 
 /// The work that a call may still do where it is carried out.
 #[derive(Debug)]
@@ -15,6 +15,7 @@ pub struct WorkLimit {
     /// The CEL cost that is left then.
     cel_cost: Cell<u64>,
     is_exceeded: Cell<bool>,
+    is_cel_exceeded: Cell<bool>,
 }
 
 impl WorkLimit {
@@ -29,12 +30,18 @@ impl WorkLimit {
             is_limited: Cell::new(false),
             cel_cost: Cell::new(HEAVY_CEL_COST),
             is_exceeded: Cell::new(false),
+            is_cel_exceeded: Cell::new(false),
         }
     }
 
     /// Whether the call gave up: then its result means nothing, and it has to be carried out elsewhere.
     pub fn is_exceeded(&self) -> bool {
         self.is_exceeded.get()
+    }
+
+    /// Whether it gave up because of CEL: then another call like it would, too.
+    pub fn is_cel_exceeded(&self) -> bool {
+        self.is_cel_exceeded.get()
     }
 
     /// Ends the limit, before the first of several changes: a call that gave up between them would not tell of the first.
@@ -52,6 +59,12 @@ impl WorkLimit {
         if self.is_limited.get() && bytes > HEAVY_BYTES { Err(self.exceed()) } else { Ok(()) }
     }
 
+    /// Gives up if so many bytes of objects are too much to encode in one step of a list. Lists of objects of some size are common
+    /// and encoded in turns, so this is more than [`WorkLimit::check_bytes`] allows.
+    pub fn check_step(&self, bytes: usize) -> Result<()> {
+        if self.is_limited.get() && bytes > LIST_TURN_BYTES { Err(self.exceed()) } else { Ok(()) }
+    }
+
     /// Evaluates CEL, and gives up if that costs too much here. The result of `evaluate` is then of no use: it may report the
     /// missing budget as an error of the object.
     pub fn metered<T>(&self, evaluate: impl FnOnce() -> T) -> Result<T> {
@@ -60,7 +73,21 @@ impl WorkLimit {
         }
         let (evaluated, rest) = meter::within(self.cel_cost.get(), evaluate);
         self.cel_cost.set(rest.unwrap_or_default());
-        rest.map(|_| evaluated).ok_or_else(|| self.exceed())
+        rest.map(|_| evaluated).ok_or_else(|| self.exceed_cel())
+    }
+
+    /// Gives up if what will be evaluated later costs too much here, before something is done that should not be done twice.
+    pub fn foresee(&self, evaluate: impl FnOnce()) -> Result<()> {
+        if !self.is_limited.get() {
+            return Ok(());
+        }
+        let ((), rest) = meter::within(self.cel_cost.get(), evaluate);
+        rest.map(drop).ok_or_else(|| self.exceed_cel())
+    }
+
+    fn exceed_cel(&self) -> Box<Status> {
+        self.is_cel_exceeded.set(true);
+        self.exceed()
     }
 
     /// The error that ends the call here. Clients see it only if nobody carries the call out elsewhere.
@@ -90,7 +117,13 @@ mod tests {
     fn the_cost_of_several_expressions_adds_up() {
         let limit = WorkLimit::of_worker();
         assert!(limit.metered(|| meter::spend(HEAVY_CEL_COST / 2)).is_ok() && !limit.is_exceeded());
+        assert!(limit.foresee(|| meter::spend(HEAVY_CEL_COST / 2)).is_ok());
+        assert!(limit.metered(|| meter::spend(HEAVY_CEL_COST / 4)).is_ok(), "what is foreseen is not spent");
         assert!(limit.metered(|| meter::spend(HEAVY_CEL_COST)).is_err() && limit.is_exceeded());
+        assert!(limit.is_cel_exceeded());
+        let limit = WorkLimit::of_worker();
+        assert!(limit.foresee(|| meter::spend(HEAVY_CEL_COST * 2)).is_err() && limit.is_cel_exceeded());
+        assert!(WorkLimit::unlimited().foresee(|| meter::spend(HEAVY_CEL_COST * 2)).is_ok());
         assert!(WorkLimit::unlimited().metered(|| meter::spend(HEAVY_CEL_COST * 2)).is_ok());
     }
 }

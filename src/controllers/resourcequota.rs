@@ -15,6 +15,7 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::clock::{Clock, Moment};
 use pilothouse_actors::object::{Key, Object, TypeName};
+use pilothouse_actors::yield_every::YieldEvery;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::quota::usage::Change;
@@ -124,14 +125,13 @@ impl QuotaStatus {
         let all = known.deletable.iter().map(|resource| resource.name());
         let mut tally = Tally::begin(spec, all, self.features);
         let now = self.client.seconds();
+        let mut turn = YieldEvery::new(COUNTED_PER_TURN);
         for resource in &known.deletable {
             let stored = resource.stored.as_ref().filter(|stored| written.contains(&stored.store));
             let Some(stored) = stored.filter(|_| tally.counts(resource.name())) else { continue };
             let snapshot = self.client.snapshot(&stored.store).await?;
-            for (at, object) in snapshot.scan(Some(namespace), Bound::Unbounded).enumerate() {
-                if at % COUNTED_PER_TURN == COUNTED_PER_TURN - 1 {
-                    tokio::task::yield_now().await;
-                }
+            for object in snapshot.scan(Some(namespace), Bound::Unbounded) {
+                turn.worked(1).await;
                 // For most types only the number of objects counts, whatever they contain. A corrupt object counts, too, though
                 // its other usage is unknown.
                 let content = match self.depends_on_content(resource) {

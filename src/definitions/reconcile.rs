@@ -67,6 +67,7 @@ impl Reconciler {
         definition_set.cursor = Some(position.snapshot.revision);
         let settled = definition_set.settle(&self.now());
         definition_set.make(&self.backend.objects.registry);
+        self.backend.definitions.note_compiled(position.snapshot.revision);
         let (writing, is_written) = watch::channel(());
         if let Some(news) = definition_set.news(is_written) {
             (self.publish)(news);

@@ -198,6 +198,7 @@ impl Table {
 
 impl StoreIndex for Table {
     const IS_GUARD: bool = true;
+    type Prepared = ();
 
     fn put(&mut self, of: usize, object: &StoredObject<'_>) -> Result<(), ReadError> {
         let (name, value) = (object.name(), object.value()?);

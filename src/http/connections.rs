@@ -1,7 +1,8 @@
 //! The table of open connections: how many there are of whom, and which one is closed when there are too many.
 //!
 //! A connection proves nothing about its client until a request on it was authenticated. So there are bounds on all connections,
-//! on those of one source address and on those that are still in their TLS handshake. At a bound, the longest idle connection
+//! on those of one source address and on those that are still in their TLS handshake; with a memory limit each must also fit below
+//! it. At a bound, the longest idle connection
 //! without an authenticated request makes room for the new one. If there is none, the new one is closed at once: it does not wait
 //! in the kernel's queue, where it would keep out clients of this host, for whom there is always room.
 //!
@@ -13,13 +14,14 @@ mod table;
 mod tests;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
 use pilothouse_actors::clock::{Clock, Moment};
 use pilothouse_actors::lock::Lock;
+use pilothouse_actors::memory::MemoryBudget;
 use tokio::sync::Notify;
 
 use self::table::Table;
@@ -53,8 +55,12 @@ impl Bounds {
         let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((u64::MAX, u64::MAX));
         let files = usize::try_from(files).unwrap_or(usize::MAX);
         let by_default = (config.workers() * limits::CONNECTIONS_PER_WORKER).min(files / 4 * 3);
-        let total = chosen(config.serving.max_connections, by_default).max(1);
-        let per_source = chosen(config.serving.max_connections_per_source, total / 2).max(1);
+        let by_memory =
+            config.limits.memory_limit.bytes().map_or(usize::MAX, |limit| {
+                limit / limits::CONNECTIONS_MEMORY_PART / limits::CONNECTION_BYTES
+            });
+        let total = chosen(config.serving.max_connections, by_default).min(by_memory).max(1);
+        let per_source = chosen(config.serving.max_connections_per_source, total / 2).min(total).max(1);
         let handshakes = limits::HANDSHAKES.min(total);
         Bounds {
             total,
@@ -184,12 +190,19 @@ pub struct Connections(Arc<Shared>);
 struct Shared {
     clock: Clock,
     table: Lock<Table>,
+    /// What they may take; empty until the memory of the server is divided, before it serves.
+    memory: OnceLock<MemoryBudget>,
 }
 
 impl Connections {
     /// An empty table.
     pub fn new(bounds: Bounds, clock: Clock) -> Connections {
-        Connections(Arc::new(Shared { clock, table: Lock::new(Table::new(bounds)) }))
+        Connections(Arc::new(Shared { clock, table: Lock::new(Table::new(bounds)), memory: OnceLock::new() }))
+    }
+
+    /// Counts the connections from now on in this budget. The first one that is given stays.
+    pub fn count_in(&self, memory: MemoryBudget) {
+        self.0.memory.get_or_init(|| memory);
     }
 
     /// Admits a connection, or refuses it. Room may be made by closing another.
@@ -197,7 +210,8 @@ impl Connections {
         let source = Source::new(address);
         let now = self.now();
         let mut table = self.0.table.lock();
-        let is_in_reserve = table.make_room(source, now)?;
+        let memory = self.0.memory.get();
+        let is_in_reserve = table.make_room(source, memory, now)?;
         let state = Arc::new(State {
             id: table.next_id(),
             connections: self.clone(),
@@ -207,7 +221,9 @@ impl Connections {
             idle_since: AtomicU64::new(now),
             eviction: Notify::new(),
         });
-        table.insert(Arc::clone(&state), source, now);
+        // There was room a moment ago, and it stays reserved until the connection leaves the table.
+        let held = memory.map(|memory| memory.charge(limits::CONNECTION_BYTES));
+        table.insert(Arc::clone(&state), source, held, now);
         Ok(OpenConnection(ConnectionState(state)))
     }
 
@@ -278,7 +294,7 @@ impl ConnectionState {
         let state = &*self.0;
         if state.is_in_reserve.load(Ordering::Relaxed) && caller < Standing::Exempt {
             let mut table = state.connections.0.table.lock();
-            if !table.has_room_outside_reserve() {
+            if !table.has_room_outside_reserve(state.connections.0.memory.get()) {
                 table.count_refusal(RefusalReason::Reserve);
                 return false;
             }

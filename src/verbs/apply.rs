@@ -18,6 +18,7 @@ use crate::backend::{Backend, Call};
 pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -> VerbResult {
     let (config, dubious) = read(call)?;
     let (gv, kind) = call.shown_kind();
+    let _owners = backend.reserve_set_items(call, gv, &config)?;
     let configuration = Configuration {
         objects: &backend.objects,
         call,

@@ -24,6 +24,7 @@ pub const FILLED_IN: &str = "~filled-in";
 pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::create(call.query)?;
     let mut value = backend.objects.decode_body(call, options.field_validation)?;
+    let _owners = backend.reserve_set_items(call, &call.stored.version, &value)?;
     meta::agree_on_namespace(&mut value, call.namespace)?;
     meta::clear_system_fields(&mut value);
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
@@ -64,6 +65,8 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, given: Value, mode: W
 /// Validates and stores an object under its name. `None` means that the name is taken.
 async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<Option<Reply>> {
     let Write { backend, call, .. } = *write;
+    let compiled =
+        call.writes_definition().then(|| backend.definitions.reserve(call.body.len())).transpose()?;
     let (mut value, filled) = complete(&backend.objects, call, value)?;
     backend.admission.validate(write, &value).await?;
     if mode.is_dry_run() {
@@ -81,7 +84,12 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
     check_served(backend, call)?;
     call.work.check()?;
     match backend.stores.create(&call.stored.store, draft, &call.permit).await {
-        Ok(object) => Ok(Some(Reply::Object(Success::Created, backend.tell(call, &object).await?))),
+        Ok(object) => {
+            if let Some(held) = compiled {
+                backend.definitions.keep_until_compiled(object.revision, held);
+            }
+            Ok(Some(Reply::Object(Success::Created, backend.tell(call, &object).await?)))
+        }
         Err(StoreError::Exists) => Ok(None),
         Err(error) => Err(Status::from_store(&error, call.of(), &name)),
     }

@@ -31,6 +31,8 @@ pub struct Listing<B = Rc<Backend>> {
     messages: std::vec::IntoIter<Bytes>,
     /// The bytes of items that the Protobuf envelope announced and that are still to come.
     announced: usize,
+    /// The next of `items`, if another thread has encoded it.
+    encoded: Option<Result<EncodedItem>>,
     /// The rest of an item that is larger than a piece.
     rest: Bytes,
     tail: Bytes,
@@ -73,6 +75,7 @@ impl<B> Listing<B> {
             items: self.items,
             messages: self.messages,
             announced: self.announced,
+            encoded: self.encoded,
             rest: self.rest,
             tail: self.tail,
             state: self.state,
@@ -99,6 +102,7 @@ impl Listing {
             list_meta.insert_str(1, r#""continue":"","#);
         }
         let mut page = page;
+        check_work(&backend.objects, call, &page.items)?;
         // Objects that are converted now belong to this list alone. Those that a selector had converted are counted already.
         let foreign = page.items.iter().filter(|object| backend.is_foreign(resource, object));
         let converted: usize = foreign.map(|object| object.bytes.len()).sum();
@@ -132,6 +136,7 @@ impl Listing {
             items: page.items.into_iter(),
             messages: messages.into_iter(),
             announced,
+            encoded: None,
             rest: Bytes::new(),
             tail,
             state: State::Head,
@@ -152,10 +157,14 @@ impl Listing {
         }
         self.put_rest(&mut chunk);
         self.worked = 0;
-        while chunk.len() < LIST_CHUNK_BYTES && !self.was_heavy() {
+        while chunk.len() < LIST_CHUNK_BYTES
+            && !self.was_heavy()
+            && (chunk.is_empty() || !self.is_next_large())
+        {
             let put = match self.items.next() {
                 Some(object) => {
-                    self.worked += if self.copies_items() { 0 } else { object.bytes.len() };
+                    let is_copied = self.copies_items() || self.encoded.is_some();
+                    self.worked += if is_copied { 0 } else { object.bytes.len() };
                     self.put_item(&object, &mut chunk)
                 }
                 None => self.put_tail(&mut chunk),
@@ -180,6 +189,26 @@ impl Listing {
             }
             Encoding::Cbor => false,
         }
+    }
+
+    /// Whether encoding the next item is more work than a worker should do at once.
+    pub fn is_next_large(&self) -> bool {
+        let next = self.items.as_slice().first();
+        self.encoded.is_none()
+            && next.is_some_and(|object| object.bytes.len() > LIST_TURN_BYTES)
+            && !self.copies_items()
+    }
+
+    /// Encodes the next item if it is large, on whatever thread that is called. [`Listing::put_encoded`] takes the result.
+    pub fn large_item(&self) -> Option<impl FnOnce(&Objects) -> Result<EncodedItem> + Send + 'static> {
+        let object = self.items.as_slice().first().filter(|_| self.is_next_large())?.clone();
+        let (resource, form) = (self.resource.clone(), self.form);
+        Some(move |objects: &Objects| encode_item(objects, &resource, form, &object))
+    }
+
+    /// Takes the next item, or why there is none, from whoever has encoded it.
+    pub fn put_encoded(&mut self, item: Result<EncodedItem>) {
+        self.encoded = Some(item);
     }
 
     /// Whether the last piece was so much work that other requests of the worker should have their turn before the next.
@@ -208,8 +237,7 @@ impl Listing {
             self.state = State::Done;
             return None;
         };
-        let item = json_item(&self.backend.objects, &self.resource, self.form.shape, &object);
-        Some(item.map(|item| match item.opening {
+        Some(self.encode(&object).map(|item| match item.opening {
             "" => item.rest,
             opening => [opening.as_bytes(), &item.rest].concat().into(),
         }))
@@ -223,31 +251,35 @@ impl Listing {
 
     /// Begins an item: as much of it as fits into the chunk.
     fn put_item(&mut self, object: &Object, chunk: &mut BytesMut) -> Result<()> {
-        let (objects, resource, form) = (&self.backend.objects, &self.resource, self.form);
-        match form.encoding {
+        let item = match self.messages.next() {
+            Some(message) => EncodedItem::whole(message),
+            None => self.encode(object)?,
+        };
+        match self.form.encoding {
             Encoding::Json | Encoding::Yaml => {
-                let item = json_item(objects, resource, form.shape, object)?;
                 if self.state == State::Rest {
                     chunk.put_u8(b',');
                 }
                 chunk.put_slice(item.opening.as_bytes());
-                self.rest = item.rest;
             }
             Encoding::Protobuf => {
-                let message = self.messages.next();
-                let message =
-                    message.map_or_else(|| objects.transient_message(resource, form, object), Ok)?;
-                let fields = list_fields(form.shape);
-                let left = self.announced.checked_sub(item_len(fields, &message));
+                let fields = list_fields(self.form.shape);
+                let left = self.announced.checked_sub(item_len(fields, &item.rest));
                 self.announced = left.ok_or_else(|| misannounced(object))?;
-                chunk.put_slice(&fields.item_header(message.len()));
-                self.rest = message;
+                chunk.put_slice(&fields.item_header(item.rest.len()));
             }
-            Encoding::Cbor => self.rest = objects.cbor_item(resource, form, object)?,
+            Encoding::Cbor => {}
         }
+        self.rest = item.rest;
         self.state = State::Rest;
         self.put_rest(chunk);
         Ok(())
+    }
+
+    /// The next item, which somebody else may have encoded already.
+    fn encode(&mut self, object: &Object) -> Result<EncodedItem> {
+        let encoded = self.encoded.take();
+        encoded.unwrap_or_else(|| encode_item(&self.backend.objects, &self.resource, self.form, object))
     }
 
     /// Goes on with an item that is larger than a chunk.
@@ -299,6 +331,16 @@ impl PageSize {
     }
 }
 
+/// Gives up on a worker if the list takes a step that is too long there. The items of Protobuf lists are encoded before the first
+/// is sent; those of some tables are decoded at once, to be sorted.
+fn check_work(objects: &Objects, call: &Call<'_>, items: &[Arc<Object>]) -> Result<()> {
+    let (size, form) = (PageSize::new(items), call.form);
+    if matches!(form.shape, Representation::Table(..)) && objects.sorts_rows(call.resource) {
+        call.work.check_step(size.total)?;
+    }
+    if form.encoding == Encoding::Protobuf { call.work.check_step(size.largest) } else { Ok(()) }
+}
+
 /// The messages of a Protobuf list if it keeps them, and the length of all items.
 async fn measured(
     backend: &Backend,
@@ -321,10 +363,30 @@ fn misannounced(object: &Object) -> Box<Status> {
     Status::internal(format!("the item {:?} of a list is longer than announced", object.key.as_str()))
 }
 
-/// The JSON of an item, in two parts: so that the text of a stored object is used without a copy.
-struct JsonItem {
+/// An encoded item, in two parts: so that the text of a stored object is used without a copy.
+pub struct EncodedItem {
     opening: &'static str,
     rest: Bytes,
+}
+
+impl EncodedItem {
+    fn whole(rest: Bytes) -> EncodedItem {
+        EncodedItem { opening: "", rest }
+    }
+}
+
+/// An item as the list contains it; in JSON where YAML is asked for.
+fn encode_item(
+    objects: &Objects,
+    resource: &Resource,
+    form: ResponseFormat,
+    object: &Object,
+) -> Result<EncodedItem> {
+    match form.encoding {
+        Encoding::Json | Encoding::Yaml => json_item(objects, resource, form.shape, object),
+        Encoding::Protobuf => objects.transient_message(resource, form, object).map(EncodedItem::whole),
+        Encoding::Cbor => objects.cbor_item(resource, form, object).map(EncodedItem::whole),
+    }
 }
 
 /// An item in JSON. Items of lists of whole objects omit kind and apiVersion.
@@ -333,11 +395,11 @@ fn json_item(
     resource: &Resource,
     shape: Representation,
     object: &Object,
-) -> Result<JsonItem> {
+) -> Result<EncodedItem> {
     let form = ResponseFormat { encoding: Encoding::Json, shape };
-    let whole = |rest: Bytes| JsonItem { opening: "", rest };
+    let whole = EncodedItem::whole;
     let fields =
-        |bytes: &Bytes, at: usize| JsonItem { opening: "{", rest: bytes.slice(at.min(bytes.len())..) };
+        |bytes: &Bytes, at: usize| EncodedItem { opening: "{", rest: bytes.slice(at.min(bytes.len())..) };
     Ok(match shape {
         // Items of custom resources state their kind, as in the reference.
         Representation::Whole if resource.custom.is_some() => {

@@ -10,6 +10,7 @@ use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::filter::Filter;
 use pilothouse_actors::object::Object;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_actors::yield_every::YieldEvery;
 
 use crate::api::codec::json::read;
 use crate::api::codec::syntax;
@@ -225,6 +226,7 @@ pub async fn select_page(snapshot: &Snapshot, filter: &Filter, start: Start, lim
     let mut rest = snapshot.scan(namespace, from.as_deref().map_or(Bound::Unbounded, Bound::Included));
     let mut page = Page { items: Vec::new(), next: None, remaining: 0, unreadable: Vec::new() };
     let mut seen = 0_usize;
+    let mut turn = YieldEvery::new(OBJECTS_PER_TURN);
     while limit.is_none_or(|limit| page.items.len() < limit) {
         let Some(object) = rest.next() else { return page };
         if !object.is_readable() && filter.wants_key(&object.key) {
@@ -233,9 +235,7 @@ pub async fn select_page(snapshot: &Snapshot, filter: &Filter, start: Start, lim
             page.items.push(object.clone());
         }
         seen += 1;
-        if seen.is_multiple_of(OBJECTS_PER_TURN) {
-            tokio::task::yield_now().await;
-        }
+        turn.worked(1).await;
     }
     // The following objects are not matched, so the last chunk may be empty. With a selector their number is not reported, so it
     // is not counted.

@@ -1,6 +1,7 @@
 //! update: the body replaces the object, if the client's resourceVersion still matches.
 
 use pilothouse_actors::error::StoreError;
+use pilothouse_actors::memory::Reservation;
 use pilothouse_actors::object::{Draft, Object};
 use pilothouse_actors::write_turns::{BaseState, TurnMode, WriteTurn};
 
@@ -66,6 +67,7 @@ impl NewState for Whole<'_> {
 pub async fn update(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::update(call.query)?;
     let mut value = backend.objects.decode_body(call, options.field_validation)?;
+    let _owners = backend.reserve_set_items(call, &call.stored.version, &value)?;
     meta::agree_on_namespace(&mut value, call.namespace)?;
     meta::check_name(&value, call.name)?;
     value.entry("metadata").set("name", call.name);
@@ -172,6 +174,10 @@ impl Update<'_> {
             Some(_) => backend.requests.stored(&call.user.name, current.object)?,
             None => None,
         };
+        let compiled = call
+            .writes_definition()
+            .then(|| backend.definitions.reserve(current.object.bytes.len().saturating_add(call.body.len())));
+        let compiled = compiled.transpose()?;
         let old = backend.read_in_version(call, current.object).await?;
         let was = backend.objects.show_owned(call, part, &old)?;
         let mut body = backend.with_versions(call, || state.after(&was)).await?;
@@ -191,7 +197,7 @@ impl Update<'_> {
         drop(was);
         drop(old);
         let stored = match change {
-            Ok(change) => self.put(current, change).await,
+            Ok(change) => self.put(current, change, compiled).await,
             Err(status) => Err(status),
         };
         claim.end(matches!(stored, Ok(Outcome::Stored(_) | Outcome::Same(_)))).await;
@@ -243,7 +249,12 @@ impl Update<'_> {
     }
 
     /// Writes the new state, unless nothing shall be written.
-    async fn put(&self, current: Current<'_>, change: Change) -> Result<Outcome> {
+    async fn put(
+        &self,
+        current: Current<'_>,
+        change: Change,
+        compiled: Option<Reservation>,
+    ) -> Result<Outcome> {
         let Update { backend, call, mode, .. } = *self;
         let Current { object: current, turn } = current;
         let draft = match change {
@@ -260,7 +271,12 @@ impl Update<'_> {
         call.work.check()?;
         let store = &call.stored.store;
         match backend.stores.replace_in_turn(store, draft, current.revision, &call.permit, turn).await {
-            Ok(object) => self.shown(&object).await.map(Outcome::Stored),
+            Ok(object) => {
+                if let Some(held) = compiled {
+                    backend.definitions.keep_until_compiled(object.revision, held);
+                }
+                self.shown(&object).await.map(Outcome::Stored)
+            }
             Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(Outcome::Overtaken),
             Err(error) => Err(Status::from_store(&error, call.of(), call.name)),
         }

@@ -1,5 +1,8 @@
 //! Webhooks that turn custom objects into other versions: kites that have a color in one version and a paint in the other.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -73,6 +76,37 @@ fn a_converted_list_counts_in_the_budget_until_it_is_read() {
     poll(CAP, || (held(&mut admin) >= whole).then_some(())).expect("its objects are counted");
     drop(reading);
     poll(CAP, || (held(&mut admin) == 0.0).then_some(())).expect("they are given back");
+}
+
+#[test]
+fn what_is_sent_to_a_webhook_and_comes_back_counts_in_the_budget() {
+    let paint = "x".repeat(500 << 10);
+    let is_awake = Arc::new(AtomicBool::new(false));
+    let wakes = Arc::clone(&is_awake);
+    let hooks = HookServer::start("h", move |_, request| {
+        poll(CAP, || wakes.load(Ordering::SeqCst).then_some(())).expect("the webhook may answer");
+        success(&renamed(request))
+    });
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &converted(&hooks, &["v1"]));
+    let mut kite = kite("k");
+    kite["spec"]["color"] = json!(paint);
+    admin.post(KITES, &kite).ok();
+    let held = |admin: &mut Client| {
+        let page = admin.get("/metrics").text();
+        let name = r#"pilothouse_memory_reserved_bytes{budget="request_bodies"}"#;
+        let line = page.lines().find(|line| line.starts_with(name)).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let mut reader = admin.again();
+    let reading = std::thread::spawn(move || reader.get(&format!("{PAINTED}/k")).status);
+    // The decoded object, the copy that is sent, and as much for the response.
+    let least = (2 * paint.len()) as f64;
+    poll(CAP, || (held(&mut admin) > least).then_some(())).expect("what waits for the webhook is counted");
+    is_awake.store(true, Ordering::SeqCst);
+    assert_eq!(reading.join().unwrap(), 200);
+    poll(CAP, || (held(&mut admin) == 0.0).then_some(())).expect("it is given back");
 }
 
 #[test]

@@ -202,6 +202,119 @@ fn writes_are_refused_before_the_memory_is_full_and_deletions_are_not() {
     }
 }
 
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+/// A definition with so many fields, or with a set of integers.
+fn definition(plural: &str, spec: &Value) -> Value {
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.example.com")}, "spec": {"group": "example.com", "scope": "Namespaced",
+        "names": {"plural": plural, "singular": plural, "kind": plural.to_uppercase()},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
+            {"type": "object", "properties": {"spec": spec}}}}]}})
+}
+
+#[test]
+fn definitions_that_do_not_fit_are_refused_before_they_are_compiled() {
+    let server =
+        Server::with(&["--engine=memory", "--authorization-mode=AlwaysAllow", "--memory-limit=192Mi"]);
+    let mut admin = server.admin();
+    let fields = |count: usize| {
+        let fields: serde_json::Map<String, Value> = (0..count)
+            .map(|field| {
+                (format!("f{field}"), json!({"type": "object", "properties": {"a": {"type": "integer"}}}))
+            })
+            .collect();
+        json!({"type": "object", "properties": fields})
+    };
+    let large = definition("larges", &fields(15_000)).to_string();
+    let writers: Vec<_> = (0..10)
+        .map(|number| {
+            let (mut client, body) = (admin.again(), large.replace("larges", &format!("l{number}")));
+            let body = body.replace("LARGES", &format!("L{number}"));
+            thread::spawn(move || client.request("POST", DEFINITIONS, &JSON, body.as_bytes()).status)
+        })
+        .collect();
+    let statuses: Vec<u16> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+    assert!(statuses.iter().all(|status| [201, 429].contains(status)), "{statuses:?}");
+    assert!(statuses.iter().filter(|status| **status == 429).count() >= 5, "{statuses:?}");
+    assert!(server.memory_kib("VmHWM") < 192 << 10, "{} KiB", server.memory_kib("VmHWM"));
+    assert!(series(&mut admin, r#"pilothouse_memory_refusals_total{budget="definitions"}"#) > 0.0);
+    wait_for("what is compiled is observed and no longer reserved", || {
+        series(&mut admin, r#"pilothouse_memory_reserved_bytes{budget="definitions"}"#) == 0.0
+    });
+    admin.post(DEFINITIONS, &definition("smalls", &fields(1))).ok();
+}
+
+#[test]
+fn the_owners_of_the_items_of_a_set_are_counted() {
+    let server =
+        Server::with(&["--engine=memory", "--authorization-mode=AlwaysAllow", "--memory-limit=256Mi"]);
+    let mut admin = server.admin();
+    let integers = |kind: &str| {
+        json!({"type": "object", "properties": {"x":
+        {"type": "array", "x-kubernetes-list-type": kind, "items": {"type": "integer"}}}})
+    };
+    let items: Vec<u32> = (0..300_000).collect();
+    for (kind, status) in [("atomic", 201), ("set", 429)] {
+        let path = format!("/apis/example.com/v1/namespaces/default/{kind}s");
+        admin.post(DEFINITIONS, &definition(&format!("{kind}s"), &integers(kind))).ok();
+        wait_for("the kind is served", || admin.get(&path).status == 200);
+        let object = json!({"apiVersion": "example.com/v1", "kind": format!("{kind}s").to_uppercase(),
+            "metadata": {"name": "a"}, "spec": {"x": items}});
+        assert_eq!(admin.again().post(&path, &object).status, status, "{kind}");
+    }
+}
+
+#[test]
+fn a_large_object_in_yaml_is_counted_until_it_is_sent() {
+    let server = Server::with(&["--engine=memory", "--authorization-mode=AlwaysAllow"]);
+    let mut admin = server.admin();
+    admin.post(MAPS, &large("large", 900_000)).ok();
+    let path = format!("{MAPS}/large");
+    let reserved = r#"pilothouse_memory_reserved_bytes{budget="lists"}"#;
+    let mut reading = admin.raw();
+    let head = admin.head("GET", &path, &[("Accept", "application/yaml")]);
+    reading.send(format!("{head}\r\n").as_bytes()).unwrap();
+    wait_for("its tree is counted", || series(&mut admin, reserved) > 900_000.0);
+    drop(reading);
+    wait_for("it is given back", || series(&mut admin, reserved) == 0.0);
+}
+
+#[test]
+fn open_connections_are_counted() {
+    let server =
+        Server::with(&["--engine=memory", "--authorization-mode=AlwaysAllow", "--memory-limit=256Mi"]);
+    let mut admin = server.admin();
+    let reserved = r#"pilothouse_memory_reserved_bytes{budget="connections"}"#;
+    let before = series(&mut admin, reserved);
+    let open: Vec<Client> = (0..20)
+        .map(|_| {
+            let mut client = admin.again();
+            client.get("/version").ok();
+            client
+        })
+        .collect();
+    assert!(series(&mut admin, reserved) >= before + f64::from(20 * (24 << 10)));
+    drop(open);
+    wait_for("they are given back", || series(&mut admin, reserved) <= before);
+}
+
+#[test]
+fn an_openapi_document_is_refused_if_there_is_no_memory_to_write_it() {
+    let server =
+        Server::with(&["--engine=memory", "--authorization-mode=AlwaysAllow", "--memory-limit=192Mi"]);
+    let mut admin = server.admin();
+    let mut stored = 0;
+    while admin.again().post(MAPS, &large(&format!("o{stored}"), 900_000)).status == 201 {
+        stored += 1;
+    }
+    let refused = admin.get("/openapi/v2");
+    assert_eq!((refused.status, refused.header("Retry-After")), (429, Some("1")));
+    for number in 0..stored {
+        admin.delete(&format!("{MAPS}/o{number}")).ok();
+    }
+}
+
 #[test]
 fn a_limit_that_is_too_small_is_refused_at_the_start() {
     let directory = directory();

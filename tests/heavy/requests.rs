@@ -276,3 +276,102 @@ fn costly_rules_are_evaluated_aside() {
         assert_eq!(after > before, goes_aside, "{name}");
     }
 }
+
+/// Sends a request, and answers it with whether threads for heavy work had a part in it.
+fn send_and_count(client: &mut Client, path: &str, accept: &str) -> (Answer, bool) {
+    let begun = |client: &mut Client| of_lane(&metrics(client), "wait_seconds_count", "exempt");
+    let before = begun(client);
+    let answer = client.request("GET", path, &[("Accept", accept)], b"");
+    assert_eq!(answer.status, 200, "{path} {accept}: {:.300}", answer.text());
+    (answer, begun(client) > before)
+}
+
+const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const YAML: &str = "application/yaml";
+
+/// Lists are encoded piece by piece on the worker. A piece that is long work is made by the threads for heavy work, in every form
+/// that has to be made.
+#[test]
+fn long_steps_of_lists_are_taken_aside() {
+    let server = server();
+    let mut client = server.admin();
+    client.post(MAPS, &json!({"metadata": {"name": "a-small"}, "data": {"k": "v"}})).ok();
+    for accept in [TABLE, PROTOBUF, YAML, "application/json"] {
+        let (_, is_aside) = send_and_count(&mut client, MAPS, accept);
+        assert!(!is_aside, "a small list in {accept}");
+    }
+    let large: serde_json::Map<String, Value> =
+        (0..20_000).map(|key| (format!("k{key}"), json!("v"))).collect();
+    for name in ["b-large", "c-large"] {
+        client.post(MAPS, &json!({"metadata": {"name": name}, "data": large})).ok();
+    }
+    client.post(MAPS, &json!({"metadata": {"name": "d-small"}})).ok();
+    let names = ["a-small", "b-large", "c-large", "d-small"];
+    for accept in [TABLE, PROTOBUF, YAML] {
+        let (answer, is_aside) = send_and_count(&mut client, MAPS, accept);
+        assert!(is_aside, "a list of large objects in {accept}");
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        let places: Vec<usize> = names.iter().map(|name| text.find(name).expect(name)).collect();
+        assert!(places.is_sorted(), "{accept}: {places:?}");
+    }
+    let (answer, _) = send_and_count(&mut client, &format!("{MAPS}?pretty=true"), TABLE);
+    let rows: Vec<Value> = answer.json()["rows"].as_array().unwrap().clone();
+    let cells: Vec<&str> = rows.iter().map(|row| row["cells"][0].as_str().unwrap()).collect();
+    assert_eq!(cells.last(), Some(&"d-small"), "{cells:?}");
+    assert!(names.iter().all(|name| cells.contains(name)), "{cells:?}");
+    let (_, is_aside) = send_and_count(&mut client, MAPS, "application/json");
+    assert!(!is_aside, "stored text is only copied");
+}
+
+#[test]
+fn openapi_documents_are_written_aside() {
+    let server = server();
+    let mut client = server.admin();
+    for path in ["/openapi/v3", "/openapi/v3/apis/apps/v1", "/openapi/v2"] {
+        let (_, is_aside) = send_and_count(&mut client, path, "application/json");
+        assert!(is_aside, "{path}");
+    }
+}
+
+/// A call that is costly for a worker begins again elsewhere. Its webhooks are called once, the first time and later.
+#[test]
+fn webhooks_are_called_once_for_a_costly_object() {
+    const HOOK: &str = "once.heavy.example.com";
+    let server = server();
+    let mut client = server.admin();
+    let list = json!({"type": "array", "maxItems": 1_000, "items": {"type": "integer"}});
+    let rule = json!([{"rule": "self.list.all(x, self.list.exists(y, y == x))"}]);
+    let spec = json!({"type": "object", "properties": {"list": list}, "x-kubernetes-validations": rule});
+    client.post(DEFINITIONS, &definition("Hooked", &spec)).ok();
+    let path = "/apis/heavy.example.com/v1/hookeds";
+    poll(CAP, || (client.get(path).status == 200).then_some(())).expect("the definition is served");
+    // Nobody listens there; that is ignored, and counted.
+    let hook = json!({
+        "name": HOOK, "failurePolicy": "Ignore", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "rules": [{"apiGroups": ["heavy.example.com"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["*"]}],
+    });
+    let configuration = json!({"metadata": {"name": "once"}, "webhooks": [hook]});
+    let configurations = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    client.post(configurations, &configuration).ok();
+    let calls = |client: &mut Client| -> f64 {
+        let page = client.get("/metrics").text();
+        let lines = page.lines().filter(|line| {
+            line.starts_with("apiserver_admission_webhook_request_total") && line.contains(HOOK)
+        });
+        lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
+    };
+    let list: Vec<usize> = (0..400).collect();
+    for number in 1..=3 {
+        let before = of_lane(&metrics(&mut client), "wait_seconds_count", "exempt");
+        let object = json!({
+            "apiVersion": "heavy.example.com/v1", "kind": "Hooked",
+            "metadata": {"name": format!("dear-{number}")}, "spec": {"list": list},
+        });
+        client.post(path, &object).ok();
+        assert!((calls(&mut client) - f64::from(number)).abs() < 0.5, "object {number}");
+        let after = of_lane(&metrics(&mut client), "wait_seconds_count", "exempt");
+        assert!(after > before, "object {number} was created aside");
+    }
+}

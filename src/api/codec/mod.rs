@@ -27,7 +27,7 @@ use super::well_known;
 
 pub use super::schema::decode::Decoded;
 pub use super::schema::encode::{Encoded, encode, encode_draft};
-pub use decoded_bytes::decoded_bytes_bound;
+pub use decoded_bytes::{SET_ITEM_BYTES, decoded_bytes_bound};
 pub use indent::pretty;
 pub use json::to_json;
 

@@ -146,7 +146,7 @@ impl Walk {
         let has_type = self.has_type && path.is_root();
         let was = |name: &str| old.filter(|_| !(has_type && is_type_field(name)))?.get(name);
         if let Some(AdditionalProperties::Of(inner)) = &schema.others {
-            for (name, value) in fields.iter().filter(|(name, _)| !schema.properties.contains_key(*name)) {
+            for (name, value) in fields.iter().filter(|(name, _)| !schema.properties.contains_key(name)) {
                 found.merge(self.value(inner, value, was(name), &path.other(name)));
             }
         }

@@ -168,3 +168,13 @@ fn like(found: &str, recorded: &str) -> bool {
     }
     rest.is_empty()
 }
+
+#[test]
+fn the_text_of_a_document_is_shared_by_its_responses() {
+    let document = document("APIVersions", &serde_json::json!({"versions": ["v1"]}));
+    assert_eq!(*document.line, *b"{\"versions\":[\"v1\"]}\n");
+    assert_eq!(
+        (document.json.as_ptr(), document.json.len() + 1),
+        (document.line.as_ptr(), document.line.len())
+    );
+}

@@ -136,6 +136,7 @@ pub async fn open(indexes: &LiveIndexes) -> std::result::Result<Arc<LiveIndex<Lo
 
 impl StoreIndex for LookedUp {
     const IS_GUARD: bool = true;
+    type Prepared = ();
 
     fn put(&mut self, _: usize, object: &StoredObject<'_>) -> std::result::Result<(), ReadError> {
         object.value().map(drop)

@@ -252,11 +252,15 @@ impl Webhooks {
     async fn mutate_all(&self, write: &Write<'_>, object: &mut Value, round: &Reinvocation) -> Result<()> {
         let hooks = self.hooks(write).await?;
         let turn = &round.webhooks;
+        let mut is_foreseen = round.is_second();
         round.begin(turn, object);
         for (place, hook) in hooks.iter().enumerate() {
             let Some(subject) = Subject::of(self, write, hook, object).await? else { continue };
             if round.passes_over(turn, &hook.uid) {
                 continue;
+            }
+            if !std::mem::replace(&mut is_foreseen, true) {
+                foresee_rules(write, object)?;
             }
             let index = Index { round: usize::from(round.is_second()), place };
             let asked = self.ask(&subject, object, index).await;
@@ -290,6 +294,16 @@ impl Webhooks {
         let asked = subjects.iter().enumerate();
         let answers = join_all(asked.map(|(place, subject)| self.ask(subject, object, index(place)))).await;
         answers.into_iter().try_for_each(|answer| answer.map(drop))
+    }
+}
+
+/// Gives up on a worker, before the first webhook is called, if the validation rules of a custom resource will cost too much there:
+/// the call begins again elsewhere, and a webhook should be called once for it. What webhooks change may still add to the cost.
+fn foresee_rules(write: &Write<'_>, object: &Value) -> Result<()> {
+    let custom = write.call.resource.custom.as_ref();
+    match custom.filter(|custom| custom.rules.is_some() && !object.is_null()) {
+        Some(custom) => write.call.work.foresee(|| custom.evaluate_rules(object, write.old)),
+        None => Ok(()),
     }
 }
 

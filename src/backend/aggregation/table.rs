@@ -93,6 +93,7 @@ impl Table {
 
 impl StoreIndex for Table {
     const IS_GUARD: bool = true;
+    type Prepared = ();
 
     fn put(&mut self, _: usize, object: &StoredObject<'_>) -> Result<(), ReadError> {
         self.set(object.name(), Some(ApiService::read(&object.value()?)));

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pilothouse_actors::object::Object;
+use pilothouse_actors::yield_every::YieldEvery;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
@@ -189,14 +190,13 @@ impl GarbageCollector {
             object.key.namespace() != namespace && ObjectMeta::of(object).uid == reference.uid
         };
         let mut elsewhere = false;
-        for (at, found) in snapshot.in_each_namespace(&reference.name).enumerate() {
+        let mut turn = YieldEvery::new(LOOKED_AT_PER_TURN);
+        for found in snapshot.in_each_namespace(&reference.name) {
             elsewhere = found.is_some_and(is_owner);
             if elsewhere {
                 break;
             }
-            if at % LOOKED_AT_PER_TURN == LOOKED_AT_PER_TURN - 1 {
-                tokio::task::yield_now().await;
-            }
+            turn.worked(1).await;
         }
         if elsewhere {
             tracing::info!(item = ?item.object.key, owner = %reference.uid, "item references an owner but does not match namespaces");

@@ -4,6 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pilothouse_actors::limits::RESERVE_FOR_REQUESTS_UP_TO;
+use pilothouse_actors::memory::{MemoryBudget, Reservation};
+
 use super::{Bounds, Counts, EvictionReason, RefusalReason, Source, Standing, State, micros};
 use crate::limits;
 
@@ -40,6 +43,8 @@ struct Entry {
     standing: Standing,
     /// Its place in the queues.
     since: u64,
+    /// What it takes, if that is counted. An evicted connection gives it back at once, as it does its place.
+    _memory: Option<Reservation>,
 }
 
 /// Whose connections may be closed.
@@ -47,6 +52,12 @@ struct Entry {
 enum Victims {
     Of(Source),
     Remote,
+}
+
+/// Whether another connection fits below the memory limit. The last part of it is left to requests: a connection without them is
+/// of no use.
+fn has_memory(memory: Option<&MemoryBudget>) -> bool {
+    memory.is_none_or(|memory| memory.has_room_for(RESERVE_FOR_REQUESTS_UP_TO + 1))
 }
 
 pub(super) struct Table {
@@ -88,30 +99,54 @@ impl Table {
     }
 
     /// Whether there is room again for users who are not exempt.
-    pub(super) fn has_room_outside_reserve(&self) -> bool {
-        self.open.len() <= self.bounds.total.saturating_sub(self.bounds.reserve)
+    pub(super) fn has_room_outside_reserve(&self, memory: Option<&MemoryBudget>) -> bool {
+        self.open.len() <= self.bounds.total.saturating_sub(self.bounds.reserve) && has_memory(memory)
     }
 
     /// Makes room for a connection from `source`, or says why there is none. Answers whether its place is in the reserve.
-    pub(super) fn make_room(&mut self, source: Source, now: u64) -> Result<bool, RefusalReason> {
+    pub(super) fn make_room(
+        &mut self,
+        source: Source,
+        memory: Option<&MemoryBudget>,
+        now: u64,
+    ) -> Result<bool, RefusalReason> {
         let room = match source {
-            Source::Loopback => self.make_room_for_loopback(now),
-            Source::Remote(_) => self.make_room_for_remote(source, now),
+            Source::Loopback => self.make_room_for_loopback(memory, now),
+            Source::Remote(_) => self.make_room_for_remote(source, memory, now),
         };
-        room.inspect_err(|reason| self.count_refusal(*reason))
+        room.inspect_err(|reason| {
+            self.count_refusal(*reason);
+            if let Some(memory) = memory.filter(|memory| !has_memory(Some(memory))) {
+                memory.count_refusal();
+            }
+        })
     }
 
-    fn make_room_for_loopback(&mut self, now: u64) -> Result<bool, RefusalReason> {
-        if self.open.len() < self.bounds.total
-            || self.evict_any(Victims::Remote, now)
-            || self.evict_any(Victims::Of(Source::Loopback), now)
-        {
+    /// Without memory another connection is closed, if one may be; the new one is admitted in any case. There are few of them, and
+    /// an operator must get in when memory is short.
+    fn make_room_for_loopback(
+        &mut self,
+        memory: Option<&MemoryBudget>,
+        now: u64,
+    ) -> Result<bool, RefusalReason> {
+        let has_place = self.open.len() < self.bounds.total;
+        if has_place && has_memory(memory) {
+            return Ok(false);
+        }
+        let is_evicted =
+            self.evict_any(Victims::Remote, now) || self.evict_any(Victims::Of(Source::Loopback), now);
+        if is_evicted || has_place {
             return Ok(false);
         }
         Err(RefusalReason::Total)
     }
 
-    fn make_room_for_remote(&mut self, source: Source, now: u64) -> Result<bool, RefusalReason> {
+    fn make_room_for_remote(
+        &mut self,
+        source: Source,
+        memory: Option<&MemoryBudget>,
+        now: u64,
+    ) -> Result<bool, RefusalReason> {
         let Bounds { total, per_source, handshakes, handshakes_per_source, reserve } = self.bounds;
         let of_source = self.sources.get(&source);
         let (open, handshaking) =
@@ -125,20 +160,29 @@ impl Table {
         if open >= per_source && !self.evict_any(Victims::Of(source), now) {
             return Err(RefusalReason::Source);
         }
-        if self.open.len() < total.saturating_sub(reserve) || self.evict_any(Victims::Remote, now) {
+        let has_room = self.open.len() < total.saturating_sub(reserve) && has_memory(memory);
+        if has_room || self.evict_any(Victims::Remote, now) {
             return Ok(false);
         }
-        if self.open.len() < total.saturating_sub(reserve / 2) {
+        // The part of the memory that is left to requests is the reserve of connections as well.
+        let has_last_memory = memory.is_none_or(|memory| memory.has_room_for(limits::CONNECTION_BYTES));
+        if self.open.len() < total.saturating_sub(reserve / 2) && has_last_memory {
             return Ok(true);
         }
         Err(RefusalReason::Total)
     }
 
-    pub(super) fn insert(&mut self, state: Arc<State>, source: Source, now: u64) {
+    pub(super) fn insert(
+        &mut self,
+        state: Arc<State>,
+        source: Source,
+        memory: Option<Reservation>,
+        now: u64,
+    ) {
         let (id, standing) = (state.id, Standing::Handshaking);
         self.sources.entry(source).or_default().open += 1;
         *self.counter(source, standing) += 1;
-        self.open.insert(id, Entry { state, source, standing, since: now });
+        self.open.insert(id, Entry { state, source, standing, since: now, _memory: memory });
         self.enqueue(id);
     }
 

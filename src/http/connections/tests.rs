@@ -1,8 +1,10 @@
 use futures::FutureExt as _;
 use pilothouse_actors::clock::Timestamp;
+use pilothouse_actors::memory::MemoryLedger;
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::MemoryLimit;
 
 const ALICE: &str = "10.0.0.1:1";
 const BOB: &str = "10.0.0.2:1";
@@ -61,6 +63,51 @@ fn one_source_has_its_own_bound_and_the_loopback_has_none() {
     drop(of_alice);
     connections.open(ALICE).unwrap();
     assert_eq!(connections.counts().refused, [0, 1, 0, 0, 0]);
+}
+
+#[test]
+fn a_connection_without_room_below_the_memory_limit_closes_an_idle_one_or_is_refused() {
+    const LIMIT: usize = 64 << 20;
+    let (connections, _) = connections(bounds(100, 100));
+    let ledger = MemoryLedger::new(Some(LIMIT));
+    let memory = ledger.steady("connections", LIMIT);
+    connections.count_in(memory.clone());
+    let known = connections.open_as(ALICE, Standing::Authenticated);
+    let idle = connections.open_as(ALICE, Standing::Anonymous);
+    assert_eq!(memory.bytes(), 2 * limits::CONNECTION_BYTES);
+    ledger.observe(LIMIT);
+    let next = connections.open_as(BOB, Standing::Authenticated);
+    assert!(idle.is_evicted());
+    assert_eq!(memory.bytes(), 2 * limits::CONNECTION_BYTES, "one has gone for the other");
+    assert_eq!(connections.open(BOB).err(), Some(RefusalReason::Total));
+    assert_eq!(ledger.budgets()[0].refused, 1);
+    let operator = connections.open(LOOPBACK).expect("an operator gets in");
+    ledger.observe(LIMIT / 2);
+    drop(connections.open(BOB).unwrap());
+    drop((known, next, operator));
+    assert_eq!(memory.bytes(), 0);
+}
+
+#[test]
+fn the_last_memory_is_for_connections_of_exempt_users() {
+    const LIMIT: usize = 64 << 20;
+    let (connections, _) = connections(bounds(100, 100));
+    let ledger = MemoryLedger::new(Some(LIMIT));
+    connections.count_in(ledger.steady("connections", LIMIT));
+    ledger.observe(LIMIT - 2 * limits::CONNECTION_BYTES);
+    let other = connections.open(ALICE).unwrap();
+    other.state().note_handshake();
+    assert!(!other.state().note_caller(Standing::Authenticated));
+    drop(other);
+    connections.open_as(ALICE, Standing::Exempt);
+}
+
+#[test]
+fn a_memory_limit_bounds_the_number_of_connections() {
+    let mut config = Config::default();
+    (config.limits.memory_limit, config.serving.max_connections) = (MemoryLimit::Bytes(96 << 20), 100_000);
+    let bounds = Bounds::new(&config);
+    assert_eq!((bounds.total, bounds.per_source, bounds.reserve), (1_024, 512, 64));
 }
 
 #[test]

@@ -30,7 +30,8 @@ use crate::api::media::{self, OfferedEncodings};
 use crate::api::path::ResourcePath;
 use crate::api::query::Query;
 use crate::api::status::{GroupResource, Result, Status};
-use crate::backend::{BodylessCall, Origin, Warnings};
+use crate::backend::{Backend, BodylessCall, Origin, Warnings};
+use crate::heavy_pool::OwnedPool;
 use crate::http::body::DeadlineLift;
 use crate::http::drain::Drain;
 use crate::http::peer::Peer;
@@ -75,6 +76,8 @@ pub struct ConnectInput<'a> {
     pub warnings: &'a Warnings,
     /// The encodings of objects.
     pub offer: OfferedEncodings,
+    /// The threads for heavy work.
+    pub pool: OwnedPool<Backend>,
 }
 
 /// Serves a connecting subresource.

@@ -13,6 +13,7 @@ use crate::auth::service_account::metadata::{CONFIGURATION_PATH, KEYS_PATH};
 
 use super::health;
 use super::render::{self, Context, text};
+use super::streamed_body::StreamedBody;
 use super::worker::Worker;
 
 /// The media type of aggregated discovery; the parameters are part of the response's Content-Type.
@@ -88,14 +89,14 @@ pub async fn answer(
         }
         Some(aggregated) if agreed.transform.is_some() => {
             let media = format!("{};{AGGREGATED_FORM}", agreed.encoding.media_type());
-            let mut response = render::document(context, agreed, 200, &aggregated.json)?;
+            let mut response = render::shared_document(context, agreed, aggregated)?;
             if let Ok(media) = HeaderValue::try_from(media) {
                 response.headers_mut().insert(header::CONTENT_TYPE, media);
             }
             label(&mut response, aggregated);
             Ok(response)
         }
-        _ => render::document(context, agreed, 200, &document.json),
+        _ => render::shared_document(context, agreed, document),
     }
 }
 
@@ -185,9 +186,13 @@ fn tagged(request: &HttpRequest, document: &Document, context: &Context) -> Http
     let mut response = if known {
         HttpResponse::NotModified().finish()
     } else {
-        HttpResponse::Ok()
-            .content_type(AGGREGATED)
-            .body(render::json_text(context.is_pretty(), &document.json))
+        let mut builder = HttpResponse::Ok();
+        builder.content_type(AGGREGATED);
+        if context.is_pretty() {
+            builder.body(StreamedBody::object(document.json.clone(), Encoding::Json, context.heavy_pool()))
+        } else {
+            builder.body(document.line.clone())
+        }
     };
     label(&mut response, document);
     response

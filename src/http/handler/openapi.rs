@@ -10,10 +10,11 @@ use std::time::{Duration, SystemTime};
 use actix_web::body::{BoxBody, MessageBody as _};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderName, HeaderValue, HttpDate};
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
 use openssl::sha::sha512;
 use pilothouse_actors::lock::Lock;
+use pilothouse_actors::memory::{MemoryBudget, OutOfMemory};
 
 use crate::api::aggregation::ApiService;
 use crate::api::media;
@@ -21,13 +22,14 @@ use crate::api::openapi::merged::merge;
 use crate::api::openapi::{Contents, Custom, Sources, v2_protobuf, v3_protobuf};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
+use crate::api::status::Status;
 use crate::api::well_known::JSON;
 use crate::backend::aggregation::{Description, Digest};
-use crate::limits::OPENAPI_KEPT_BYTES;
+use crate::limits::{OPENAPI_BUILTIN_BYTES, OPENAPI_GROWTH, OPENAPI_KEPT_BYTES};
 
 use super::budgeted_body::BudgetedBody;
 use super::gzip;
-use super::render::{Context, plain, text};
+use super::render::{Context, text, too_many_requests};
 use super::worker::{Served, Worker};
 
 /// The media types that each version offers: JSON, and two spellings of its Protobuf form, of which the first is the
@@ -57,8 +59,6 @@ pub struct OpenApi {
     known: Lock<HashMap<Name, Known>>,
     /// The documents written last, by name and form.
     kept: Lock<VecDeque<(Name, Form, Bytes)>>,
-    /// Held while documents are written: others who want one wait for it here, and not on the threads for slow work.
-    writing: tokio::sync::Mutex<()>,
 }
 
 /// By which a document is known.
@@ -132,6 +132,20 @@ impl OpenApi {
         }
     }
 
+    /// An upper estimate of what a document takes while it is written: its text, which grows by doubling, and the tree that another
+    /// form is made from.
+    fn writing_bytes(&self, name: &Name, others: &[Description]) -> usize {
+        let custom: usize = match name {
+            Name::V2(_) => self.custom.iter().map(|kind| kind.schema_v2.len()).sum(),
+            // The others of its group are few, or are described by references.
+            Name::V3(name) => {
+                self.custom.iter().filter(|kind| is_of(kind, name)).map(|kind| kind.schema.len()).sum()
+            }
+        };
+        let others: usize = others.iter().map(|other| other.content.bytes()).sum();
+        OPENAPI_BUILTIN_BYTES.saturating_add((custom + others).saturating_mul(OPENAPI_GROWTH))
+    }
+
     /// Writes a document and notes its tag.
     fn write(
         &self,
@@ -181,6 +195,12 @@ impl Asked {
     }
 }
 
+/// Whether a kind is in the document of this name, `apis/GROUP/VERSION`.
+fn is_of(kind: &Custom, document: &str) -> bool {
+    document.strip_prefix("apis/").and_then(|rest| rest.split_once('/'))
+        == Some((&*kind.kind.group, &*kind.kind.version))
+}
+
 /// Our document with those of others.
 fn joined(ours: Vec<u8>, others: &[Description]) -> Vec<u8> {
     if others.is_empty() {
@@ -201,13 +221,13 @@ pub async fn answer(
     context: &Context,
 ) -> Option<HttpResponse> {
     let (asked, offered) = match path.strip_prefix(PREFIX) {
-        Some("") => return Some(index(worker, request).await),
+        Some("") => return Some(index(worker, request, context).await),
         Some("/") => return Some(HttpResponse::NotFound().finish()),
         Some(rest) => (Asked::v3(rest.strip_prefix('/')?), OFFERED_V3),
         None if path == "/openapi/v2" => (Asked::v2(described(worker).await), OFFERED_V2),
         None => return None,
     };
-    let found = document(worker, asked, media::choose(&context.accept, &offered), request).await;
+    let found = document(worker, asked, media::choose(&context.accept, &offered), (request, context)).await;
     Some(found.unwrap_or_else(|| HttpResponse::NotFound().finish()))
 }
 
@@ -226,20 +246,24 @@ async fn described(worker: &Worker) -> Vec<Description> {
 }
 
 /// The list of the documents of the third version, each with the digest of its content.
-async fn index(worker: &Worker, request: &HttpRequest) -> HttpResponse {
+async fn index(worker: &Worker, request: &HttpRequest, context: &Context) -> HttpResponse {
     let now = worker.backend.clock.now().seconds();
     let served = worker.shared.served.load_full();
     let registry = worker.backend.objects.registry.clone();
-    let shared = served.clone();
+    let memory = worker.backend.lists.clone();
     let mut places = worker.shared.extensions.openapi();
-    let _writing = shared.openapi.writing.lock().await;
-    let write = move || {
+    let write = move || -> Result<(Bytes, String), OutOfMemory> {
         let openapi = &served.openapi;
         let sources = openapi.sources(&served, &registry);
         for name in sources.names() {
             let by = Name::V3(name.clone());
-            let known =
-                openapi.known(&by).or_else(|| Some(openapi.note(&by, &sources.v3_digest(&name)?, now)));
+            let known = match openapi.known(&by) {
+                Some(known) => Some(known),
+                None => {
+                    let _held = memory.take(openapi.writing_bytes(&by, &[]))?;
+                    sources.v3_digest(&name).map(|digest| openapi.note(&by, &digest, now))
+                }
+            };
             let Some(Known { hash, .. }) = known else { continue };
             // What this server serves it describes itself, whatever others say.
             let place = format!("{PREFIX}/{name}?hash={hash}");
@@ -247,15 +271,24 @@ async fn index(worker: &Worker, request: &HttpRequest) -> HttpResponse {
         }
         let json = listed(&places);
         let hash = hexadecimal(&sha512(json.as_bytes()));
-        (Bytes::from(json), hash)
+        Ok((Bytes::from(json), hash))
     };
-    match web::block(write).await {
-        Ok((json, hash)) => {
+    match context.compute_aside(write).await {
+        Ok(Err(OutOfMemory)) => too_many_requests(1),
+        Ok(Ok((json, hash))) => {
             let known = Known { hash: hash.into(), written: now };
             // The reference leaves the type to be guessed, and this is the guess.
             respond(request, "text/plain; charset=utf-8", &known, json)
         }
-        Err(_) => HttpResponse::InternalServerError().finish(),
+        Err(status) => not_written(&status),
+    }
+}
+
+/// The response if no thread for heavy work has written a document.
+fn not_written(status: &Status) -> HttpResponse {
+    match status.retry_after() {
+        Some(seconds) => too_many_requests(seconds.into()),
+        None => HttpResponse::InternalServerError().finish(),
     }
 }
 
@@ -274,7 +307,7 @@ async fn document(
     worker: &Worker,
     asked: Asked,
     media_type: Option<&'static str>,
-    request: &HttpRequest,
+    (request, context): (&HttpRequest, &Context),
 ) -> Option<HttpResponse> {
     let name = asked.name.clone();
     let is_v2 = name.is_v2();
@@ -306,10 +339,13 @@ async fn document(
         (None, _) => {
             let now = worker.backend.clock.now().seconds();
             let registry = worker.backend.objects.registry.clone();
-            let _writing = served.openapi.writing.lock().await;
-            let of = served.clone();
-            let written = web::block(move || prepare((&of, &registry), &asked, form, now)).await;
-            written.ok().flatten()?
+            let (of, memory) = (served.clone(), worker.backend.lists.clone());
+            let write = move || prepare((&of, &registry, &memory), &asked, form, now);
+            match context.compute_aside(write).await {
+                Ok(Ok(written)) => written?,
+                Ok(Err(OutOfMemory)) => return Some(too_many_requests(1)),
+                Err(status) => return Some(not_written(&status)),
+            }
         }
     };
     // The one document of the second version is not named by its content.
@@ -325,11 +361,10 @@ async fn document(
         insert(&mut response, header::VARY, "Accept");
         return Some(response);
     }
-    // Only small documents are kept and shared; of a large one each client that reads slowly holds a copy.
-    let Ok(held) = worker.backend.lists.take(body.len()) else {
-        let mut refused = plain(429, "Too many requests, please try again later.\n".to_owned());
-        insert(&mut refused, header::RETRY_AFTER, "1");
-        return Some(refused);
+    // A document that is kept is shared; of another one each client that reads slowly holds a copy.
+    let is_shared = served.openapi.kept(&name, form).is_some();
+    let Ok(held) = worker.backend.lists.take(if is_shared { 0 } else { body.len() }) else {
+        return Some(too_many_requests(1));
     };
     let mut response =
         respond(request, media_type, &known, body).map_body(|_, body| match body.try_into_bytes() {
@@ -355,26 +390,31 @@ async fn document(
     Some(response)
 }
 
-/// Writes a document in the form that was asked for, unless somebody did just now.
+/// Writes a document in the form that was asked for, unless somebody did just now; `None` if there is none of this name.
+///
+/// The memory is taken here, on a thread for heavy work, and not when the request comes: of a hundred clients that want the same
+/// document one writes it.
 fn prepare(
-    (served, registry): (&Served, &Registry),
+    (served, registry, memory): (&Served, &Registry, &MemoryBudget),
     asked: &Asked,
     form: Form,
     now: u64,
-) -> Option<(Known, Bytes)> {
+) -> Result<Option<(Known, Bytes)>, OutOfMemory> {
     let (openapi, name) = (&served.openapi, &asked.name);
     if let Some(ready) = openapi.known(name).zip(openapi.kept(name, form)) {
-        return Some(ready);
+        return Ok(Some(ready));
     }
-    let (json, known) = openapi.write((served, registry), asked, now)?;
-    let body = Bytes::from(match (form.binary, name.is_v2()) {
-        (false, _) => json,
-        (true, true) => v2_protobuf(&json)?,
-        (true, false) => v3_protobuf(&json)?,
-    });
+    let _held = memory.take(openapi.writing_bytes(&asked.name, &asked.others))?;
+    let Some((json, known)) = openapi.write((served, registry), asked, now) else { return Ok(None) };
+    let encoded = match (form.binary, name.is_v2()) {
+        (false, _) => Some(json),
+        (true, true) => v2_protobuf(&json),
+        (true, false) => v3_protobuf(&json),
+    };
+    let Some(body) = encoded.map(Bytes::from) else { return Ok(None) };
     let body = if form.packed { gzip::pack(&body) } else { body };
     openapi.keep(name, form, &body);
-    Some((known, body))
+    Ok(Some((known, body)))
 }
 
 /// The answer, or that the client has it already.
@@ -411,6 +451,7 @@ fn insert(response: &mut HttpResponse, name: HeaderName, value: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::schema::GroupVersionKind;
     use actix_web::test::TestRequest;
 
     #[test]
@@ -426,6 +467,21 @@ mod tests {
         assert!(openapi.kept(&by("a"), Form { packed: true, ..json }).is_none());
         openapi.keep(&by("big"), json, &Bytes::from(vec![b' '; OPENAPI_KEPT_BYTES + 1]));
         assert!(openapi.kept(&by("big"), json).is_none());
+    }
+
+    #[test]
+    fn what_is_reserved_for_a_document_grows_with_the_schemas_in_it() {
+        let kind = |group: &str| {
+            let schema = vec![b' '; 1 << 20];
+            let kind = GroupVersionKind::new(group, "v1", "Kite");
+            Arc::new(Custom { kind, published: String::new(), schema: schema.clone(), schema_v2: schema })
+        };
+        let openapi = OpenApi::new(vec![kind("a"), kind("b")], Contents::default());
+        let growth =
+            |asked: Asked| (openapi.writing_bytes(&asked.name, &asked.others) - OPENAPI_BUILTIN_BYTES) >> 20;
+        assert_eq!(growth(Asked::v2(Vec::new())), 2 * OPENAPI_GROWTH);
+        assert_eq!(growth(Asked::v3("apis/a/v1")), OPENAPI_GROWTH);
+        assert_eq!(growth(Asked::v3("apis/apps/v1")), 0);
     }
 
     #[test]

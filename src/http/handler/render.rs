@@ -13,20 +13,22 @@ use futures::StreamExt as _;
 
 use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::identity::Identity;
+use pilothouse_actors::memory::{MemoryBudget, reserved_bytes};
 
 use crate::api::codec;
+use crate::api::discovery::Document;
 use crate::api::media::{self, Encoding, Negotiated, OfferedEncodings};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
 use crate::api::status::{Result, Status};
 use crate::api::well_known::MASTERS;
 use crate::audit::Trail;
-use crate::backend::Warnings;
+use crate::backend::{Backend, Warnings};
 use crate::flowcontrol::table::Flow;
-use crate::heavy_pool::HeavyError;
 use crate::heavy_pool::fair_queue::WorkOwner;
+use crate::heavy_pool::{HeavyError, OwnedPool};
 use crate::http::h1_stream::Endless;
-use crate::limits::{AUDIT_ID_BYTES, LAID_OUT_ASIDE_BYTES};
+use crate::limits::{AUDIT_ID_BYTES, HEAVY_BYTES, LAID_OUT_ASIDE_BYTES};
 use crate::random;
 use crate::verbs::listing::Listing;
 use crate::verbs::{Reply, Success};
@@ -57,6 +59,8 @@ pub struct Context {
     audit_id: HeaderValue,
     flow: OnceCell<Arc<Flow>>,
     user: OnceCell<Arc<Identity>>,
+    /// Whether the request changes nothing, by its method.
+    is_read: bool,
     pretty: bool,
     gzip: bool,
 }
@@ -81,6 +85,7 @@ impl Context {
             audit_id,
             flow: OnceCell::new(),
             user: OnceCell::new(),
+            is_read: request.method().is_safe(),
             pretty: wants_pretty(request),
             gzip: worker.shared.encoding.gzip && gzip::is_accepted(text(headers, header::ACCEPT_ENCODING)),
         }
@@ -107,6 +112,11 @@ impl Context {
         if let Some(trail) = self.trail() {
             trail.told(encoding, piece);
         }
+    }
+
+    /// The memory of what is made for one response.
+    fn lists(&self) -> &MemoryBudget {
+        &self.worker.backend.lists
     }
 
     fn registry(&self) -> &Arc<Registry> {
@@ -141,6 +151,11 @@ impl Context {
             user: user.map_or("", |user| &user.name).into(),
             is_exempt: flow.map_or_else(is_master, |flow| flow.is_exempt),
         }
+    }
+
+    /// The threads for heavy work, on behalf of this request.
+    pub fn heavy_pool(&self) -> OwnedPool<Backend> {
+        OwnedPool { pool: self.worker.shared.heavy.clone(), owner: self.work_owner() }
     }
 
     /// Computes something on a thread for heavy work.
@@ -255,8 +270,17 @@ async fn shown(
     let pretty = context.pretty || agreed.pretty;
     let body = match agreed.encoding {
         Encoding::Json if !pretty => Bytes::from(json_text(false, &bytes)),
-        Encoding::Json | Encoding::Yaml if bytes.len() > LAID_OUT_ASIDE_BYTES => {
-            return streamed(context, agreed, code, StreamedBody::object(bytes, agreed.encoding)).await;
+        Encoding::Json if bytes.len() > LAID_OUT_ASIDE_BYTES => {
+            let body = StreamedBody::object(bytes, agreed.encoding, context.heavy_pool());
+            return streamed(context, agreed, code, body).await;
+        }
+        Encoding::Yaml if bytes.len() > LAID_OUT_ASIDE_BYTES => {
+            let tree = codec::decoded_bytes_bound(Encoding::Json, &bytes);
+            // A write is carried out: a refusal here would make the client do it again.
+            let held =
+                if context.is_read { context.lists().take(tree)? } else { context.lists().charge(tree) };
+            let body = StreamedBody::object(bytes, agreed.encoding, context.heavy_pool()).holding(held);
+            return streamed(context, agreed, code, body).await;
         }
         Encoding::Json => Bytes::from(json_text(true, &bytes)),
         Encoding::Yaml => {
@@ -290,6 +314,32 @@ pub fn document(context: &Context, agreed: Negotiated<'_>, code: u16, json: &[u8
     Ok(sized(agreed, code, Bytes::from(body)))
 }
 
+/// Renders a document of discovery. In JSON all responses share its text; what is made for one response is counted while it is made
+/// and until it is sent.
+pub fn shared_document(
+    context: &Context,
+    agreed: Negotiated<'_>,
+    document: &Document,
+) -> Result<HttpResponse> {
+    let json = &document.json;
+    if agreed.encoding == Encoding::Json && !context.pretty && !agreed.pretty {
+        return Ok(sized(agreed, StatusCode::OK, document.line.clone()));
+    }
+    if json.len() <= HEAVY_BYTES {
+        return self::document(context, agreed, 200, json);
+    }
+    if agreed.encoding == Encoding::Json {
+        let mut builder = HttpResponse::Ok();
+        builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));
+        return Ok(builder.body(StreamedBody::object(json.clone(), Encoding::Json, context.heavy_pool())));
+    }
+    let mut held = context.lists().take(codec::decoded_bytes_bound(Encoding::Json, json))?;
+    let body = codec::encode_document(context.registry(), agreed.encoding, json)
+        .map_err(|error| Status::internal(error.to_string()))?;
+    held.charge_to(body.len());
+    Ok(sized(agreed, StatusCode::OK, reserved_bytes(Bytes::from(body), held)))
+}
+
 fn sized(agreed: Negotiated<'_>, code: StatusCode, body: Bytes) -> HttpResponse {
     HttpResponse::build(code).insert_header((header::CONTENT_TYPE, agreed.encoding.media_type())).body(body)
 }
@@ -307,7 +357,7 @@ pub fn json_text(pretty: bool, json: &[u8]) -> Vec<u8> {
 
 async fn list(context: &Context, agreed: Negotiated<'_>, listing: Listing) -> Result<HttpResponse> {
     let (pretty, trail) = (context.pretty || agreed.pretty, context.trail().cloned());
-    let body = StreamedBody::list(listing, agreed.encoding, pretty, trail);
+    let body = StreamedBody::list(listing, agreed.encoding, pretty, trail, context.heavy_pool());
     streamed(context, agreed, StatusCode::OK, body).await
 }
 

@@ -78,7 +78,8 @@ pub async fn serve(
     if let Some(way) = ConnectSubresource::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
         context.arrive();
         let (path, user, warnings, offer) = (asked.path, asked.user, &context.warnings, context.offer());
-        let out = ConnectInput { way, resource: &resource, found, path, query, user, warnings, offer };
+        let pool = context.heavy_pool();
+        let out = ConnectInput { way, resource: &resource, found, path, query, user, warnings, offer, pool };
         return connect::serve(worker, http, payload, &out).await;
     }
     let verb = asked.allowed_verb(&resource)?;
@@ -245,12 +246,17 @@ impl<'a> ResourceRequest<'a> {
         if verb == Verb::Watch {
             return verbs::watch::watch(&worker.backend, &worker.watching, &call).await;
         }
-        if call.body.len() <= HEAVY_BYTES {
+        let (type_name, now) = (call.stored.store.as_str(), worker.backend.clock.moment());
+        let is_costly = || worker.shared.costly_calls.is_expected(type_name, &call.user.name, now);
+        if call.body.len() <= HEAVY_BYTES && (matches!(verb, Verb::Get | Verb::List) || !is_costly()) {
             let mark = call.warnings.mark();
             let reply = verbs::dispatch::dispatch(&worker.backend, verb, &call).await;
             // What succeeded is never carried out again, whatever it noted.
             if reply.is_ok() || !call.work.is_exceeded() {
                 return reply;
+            }
+            if call.work.is_cel_exceeded() {
+                worker.shared.costly_calls.note(type_name, &call.user.name, now);
             }
             call.warnings.reset(mark);
         }

@@ -1,23 +1,27 @@
 //! Bodies that are made piece by piece as the client reads: lists in every encoding, and large objects that are indented or
 //! in YAML. Indentation can make an object a hundred times as long, so neither is ever held as a whole.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use actix_web::body::{BodySize, MessageBody};
-use actix_web::web;
 use bytes::{Buf as _, Bytes};
 use futures::Stream;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::memory::Reservation;
 
 use crate::api::codec::indent::Indenter;
 use crate::api::codec::yaml_list::YamlList;
 use crate::api::media::Encoding;
 use crate::api::status::{Result, Status};
+use crate::backend::Backend;
+use crate::heavy_pool::OwnedPool;
 use crate::limits::{LAID_OUT_ASIDE_BYTES, LIST_CHUNK_BYTES};
-use crate::verbs::listing::Listing;
+use crate::verbs::listing::{EncodedItem, Listing};
 
+use super::render::heavy_error;
 use crate::audit::Trail;
 
 /// What a line may have more than the room that was left for it: its indentation.
@@ -31,6 +35,8 @@ pub struct StreamedBody {
     pub first: Option<Bytes>,
     /// Whether other requests had their turn since the last piece.
     has_yielded: bool,
+    /// The memory of the object that is laid out, until the last piece is sent.
+    _held: Option<Reservation>,
 }
 
 /// Where the text comes from.
@@ -39,6 +45,10 @@ struct Source {
     listing: Option<Listing>,
     /// The audit trail of the list, and the list's encoding.
     trail: Option<(Rc<Trail>, Encoding)>,
+    /// The threads on which large items are encoded, and YAML is written.
+    pool: OwnedPool<Backend>,
+    /// The large item that is being encoded there.
+    large_item: Option<LocalBoxFuture<'static, Result<EncodedItem>>>,
 }
 
 /// How the text is laid out.
@@ -57,6 +67,7 @@ impl StreamedBody {
         encoding: Encoding,
         pretty: bool,
         trail: Option<Rc<Trail>>,
+        pool: OwnedPool<Backend>,
     ) -> StreamedBody {
         let trail = trail.map(|trail| (trail, encoding));
         let layout = match encoding {
@@ -69,26 +80,33 @@ impl StreamedBody {
             Encoding::Json | Encoding::Protobuf | Encoding::Cbor => Layout::Plain,
         };
         StreamedBody {
-            source: Source { listing: Some(listing), trail },
+            source: Source { listing: Some(listing), trail, pool, large_item: None },
             layout,
             first: None,
             has_yielded: false,
+            _held: None,
         }
     }
 
     /// The body of an object, given in JSON: indented, or in YAML.
-    pub fn object(json: Bytes, encoding: Encoding) -> StreamedBody {
+    pub fn object(json: Bytes, encoding: Encoding, pool: OwnedPool<Backend>) -> StreamedBody {
         let layout = match encoding {
             // An object is a list to which no items come.
             Encoding::Yaml => Layout::Yaml(YamlLayout::new(YamlList::new(json, "items"))),
             _ => Layout::Pretty(Indenter::default(), json),
         };
         StreamedBody {
-            source: Source { listing: None, trail: None },
+            source: Source { listing: None, trail: None, pool, large_item: None },
             layout,
             first: None,
             has_yielded: false,
+            _held: None,
         }
+    }
+
+    /// The same, with the memory that it takes.
+    pub fn holding(self, held: Reservation) -> StreamedBody {
+        StreamedBody { _held: Some(held), ..self }
     }
 
     /// The next piece; `None` after the last.
@@ -113,6 +131,7 @@ impl StreamedBody {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
+        ready!(self.source.poll_large_item(cx));
         self.has_yielded = false;
         match &mut self.layout {
             Layout::Plain => Poll::Ready(self.source.next_chunk()),
@@ -146,6 +165,31 @@ impl Source {
         self.listing.as_ref().is_some_and(Listing::was_heavy)
     }
 
+    /// Waits until the next item is encoded, if it is so large that another thread has to do it. The list holds the error, if
+    /// there is one.
+    fn poll_large_item(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(listing) = &mut self.listing else { return Poll::Ready(()) };
+        if self.large_item.is_none()
+            && let Some(encode) = listing.large_item()
+        {
+            let pool = self.pool.clone();
+            self.large_item = Some(Box::pin(async move {
+                pool.step(move |backend| encode(&backend.objects)).await.map_err(heavy_error)?
+            }));
+        }
+        if let Some(item) = &mut self.large_item {
+            let encoded = ready!(item.as_mut().poll(cx));
+            self.large_item = None;
+            listing.put_encoded(encoded);
+        }
+        Poll::Ready(())
+    }
+
+    /// Whether the next item has to be encoded by another thread.
+    fn is_next_large(&self) -> bool {
+        self.listing.as_ref().is_some_and(Listing::is_next_large)
+    }
+
     fn is_out_of_items(&self) -> bool {
         self.listing.as_ref().is_none_or(Listing::is_out_of_items)
     }
@@ -167,6 +211,9 @@ impl Source {
         let mut text = Vec::new();
         while text.len() < LIST_CHUNK_BYTES {
             if json.is_empty() {
+                if !text.is_empty() && self.is_next_large() {
+                    break;
+                }
                 match self.next_chunk() {
                     Some(Ok(chunk)) => *json = chunk,
                     Some(Err(status)) => return Some(Err(status)),
@@ -180,9 +227,10 @@ impl Source {
     }
 }
 
-type Step = Pin<Box<dyn Future<Output = Result<(YamlList, Bytes)>>>>;
+type Step = LocalBoxFuture<'static, Result<(YamlList, Bytes)>>;
 
-/// A list or an object in YAML. Each piece is written on another thread, because that takes many times as long as to send it.
+/// A list or an object in YAML. Each piece is written on a thread for heavy work, because that takes many times as long as to
+/// send it.
 struct YamlLayout {
     /// The text, unless a piece of it is being written; `None` after an error.
     list: Option<YamlList>,
@@ -238,7 +286,7 @@ impl YamlLayout {
             self.step = Some(if is_short {
                 Box::pin(std::future::ready(write(list, is_complete)))
             } else {
-                Box::pin(write_aside(list, is_complete))
+                Box::pin(write_aside(source.pool.clone(), list, is_complete))
             });
         }
     }
@@ -247,6 +295,7 @@ impl YamlLayout {
     fn gather(&mut self, source: &mut Source, list: &mut YamlList) -> Result<usize> {
         let mut bytes = 0;
         while bytes < LIST_CHUNK_BYTES
+            && (bytes == 0 || !source.is_next_large())
             && let Some(item) = source.next_json()
         {
             let item = item?;
@@ -286,9 +335,12 @@ fn write(mut list: YamlList, is_complete: bool) -> Result<(YamlList, Bytes)> {
     Ok((list, text.into()))
 }
 
-async fn write_aside(list: YamlList, is_complete: bool) -> Result<(YamlList, Bytes)> {
-    let written = web::block(move || write(list, is_complete)).await;
-    written.map_err(|error| Status::internal(error.to_string()))?
+async fn write_aside(
+    pool: OwnedPool<Backend>,
+    list: YamlList,
+    is_complete: bool,
+) -> Result<(YamlList, Bytes)> {
+    pool.step(move |_| write(list, is_complete)).await.map_err(heavy_error)?
 }
 
 impl Stream for StreamedBody {

@@ -20,6 +20,7 @@ use crate::backend::Backend;
 use crate::backend::aggregation::Extensions;
 use crate::flowcontrol::RequestLimiter;
 use crate::heavy_pool::HeavyPool;
+use crate::heavy_pool::costly_calls::CostlyCalls;
 use crate::http::connections::Connections;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
@@ -53,7 +54,9 @@ pub struct Shared {
     /// Limits concurrent requests: API Priority and Fairness, or plain limits.
     pub room: RequestLimiter,
     /// The threads for heavy work.
-    pub heavy: HeavyPool<Backend>,
+    pub heavy: Arc<HeavyPool<Backend>>,
+    /// The calls that such a thread has to carry out, though they look light.
+    pub costly_calls: CostlyCalls,
     /// The state that the health checks probe.
     pub health: Health,
     /// Which optional encodings are enabled.

@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use pilothouse_actors::object::Object;
+use pilothouse_actors::yield_every::YieldEvery;
 
 use crate::api::meta;
 use crate::api::value::Value;
@@ -35,12 +36,9 @@ pub async fn warnings(
     let mut left = waiting.len();
     let mut tally = Tally { total: left, ..Tally::default() };
     let mut controllers = HashSet::new();
-    let mut turn = 0;
+    let mut turn = YieldEvery::new(PODS_PER_TURN);
     while let Some(object) = waiting.pop_front() {
-        turn += 1;
-        if turn % PODS_PER_TURN == 0 {
-            tokio::task::yield_now().await;
-        }
+        turn.worked(1).await;
         let is_first_round = left > 0;
         left = left.saturating_sub(1);
         let Ok(value) = PODS.read(write, object) else { continue };

@@ -8,6 +8,7 @@ use pilothouse_actors::object::Key;
 
 use crate::api::admission_policies::policy::{Binding, Policy};
 use crate::api::status::{GroupResource, Result, Status};
+use crate::api::value::Value;
 use crate::api::well_known::ADMISSION_REGISTRATION_GROUP;
 use crate::auth::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
@@ -114,23 +115,51 @@ impl Table {
     }
 }
 
-impl StoreIndex for Table {
-    const IS_GUARD: bool = true;
+/// A policy, and why a part of it cannot be compiled.
+pub struct CompiledPolicy {
+    policy: Policy,
+    broken: Option<ReadError>,
+}
 
-    fn put(&mut self, of: usize, object: &StoredObject<'_>) -> std::result::Result<(), ReadError> {
-        let value = object.value()?;
-        self.remove(of, &object.object.key);
-        let name = object.name().to_owned();
-        if of > 0 {
-            self.bindings.insert(name, Arc::new(Binding::read(&value)));
-            return Ok(());
-        }
-        let mut policy = Policy::read(&value);
+impl From<&Value> for CompiledPolicy {
+    fn from(value: &Value) -> CompiledPolicy {
+        let mut policy = Policy::read(value);
         let broken = policy.first_broken().map(ReadError::Part);
         // What its expressions would say is unknown, whatever becomes of failures otherwise.
         policy.fails |= broken.is_some();
-        self.policies.insert(name, Arc::new(policy));
-        broken.map_or(Ok(()), Err)
+        CompiledPolicy { policy, broken }
+    }
+}
+
+impl StoreIndex for Table {
+    const IS_GUARD: bool = true;
+    const PREPARES: bool = true;
+    type Prepared = CompiledPolicy;
+
+    fn put(&mut self, of: usize, object: &StoredObject<'_>) -> std::result::Result<(), ReadError> {
+        let value = object.value()?;
+        if of == 0 {
+            return self.put_prepared(of, object, CompiledPolicy::from(&value));
+        }
+        self.remove(of, &object.object.key);
+        self.bindings.insert(object.name().to_owned(), Arc::new(Binding::read(&value)));
+        Ok(())
+    }
+
+    fn prepare(of: usize, object: &StoredObject<'_>) -> Option<CompiledPolicy> {
+        let value = object.value().ok().filter(|_| of == 0)?;
+        Some(CompiledPolicy::from(&value))
+    }
+
+    fn put_prepared(
+        &mut self,
+        of: usize,
+        object: &StoredObject<'_>,
+        compiled: CompiledPolicy,
+    ) -> std::result::Result<(), ReadError> {
+        self.remove(of, &object.object.key);
+        self.policies.insert(object.name().to_owned(), Arc::new(compiled.policy));
+        compiled.broken.map_or(Ok(()), Err)
     }
 
     fn remove(&mut self, of: usize, key: &Key) {

@@ -112,14 +112,14 @@ impl Table {
 }
 
 impl Table {
-    fn insert(&mut self, of: usize, name: &str, configuration: &Value) -> std::result::Result<(), ReadError> {
+    fn insert(
+        &mut self,
+        of: usize,
+        name: &str,
+        configuration: CompiledHooks,
+    ) -> std::result::Result<(), ReadError> {
         let Some(list) = self.lists.get_mut(of) else { return Ok(()) };
-        let mut hooks = Webhook::read_all(configuration);
-        let broken = hooks.iter().find_map(Webhook::first_broken).map(ReadError::Part);
-        if broken.is_some() {
-            // Whether its conditions match is unknown, whatever becomes of failures otherwise.
-            hooks.iter_mut().for_each(|hook| hook.ignores_failures &= hook.first_broken().is_none());
-        }
+        let CompiledHooks { hooks, broken } = configuration;
         list.unreadable.remove(name);
         list.configurations.insert(name.to_owned(), Configuration::of(hooks, &self.pool));
         list.changed();
@@ -127,11 +127,44 @@ impl Table {
     }
 }
 
+/// The webhooks of a configuration, and why a condition of one cannot be compiled.
+pub struct CompiledHooks {
+    hooks: Vec<Webhook>,
+    broken: Option<ReadError>,
+}
+
+impl From<&Value> for CompiledHooks {
+    fn from(configuration: &Value) -> CompiledHooks {
+        let mut hooks = Webhook::read_all(configuration);
+        let broken = hooks.iter().find_map(Webhook::first_broken).map(ReadError::Part);
+        if broken.is_some() {
+            // Whether its conditions match is unknown, whatever becomes of failures otherwise.
+            hooks.iter_mut().for_each(|hook| hook.ignores_failures &= hook.first_broken().is_none());
+        }
+        CompiledHooks { hooks, broken }
+    }
+}
+
 impl StoreIndex for Table {
     const IS_GUARD: bool = true;
+    const PREPARES: bool = true;
+    type Prepared = CompiledHooks;
 
     fn put(&mut self, of: usize, object: &StoredObject<'_>) -> std::result::Result<(), ReadError> {
-        self.insert(of, object.name(), &object.value()?)
+        self.insert(of, object.name(), CompiledHooks::from(&object.value()?))
+    }
+
+    fn prepare(_of: usize, object: &StoredObject<'_>) -> Option<CompiledHooks> {
+        object.value().ok().map(|value| CompiledHooks::from(&value))
+    }
+
+    fn put_prepared(
+        &mut self,
+        of: usize,
+        object: &StoredObject<'_>,
+        compiled: CompiledHooks,
+    ) -> std::result::Result<(), ReadError> {
+        self.insert(of, object.name(), compiled)
     }
 
     fn remove(&mut self, of: usize, key: &Key) {
@@ -163,9 +196,10 @@ mod tests {
     use super::*;
     use crate::api::codec::json;
 
-    fn configuration(hooks: &[&str]) -> Value {
+    fn configuration(hooks: &[&str]) -> CompiledHooks {
         let hooks: Vec<String> = hooks.iter().map(|hook| format!(r#"{{"name":"{hook}"}}"#)).collect();
-        json::read(format!(r#"{{"webhooks":[{}]}}"#, hooks.join(",")).as_bytes()).unwrap()
+        let value = json::read(format!(r#"{{"webhooks":[{}]}}"#, hooks.join(",")).as_bytes()).unwrap();
+        CompiledHooks::from(&value)
     }
 
     #[test]
@@ -175,12 +209,12 @@ mod tests {
             table.all(phase).unwrap().iter().map(|hook| hook.name.clone()).collect::<Vec<_>>().join(" ")
         };
         assert!(table.is_empty(Phase::Mutating));
-        table.insert(0, "b", &configuration(&["x", "a"])).unwrap();
-        table.insert(0, "a", &configuration(&["z"])).unwrap();
-        table.insert(1, "c", &configuration(&["v"])).unwrap();
+        table.insert(0, "b", configuration(&["x", "a"])).unwrap();
+        table.insert(0, "a", configuration(&["z"])).unwrap();
+        table.insert(1, "c", configuration(&["v"])).unwrap();
         assert_eq!(names(&table, Phase::Mutating), "z x a");
         assert_eq!(names(&table, Phase::Validating), "v");
-        table.insert(0, "b", &configuration(&["y"])).unwrap();
+        table.insert(0, "b", configuration(&["y"])).unwrap();
         assert_eq!(names(&table, Phase::Mutating), "z y");
         table.remove(0, &Key::cluster("a"));
         table.remove(0, &Key::cluster("b"));
@@ -191,7 +225,7 @@ mod tests {
         assert!(table.is_empty(Phase::Mutating) && !table.is_empty(Phase::Validating));
         let refused = table.all(Phase::Validating).unwrap_err();
         assert!(refused.message.contains(r#""c" cannot be read"#), "{refused}");
-        table.insert(1, "c", &configuration(&[])).unwrap();
+        table.insert(1, "c", configuration(&[])).unwrap();
         assert!(table.is_empty(Phase::Validating), "it was replaced");
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::pin::pin;
 use std::time::Duration;
 
-use actix_web::{HttpResponse, web};
+use actix_web::HttpResponse;
 use bytes::{Bytes, BytesMut};
 use flate2::read::GzDecoder;
 use futures::{Stream, StreamExt as _, stream};
@@ -15,11 +15,14 @@ use tokio::time::sleep;
 
 use crate::api::connect::links::Links;
 use crate::api::status::{Result, Status};
+use crate::backend::Backend;
+use crate::heavy_pool::OwnedPool;
 use crate::limits::{PROXY_PAGE_BYTES, PROXY_PAGE_TIMEOUT};
 use crate::upstream::UpstreamResponse;
 
 use super::super::budgeted_body::BudgetedBody;
 use super::super::gzip;
+use super::super::render::heavy_error;
 use super::proxy;
 
 /// How much rewriting may enlarge a page: a factor and a constant. The bound of a small page is small.
@@ -60,6 +63,7 @@ pub(super) async fn led_back(
     links: &Links,
     held: Reservation,
     may_refuse: bool,
+    pool: &OwnedPool<Backend>,
 ) -> Result<HttpResponse> {
     let UpstreamResponse { status, headers, mut body } = answer;
     let packing = packing(&headers).unwrap_or(Packing::Plain);
@@ -74,9 +78,10 @@ pub(super) async fn led_back(
         }
     };
     let links = links.clone();
-    // A large page takes milliseconds: rewriting on this thread would delay its other requests.
-    let made = web::block(move || rewrite(page, packing, &links)).await;
-    match made.map_err(|error| Status::internal(error.to_string()))? {
+    // A large page takes milliseconds: rewriting on this thread would delay its other requests. It is not refused for lack of a
+    // thread, because the backend has processed the request; the page budget bounds those that wait.
+    let made = pool.step(move |_| rewrite(page, packing, &links)).await;
+    match made.map_err(heavy_error)? {
         (_, Some(full)) if may_refuse => Err(full),
         (page, _) => Ok(builder.body(page)),
     }

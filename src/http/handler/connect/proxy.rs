@@ -15,6 +15,8 @@ use hyper::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, LOCATION};
 use crate::api::connect::links::Links;
 use crate::api::connect::{AllowedAddresses, Destination, Trust, url};
 use crate::api::status::{Result, Status};
+use crate::backend::Backend;
+use crate::heavy_pool::OwnedPool;
 use crate::upstream::{Failure, RequestBody, UpstreamRequest, UpstreamResponse};
 
 use super::super::render::text;
@@ -38,7 +40,7 @@ pub(super) async fn pass(
     let links = Links::new(out.path, out.found.rest, to.location.authority(), host(request));
     let ask = ask(request, payload, &links, &to)?;
     let answer = connecting.upstream.ask(&to, ask).await.map_err(|failure| unreachable(&to, &failure))?;
-    back(connecting, request, answer, &links).await
+    back(connecting, request, answer, &links, &out.pool).await
 }
 
 fn with_slash(request: &HttpRequest) -> HttpResponse {
@@ -89,6 +91,7 @@ async fn back(
     request: &HttpRequest,
     mut answer: UpstreamResponse,
     links: &Links,
+    pool: &OwnedPool<Backend>,
 ) -> Result<HttpResponse> {
     let location = answer.headers.get(LOCATION).and_then(|value| value.to_str().ok());
     if let Some(location) = location {
@@ -102,7 +105,7 @@ async fn back(
     // The backend has processed the request. If the page budget is exhausted, safe requests get a 429 and can be repeated; all
     // others get the page without rewritten links.
     let may_refuse = request.method().is_safe();
-    html_links::led_back(answer, links, connecting.pages.nothing(), may_refuse).await
+    html_links::led_back(answer, links, connecting.pages.nothing(), may_refuse, pool).await
 }
 
 /// Passes a response through unchanged.

@@ -1,0 +1,76 @@
+//! Remembers whose writes of which resource were costly a moment ago. Such a call is carried out on a thread for heavy work at
+//! once: begun on a worker, it would be given up and begin again, which asks its webhooks twice.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pilothouse_actors::clock::Moment;
+use pilothouse_actors::lock::Lock;
+
+use crate::limits::{COSTLY_CALLS, COSTLY_CALLS_REMEMBERED};
+
+/// A resource, and a user who writes it.
+type Caller = (Arc<str>, Arc<str>);
+
+/// The costly calls of a server. By user as well: nobody sends the requests of others to a queue.
+#[derive(Default)]
+pub struct CostlyCalls {
+    /// Until when a call of this caller is expected to be costly.
+    until: Lock<HashMap<Caller, Moment>>,
+    /// Whether there are any, so that most requests need no lock.
+    is_used: AtomicBool,
+}
+
+impl CostlyCalls {
+    /// Notes that a call was costly.
+    pub fn note(&self, resource: &str, user: &str, now: Moment) {
+        let mut until = self.until.lock();
+        if until.len() >= COSTLY_CALLS {
+            until.retain(|_, until| *until > now);
+        }
+        if until.len() >= COSTLY_CALLS {
+            until.clear();
+        }
+        until.insert((resource.into(), user.into()), now.plus(COSTLY_CALLS_REMEMBERED));
+        self.is_used.store(true, Ordering::Release);
+    }
+
+    /// Whether such a call was costly lately.
+    pub fn is_expected(&self, resource: &str, user: &str, now: Moment) -> bool {
+        if !self.is_used.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut known = self.until.lock();
+        let caller: Caller = (resource.into(), user.into());
+        if known.get(&caller).is_some_and(|until| *until > now) {
+            return true;
+        }
+        known.remove(&caller);
+        self.is_used.store(!known.is_empty(), Ordering::Release);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_actors::clock::Clock;
+
+    use super::*;
+
+    #[test]
+    fn a_costly_call_is_expected_of_the_same_user_for_a_while() {
+        let (calls, now) = (CostlyCalls::default(), Clock::system().moment());
+        assert!(!calls.is_expected("widgets", "alice", now));
+        calls.note("widgets", "mallory", now);
+        assert!(calls.is_expected("widgets", "mallory", now));
+        assert!(!calls.is_expected("widgets", "alice", now) && !calls.is_expected("gadgets", "mallory", now));
+        let later = now.plus(COSTLY_CALLS_REMEMBERED);
+        assert!(!calls.is_expected("widgets", "mallory", later));
+        assert!(!calls.is_used.load(Ordering::Acquire), "nothing is left");
+        for number in 0..2 * COSTLY_CALLS {
+            calls.note("widgets", &format!("user-{number}"), now);
+        }
+        assert!(calls.until.lock().len() <= COSTLY_CALLS);
+    }
+}
