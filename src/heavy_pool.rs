@@ -8,6 +8,9 @@
 //! The queue is bounded and fair ([`FairQueue`]): priority levels take turns, and within a level its users. One user runs a part
 //! of what a lane runs at most. Requests of exempt levels have a thread of their own, so that an administrator is never behind
 //! others. Health checks never come here.
+//!
+//! Steps of responses that are being sent have a lane of their own on the same threads. They never wait for anything, so requests
+//! that wait for a slow webhook must not keep them from the thread that these leave idle.
 
 pub mod costly_calls;
 pub mod fair_queue;
@@ -47,32 +50,43 @@ type Job<B> = Box<dyn FnOnce(Rc<B>) -> LocalBoxFuture<'static, ()> + Send>;
 
 /// The threads for heavy work and their queues. One per server, shared by all workers. Each thread has a backend `B`.
 pub struct HeavyPool<B> {
-    /// For all levels but the exempt ones.
+    /// For requests of all levels but the exempt ones.
     shared: Arc<Lane<B>>,
-    /// For exempt levels.
+    /// For requests of exempt levels.
     exempt: Arc<Lane<B>>,
-    /// The threads of the shared lane.
+    /// For steps of the responses to the former, on the same threads.
+    shared_steps: Arc<Lane<B>>,
+    /// For steps of the responses to the latter, on the same thread.
+    exempt_steps: Arc<Lane<B>>,
+    /// The threads of the shared lanes.
     threads: usize,
 }
 
 impl<B: 'static> HeavyPool<B> {
     /// Queues for this many threads, which [`HeavyPool::start`] starts, and one more for exempt levels.
     pub fn new(threads: usize, metrics: &Metrics, clock: &Clock) -> HeavyPool<B> {
-        let lane = |name, threads| {
-            let (metrics, clock) = (metrics.heavy.lane(name), clock.clone());
-            Lane::new(HEAVY_WAITING, HEAVY_RUNNING_OF_ONE * threads, metrics, clock)
-        };
-        HeavyPool { shared: lane("shared", threads), exempt: lane("exempt", 1), threads }
+        let lane = |name, bounds| Lane::new(bounds, metrics.heavy.lane(name), clock.clone());
+        HeavyPool {
+            shared: lane("shared", LaneBounds::of_requests(threads)),
+            exempt: lane("exempt", LaneBounds::of_requests(1)),
+            shared_steps: lane("shared_steps", LaneBounds::OF_STEPS),
+            exempt_steps: lane("exempt_steps", LaneBounds::OF_STEPS),
+            threads,
+        }
     }
 
     /// Starts the threads; `make` makes the backend of each on it, when it is first needed. Must be called inside an actix System,
     /// which ends them.
     pub fn start(&self, make: impl Fn() -> B + Clone + Send + 'static) -> io::Result<()> {
-        let lanes = std::iter::repeat_n(&self.shared, self.threads).chain([&self.exempt]);
-        for lane in lanes {
-            let (lane, make) = (lane.clone(), make.clone());
+        let shared = std::iter::repeat_n((&self.shared, &self.shared_steps), self.threads);
+        for (requests, steps) in shared.chain([(&self.exempt, &self.exempt_steps)]) {
+            let (lanes, make) = ([requests.clone(), steps.clone()], make.clone());
             let begun = Arbiter::try_new()?.spawn_fn(move || {
-                actix::spawn(run_jobs(lane, move || Rc::new(make())));
+                let backend = Rc::new(LazyCell::new(move || Rc::new(make())));
+                for lane in lanes {
+                    let backend = backend.clone();
+                    actix::spawn(run_jobs(lane, move || Rc::clone(LazyCell::force(&backend))));
+                }
             });
             if !begun {
                 return Err(io::Error::other("a thread for heavy work ended"));
@@ -105,20 +119,25 @@ impl<B: 'static> HeavyPool<B> {
         self.run(owner, |_| async move { work() }).await
     }
 
-    /// Carries out a step of a response that is being sent. It waits for its turn like everything else, but is never refused:
-    /// nobody could be told. A response has one such step at a time, so the requests in flight bound them.
+    /// Carries out a step of a response that is being sent. It waits for its turn among such steps, and is never refused: nobody
+    /// could be told. So the queue has no bound of its own. A response has one step at a time in it, besides the encoding of its
+    /// next item, and the memory budgets of lists and of pages of proxies bound the responses.
     pub async fn step<T: Send + 'static>(
         &self,
         owner: &WorkOwner,
         work: impl FnOnce(&B) -> T + Send + 'static,
     ) -> Result<T, HeavyError> {
         let (job, result) = job(|backend: Rc<B>| async move { work(&backend) });
-        let _ticket = self.lane(owner).enter_unrefusable(owner, job);
+        let _ticket = self.step_lane(owner).enter(owner, job)?;
         result.await.map_err(|_| HeavyError::Failed)
     }
 
     fn lane(&self, owner: &WorkOwner) -> &Arc<Lane<B>> {
         if owner.is_exempt { &self.exempt } else { &self.shared }
+    }
+
+    fn step_lane(&self, owner: &WorkOwner) -> &Arc<Lane<B>> {
+        if owner.is_exempt { &self.exempt_steps } else { &self.shared_steps }
     }
 }
 
@@ -173,16 +192,38 @@ where
     (job, result)
 }
 
+/// How much work of a lane may wait and run.
+#[derive(Clone, Copy)]
+struct LaneBounds {
+    /// The work that may wait.
+    waiting: usize,
+    /// The work of one user that may run at a time.
+    running_of_user: usize,
+    /// The work of one priority level that may run at a time: less than there are places, so that work of a level that waits for a
+    /// slow webhook leaves some to the others.
+    running_of_level: usize,
+}
+
+impl LaneBounds {
+    /// Steps are not refused. None of them waits once it has begun, so nobody can occupy the places with them: taking turns is
+    /// fair enough.
+    const OF_STEPS: LaneBounds =
+        LaneBounds { waiting: usize::MAX, running_of_user: usize::MAX, running_of_level: usize::MAX };
+
+    /// Of a lane of requests with so many threads.
+    fn of_requests(threads: usize) -> LaneBounds {
+        let running_of_user = HEAVY_RUNNING_OF_ONE * threads;
+        let running_of_level = HEAVY_USERS_OF_LEVEL * running_of_user;
+        LaneBounds { waiting: HEAVY_WAITING, running_of_user, running_of_level }
+    }
+}
+
 /// A queue and the threads that empty it.
 struct Lane<B> {
     state: Lock<LaneState<B>>,
     /// Notified of new work, and of ended work, which may let that of the same user run.
     arrived: Notify,
-    /// The work of one user that may run at a time.
-    share: usize,
-    /// The work of one priority level that may run at a time: less than there are places, so that work of a level that waits for a
-    /// slow webhook leaves some to the others.
-    level_share: usize,
+    bounds: LaneBounds,
     next_number: AtomicU64,
     metrics: LaneMetrics,
     clock: Clock,
@@ -203,45 +244,28 @@ struct QueuedJob<B> {
 }
 
 impl<B> Lane<B> {
-    /// A lane of which at most so much work waits, and this much of one user runs.
-    fn new(most: usize, share: usize, metrics: LaneMetrics, clock: Clock) -> Arc<Lane<B>> {
+    /// A lane without work.
+    fn new(bounds: LaneBounds, metrics: LaneMetrics, clock: Clock) -> Arc<Lane<B>> {
         let state = LaneState {
-            queue: FairQueue::new(most),
+            queue: FairQueue::new(bounds.waiting),
             running: HashMap::new(),
             running_of_level: HashMap::new(),
         };
         Arc::new(Lane {
             state: Lock::new(state),
             arrived: Notify::new(),
-            share,
-            level_share: HEAVY_USERS_OF_LEVEL * share,
+            bounds,
             next_number: AtomicU64::new(0),
             metrics,
             clock,
         })
     }
 
-    fn ticket(self: &Arc<Lane<B>>, job: Job<B>) -> (Ticket<B>, QueuedJob<B>) {
+    fn enter(self: &Arc<Lane<B>>, owner: &WorkOwner, job: Job<B>) -> Result<Ticket<B>, HeavyError> {
         let (number, is_displaced) = (self.next_number.fetch_add(1, Ordering::Relaxed), Arc::default());
         let ticket = Ticket { lane: self.clone(), number, is_displaced };
         let (since, is_displaced) = (self.clock.moment(), ticket.is_displaced.clone());
-        (ticket, QueuedJob { number, job, since, is_displaced })
-    }
-
-    fn enter_unrefusable(self: &Arc<Lane<B>>, owner: &WorkOwner, job: Job<B>) -> Ticket<B> {
-        let (ticket, queued) = self.ticket(job);
-        let length = {
-            let mut state = self.state.lock();
-            state.queue.push_unrefusable(&owner.level, &owner.user, queued);
-            state.queue.len()
-        };
-        self.metrics.waiting(length);
-        self.arrived.notify_waiters();
-        ticket
-    }
-
-    fn enter(self: &Arc<Lane<B>>, owner: &WorkOwner, job: Job<B>) -> Result<Ticket<B>, HeavyError> {
-        let (ticket, queued) = self.ticket(job);
+        let queued = QueuedJob { number, job, since, is_displaced };
         // What is displaced or refused may be large: it is dropped after the lock is released.
         let (admission, length) = {
             let mut state = self.state.lock();
@@ -283,7 +307,8 @@ impl<B> Lane<B> {
         let count =
             |running: &HashMap<Arc<str>, usize>, name: &str| running.get(name).copied().unwrap_or_default();
         let (level, user, queued) = queue.pop(|level, user| {
-            count(running, user) < self.share && count(running_of_level, level) < self.level_share
+            count(running, user) < self.bounds.running_of_user
+                && count(running_of_level, level) < self.bounds.running_of_level
         })?;
         *running.entry(user.clone()).or_default() += 1;
         *running_of_level.entry(level.clone()).or_default() += 1;
@@ -340,14 +365,14 @@ impl<B> Drop for RunningJob<B> {
 }
 
 /// Takes jobs from a lane as long as the thread lives. Several are begun at a time, because they wait for stores in between.
-async fn run_jobs<B: 'static>(lane: Arc<Lane<B>>, make: impl FnOnce() -> Rc<B>) {
-    let backend = LazyCell::new(make);
+/// `backend` is that of the thread, which is made when it is first asked for.
+async fn run_jobs<B: 'static>(lane: Arc<Lane<B>>, backend: impl Fn() -> Rc<B>) {
     let places = Arc::new(Semaphore::new(HEAVY_RUNNING_PER_THREAD));
     while let Ok(place) = places.clone().acquire_owned().await {
         let (job, running) = lane.next().await;
-        let backend = Rc::clone(&backend);
+        let work = job(backend());
         actix::spawn(async move {
-            job(backend).await;
+            work.await;
             drop((running, place));
         });
         // The job has its first turn before this thread takes another, which an idle thread may take meanwhile.
@@ -369,8 +394,16 @@ mod tests {
     /// A pool with one thread, this one, whose backend notes what was done.
     fn pool() -> HeavyPool<RefCell<Vec<u32>>> {
         let metrics = Metrics::new(Timestamp(0)).unwrap();
-        let lane = |name| Lane::new(WAITING, 1, metrics.heavy.lane(name), Clock::system());
-        HeavyPool { shared: lane("shared"), exempt: lane("exempt"), threads: 1 }
+        let lane = |name, bounds| Lane::new(bounds, metrics.heavy.lane(name), Clock::system());
+        let requests =
+            LaneBounds { waiting: WAITING, running_of_user: 1, running_of_level: HEAVY_USERS_OF_LEVEL };
+        HeavyPool {
+            shared: lane("shared", requests),
+            exempt: lane("exempt", requests),
+            shared_steps: lane("shared_steps", LaneBounds::OF_STEPS),
+            exempt_steps: lane("exempt_steps", LaneBounds::OF_STEPS),
+            threads: 1,
+        }
     }
 
     fn owner(user: &str) -> WorkOwner {
@@ -384,7 +417,7 @@ mod tests {
     fn begin(lane: &Arc<Lane<RefCell<Vec<u32>>>>) -> Rc<RefCell<Vec<u32>>> {
         let done = Rc::new(RefCell::new(Vec::new()));
         let backend = done.clone();
-        actix::spawn(run_jobs(lane.clone(), move || backend));
+        actix::spawn(run_jobs(lane.clone(), move || backend.clone()));
         done
     }
 
@@ -461,26 +494,59 @@ mod tests {
         assert_eq!(pool.shared.state.lock().queue.len(), 0);
     }
 
+    /// Lets a request wait for ever, of a user and a level of its own.
+    fn wait_for_ever(pool: &Rc<HeavyPool<RefCell<Vec<u32>>>>, number: usize) {
+        let (pool, name) = (pool.clone(), format!("slow{number}"));
+        actix::spawn(async move { pool.run(&owner_in(&name, &name), |_| pending::<()>()).await });
+    }
+
     #[actix_rt::test]
-    async fn a_step_of_a_response_waits_in_a_full_queue() {
+    async fn a_step_of_a_response_does_not_wait_for_requests_that_wait() {
         let pool = Rc::new(pool());
-        let callers: Vec<_> = (0..WAITING as u32)
-            .map(|number| {
+        begin(&pool.shared);
+        begin(&pool.shared_steps);
+        for number in 0..HEAVY_RUNNING_PER_THREAD {
+            wait_for_ever(&pool, number);
+            while pool.shared.state.lock().running.len() <= number {
+                yield_now().await;
+            }
+        }
+        // No place is left, and then no room in the queue either.
+        for number in 0..WAITING {
+            wait_for_ever(&pool, HEAVY_RUNNING_PER_THREAD + number);
+        }
+        while pool.shared.state.lock().queue.len() < WAITING {
+            yield_now().await;
+        }
+        assert_eq!(pool.compute(&owner("modest"), || 1).await, Err(HeavyError::Busy));
+        assert_eq!(pool.step(&owner("modest"), |_| 7).await, Ok(7));
+        assert_eq!(pool.step(&owner_in("slow0", "slow0"), |_| 8).await, Ok(8));
+        let state = pool.shared.state.lock();
+        assert_eq!((state.running.len(), state.queue.len()), (HEAVY_RUNNING_PER_THREAD, WAITING));
+    }
+
+    #[actix_rt::test]
+    async fn steps_of_responses_take_turns_and_are_never_refused() {
+        let pool = Rc::new(pool());
+        let greedy = 4 * WAITING;
+        let users = std::iter::repeat_n("greedy", greedy).chain(["modest"]);
+        let callers: Vec<_> = (0..)
+            .zip(users)
+            .map(|(number, user)| {
                 let pool = pool.clone();
-                actix::spawn(async move { pool.compute(&owner("a"), move || number).await })
+                actix::spawn(async move {
+                    pool.step(&owner(user), move |done| done.borrow_mut().push(number)).await
+                })
             })
             .collect();
-        yield_now().await;
-        assert_eq!(pool.compute(&owner("a"), || 9).await, Err(HeavyError::Busy));
-        let other = pool.clone();
-        let step = actix::spawn(async move { other.step(&owner("a"), |_| 7).await });
-        yield_now().await;
-        assert_eq!(pool.shared.state.lock().queue.len(), WAITING + 1);
-        begin(&pool.shared);
-        assert_eq!(step.await.unwrap(), Ok(7));
-        for (number, caller) in callers.into_iter().enumerate() {
-            assert_eq!(caller.await.unwrap(), Ok(number as u32));
+        while pool.shared_steps.state.lock().queue.len() <= greedy {
+            yield_now().await;
         }
+        let done = begin(&pool.shared_steps);
+        for caller in callers {
+            assert_eq!(caller.await.unwrap(), Ok(()));
+        }
+        assert!(done.take().starts_with(&[0, greedy as u32, 1]));
     }
 
     #[actix_rt::test]

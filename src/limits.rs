@@ -18,6 +18,8 @@ pub const CONNECTIONS_RESERVED_MOST: usize = 1_024;
 pub const CONNECTION_BYTES: usize = 24 << 10;
 /// The part of a memory limit that connections may have.
 pub const CONNECTIONS_MEMORY_PART: usize = 4;
+/// The part of that which connections have whatever else takes the memory.
+pub const CONNECTIONS_ASSURED_PART: usize = 16;
 /// Connections in their TLS handshake, loopback ones aside; half of them may come from one source address.
 pub const HANDSHAKES: usize = 4_096;
 /// How long a handshake is not disturbed when there are too many; a slower one makes room. Longer than a server takes that has

@@ -5,12 +5,13 @@
 //! again, and only readers during that time wait.
 //!
 //! A large object whose expressions have to be compiled would hold its reader, and everybody who waits for the lock of the view. So
-//! it is compiled first, on a thread of its own, and readers wait for that without holding theirs.
+//! it is compiled first, on a thread of its own, and readers wait for that without holding theirs. That thread keeps the turn and
+//! the result: of readers who hang up in the middle the next one uses what the first has begun.
 //!
 //! An object that cannot be read must not be ignored: it may guard something. Every view says what it does then
 //! ([`StoreIndex::fail_closed`]), and [`LiveIndexes`], which is the only way to open a view, reports all such objects.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLockReadGuard, Weak};
 
@@ -23,7 +24,7 @@ use pilothouse_actors::object::{Key, Object, Revision};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{OpenWatch, Position};
 use pilothouse_actors::window::{Change, Read, Window};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
 
 use super::stored_object::{FollowedType, ReadError, StoredObject};
@@ -122,8 +123,8 @@ impl LiveIndexes {
             sources,
             view: SharedLock::new(view),
             unreadable: SharedLock::new(unreadable),
-            prepared: Lock::default(),
-            preparing: Mutex::new(()),
+            prepared: Arc::default(),
+            preparing: Arc::default(),
         });
         let opened: Arc<dyn ReportUnreadable> = index.clone();
         self.opened.write().push(Arc::downgrade(&opened));
@@ -158,19 +159,43 @@ struct Source {
 /// Why objects cannot be read, by type and key.
 type Unreadable = BTreeMap<(usize, Key), String>;
 
-/// What was made of large objects, by type, key and revision; `None` if nothing was to be made.
-type Prepared<P> = HashMap<(usize, Key, Revision), Option<P>>;
+/// A state of an object: its type, key and revision.
+type ObjectState = (usize, Key, Revision);
 
-/// What a view lacks that was brought up to date.
+/// What was made of large objects; `None` if nothing was to be made.
+type Prepared<P> = HashMap<ObjectState, Option<P>>;
+
+/// How far a view could be brought up to date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CatchUp {
-    /// Nothing.
+    /// Up to the latest write.
     Done,
-    /// The window no longer has all events: the objects have to be read again.
+    /// Up to events that the window no longer has: the objects have to be read again.
     Expired,
-    /// An object is large, and has to be prepared first.
+    /// Up to a large object, which has to be prepared first.
     Unprepared,
 }
+
+/// A large object, which is prepared before it is put into a view.
+struct LargeObject {
+    of: usize,
+    followed: FollowedType,
+    object: Arc<Object>,
+}
+
+impl LargeObject {
+    fn state(&self) -> ObjectState {
+        (self.of, self.object.key.clone(), self.object.revision)
+    }
+
+    fn prepare<V: StoreIndex>(&self, registry: &Registry) -> Option<V::Prepared> {
+        let stored = StoredObject::new(&self.followed, &self.object, registry).ok()?;
+        V::prepare(self.of, &stored)
+    }
+}
+
+/// The right to prepare objects for a view, which one reader has at a time.
+type PreparingTurn = OwnedMutexGuard<()>;
 
 /// A view that is kept up to date. See the module documentation.
 pub struct LiveIndex<V: StoreIndex> {
@@ -181,10 +206,11 @@ pub struct LiveIndex<V: StoreIndex> {
     view: SharedLock<V>,
     /// Only changed by whoever holds `view` for writing.
     unreadable: SharedLock<Unreadable>,
-    /// What the next events need.
-    prepared: Lock<Prepared<V::Prepared>>,
-    /// Held while large objects are prepared: of many readers one does it, and the others wait for it.
-    preparing: Mutex<()>,
+    /// What the next events need. Whoever prepares objects has a share in it, and adds the result whether or not the reader still
+    /// waits for it.
+    prepared: Arc<Lock<Prepared<V::Prepared>>>,
+    /// Held while large objects are prepared, by the thread that does it: of many readers one begins it, and the others wait.
+    preparing: Arc<Mutex<()>>,
 }
 
 /// What events of one type are applied to.
@@ -220,9 +246,16 @@ impl<V: StoreIndex> Target<'_, V> {
         self.unreadable.insert(place, reason);
     }
 
-    fn must_prepare(&self, object: &Object) -> bool {
-        must_prepare::<V>(object)
+    /// Whether an object has yet to be prepared.
+    fn is_unprepared(&self, object: &Object) -> bool {
+        needs_preparation::<V>(object)
             && !self.prepared.contains_key(&(self.of, object.key.clone(), object.revision))
+    }
+
+    /// Drops what was prepared of states that the view has passed.
+    fn forget_prepared(&mut self, passed: Revision) {
+        let of = self.of;
+        self.prepared.retain(|(other, _, revision), _| *other != of || *revision > passed);
     }
 
     fn remove(&mut self, object: &Object) {
@@ -238,14 +271,24 @@ impl<V: StoreIndex> Target<'_, V> {
 }
 
 impl Source {
+    /// The revision that the view has reached.
+    fn reached(&self) -> Revision {
+        Revision(self.at.load(Ordering::Acquire))
+    }
+
     fn is_behind(&self) -> bool {
-        self.window.latest().0 != self.at.load(Ordering::Acquire)
+        self.window.latest() != self.reached()
+    }
+
+    /// Whether the window no longer has all events that the view lacks.
+    fn is_expired(&self) -> bool {
+        !matches!(self.window.read(self.reached(), 0), Read::Events(_))
     }
 
     /// Applies new events, up to the first that is not prepared.
     fn catch_up(&self, target: &mut Target<'_, impl StoreIndex>) -> CatchUp {
         loop {
-            let (at, head) = (Revision(self.at.load(Ordering::Acquire)), self.window.latest());
+            let (at, head) = (self.reached(), self.window.latest());
             let events = match self.window.read(at, EVENTS_PER_READ) {
                 Read::Events(events) => events,
                 // Reading the log would take longer than reading the current objects.
@@ -258,7 +301,7 @@ impl Source {
             for event in &events {
                 match event.change {
                     Change::Removed => target.remove(&event.object),
-                    Change::Created | Change::Replaced if target.must_prepare(&event.object) => {
+                    Change::Created | Change::Replaced if target.is_unprepared(&event.object) => {
                         return CatchUp::Unprepared;
                     }
                     Change::Created | Change::Replaced => target.put(&self.followed, &event.object),
@@ -270,14 +313,22 @@ impl Source {
     }
 
     /// The large objects among the new events that the window has.
-    fn new_large_objects<V: StoreIndex>(&self) -> Vec<Arc<Object>> {
-        let Read::Events(events) =
-            self.window.read(Revision(self.at.load(Ordering::Acquire)), EVENTS_PER_READ)
-        else {
+    fn new_large_objects<V: StoreIndex>(&self, of: usize) -> Vec<LargeObject> {
+        let Read::Events(events) = self.window.read(self.reached(), EVENTS_PER_READ) else {
             return Vec::new();
         };
         let puts = events.iter().filter(|event| event.change != Change::Removed);
-        puts.map(|event| &event.object).filter(|object| must_prepare::<V>(object)).cloned().collect()
+        self.large_objects::<V>(of, puts.map(|event| &event.object))
+    }
+
+    /// Those of these objects that are prepared before they are put into the view.
+    fn large_objects<'a, V: StoreIndex>(
+        &self,
+        of: usize,
+        objects: impl Iterator<Item = &'a Arc<Object>>,
+    ) -> Vec<LargeObject> {
+        let large = objects.filter(|object| needs_preparation::<V>(object));
+        large.map(|object| LargeObject { of, followed: self.followed, object: object.clone() }).collect()
     }
 
     /// Replaces the contents of the view by a snapshot.
@@ -288,8 +339,8 @@ impl Source {
     }
 }
 
-/// Whether an object has to be prepared before it is put into a view.
-fn must_prepare<V: StoreIndex>(object: &Object) -> bool {
+/// Whether such an object is large enough to be prepared before it is put into a view, whoever has done so already.
+fn needs_preparation<V: StoreIndex>(object: &Object) -> bool {
     V::PREPARES && object.bytes.len() > HEAVY_BYTES
 }
 
@@ -310,7 +361,7 @@ impl<V: StoreIndex> LiveIndex<V> {
         }
         let followed = Arc::clone(self);
         Answer::later(async move {
-            followed.read_anew().await?;
+            followed.bring_up_to_date().await?;
             Ok(look(&followed.stale()))
         })
     }
@@ -337,15 +388,23 @@ impl<V: StoreIndex> LiveIndex<V> {
         let behind = self.sources.iter().enumerate().filter(|(_, source)| source.is_behind());
         // The events of all types, even if one of them has to wait.
         behind.fold(CatchUp::Done, |all, (of, source)| {
-            let caught_up = self.change(of, |target| source.catch_up(target));
+            let caught_up = self.change(of, |target| {
+                let caught_up = source.catch_up(target);
+                // A reader may be preparing all objects to read them again, among them old ones: that is not for others to drop.
+                if caught_up != CatchUp::Expired {
+                    target.forget_prepared(source.reached());
+                }
+                caught_up
+            });
             if all == CatchUp::Done { caught_up } else { all }
         })
     }
 
-    async fn read_anew(&self) -> Result<(), StoreError> {
+    /// Applies all that was written before, and waits for whatever that needs.
+    async fn bring_up_to_date(&self) -> Result<(), StoreError> {
         // Whoever writes large objects all the time must not keep readers waiting: later writes are not theirs to see.
         let heads: Vec<Revision> = self.sources.iter().map(|source| source.window.latest()).collect();
-        let is_reached = |(source, head): (&Source, &Revision)| source.at.load(Ordering::Acquire) >= head.0;
+        let is_reached = |(source, head): (&Source, &Revision)| source.reached() >= *head;
         let mut attempts = 0;
         loop {
             let caught_up = self.catch_up();
@@ -364,24 +423,29 @@ impl<V: StoreIndex> LiveIndex<V> {
         }
     }
 
-    /// Reads all objects of the types that are behind.
+    /// Reads all objects of the types of which the window no longer has all events.
     async fn read_snapshots(&self) -> Result<(), StoreError> {
-        for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_behind()) {
+        // Of many readers one reads them: the others find nothing expired when it is their turn.
+        let mut turn = self.preparing.clone().lock_owned().await;
+        for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_expired()) {
             let position = open(&self.directory, &source.followed).await?;
+            let mut large = source.large_objects::<V>(of, position.snapshot.iter());
             {
-                let _turn = self.preparing.lock().await;
-                let large = position.snapshot.iter().filter(|object| must_prepare::<V>(object)).cloned();
-                self.prepare(of, large.collect()).await?;
+                let mut prepared = self.prepared.lock();
+                // What a reader who went away has prepared is of use if the object is still the same.
+                let current: HashSet<ObjectState> = large.iter().map(LargeObject::state).collect();
+                prepared.retain(|state, _| state.0 != of || current.contains(state));
+                large.retain(|object| !prepared.contains_key(&object.state()));
             }
+            turn = self.prepare(turn, large).await?;
             self.change(of, |target| {
-                // Another reader may have done it: then only newer events are applied.
+                // The view may have been less far behind than it seemed: then only newer events are applied.
                 if source.catch_up(target) == CatchUp::Expired
-                    && position.snapshot.revision.0 > source.at.load(Ordering::Acquire)
+                    && position.snapshot.revision > source.reached()
                 {
                     source.read_anew(target, &position);
                 }
-                // Whatever was prepared of older states is of no use.
-                target.prepared.retain(|(other, _, _), _| *other != of);
+                target.forget_prepared(source.reached());
             });
         }
         Ok(())
@@ -389,32 +453,39 @@ impl<V: StoreIndex> LiveIndex<V> {
 
     /// Prepares the large objects of new events.
     async fn prepare_events(&self) -> Result<(), StoreError> {
-        let _turn = self.preparing.lock().await;
-        for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_behind()) {
-            self.prepare(of, source.new_large_objects::<V>()).await?;
-        }
-        Ok(())
+        let turn = self.preparing.clone().lock_owned().await;
+        let large = {
+            // Whoever moves the view on holds this lock, and stops at what is not prepared. So nothing is prepared twice, or after
+            // the view has passed it.
+            let prepared = self.prepared.lock();
+            let behind = self.sources.iter().enumerate().filter(|(_, source)| source.is_behind());
+            let mut large: Vec<LargeObject> =
+                behind.flat_map(|(of, source)| source.new_large_objects::<V>(of)).collect();
+            large.retain(|object| !prepared.contains_key(&object.state()));
+            large
+        };
+        self.prepare(turn, large).await.map(drop)
     }
 
-    /// Prepares objects of a type on another thread, unless they are prepared.
-    async fn prepare(&self, of: usize, mut objects: Vec<Arc<Object>>) -> Result<(), StoreError> {
-        let place = move |object: &Object| (of, object.key.clone(), object.revision);
-        {
-            let prepared = self.prepared.lock();
-            objects.retain(|object| !prepared.contains_key(&place(object)));
+    /// Prepares objects on another thread, and returns the turn. Until then that thread has it, and it stores the result itself: if
+    /// the reader goes away, no other begins before this is done, and nobody does it again.
+    async fn prepare(
+        &self,
+        turn: PreparingTurn,
+        large: Vec<LargeObject>,
+    ) -> Result<PreparingTurn, StoreError> {
+        if large.is_empty() {
+            return Ok(turn);
         }
-        let Some(source) = self.sources.get(of).filter(|_| !objects.is_empty()) else { return Ok(()) };
-        let (followed, registry) = (source.followed, self.registry.clone());
-        let made = spawn_blocking(move || {
-            let prepare = |object: &Arc<Object>| {
-                let stored = StoredObject::new(&followed, object, &registry).ok();
-                (place(object), stored.and_then(|stored| V::prepare(of, &stored)))
-            };
-            objects.iter().map(prepare).collect::<Vec<_>>()
+        let (prepared, registry) = (self.prepared.clone(), self.registry.clone());
+        let preparing = spawn_blocking(move || {
+            for object in large {
+                let made = object.prepare::<V>(&registry);
+                prepared.lock().insert(object.state(), made);
+            }
+            turn
         });
-        let made = made.await.map_err(|_| StoreError::Unavailable)?;
-        self.prepared.lock().extend(made);
-        Ok(())
+        preparing.await.map_err(|_| StoreError::Unavailable)
     }
 }
 

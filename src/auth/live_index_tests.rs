@@ -1,5 +1,6 @@
 use std::thread::{self, ThreadId};
 
+use futures::FutureExt as _;
 use pilothouse_actors::directory::{self, Options, Stores};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::object::{Draft, Pairs};
@@ -179,6 +180,9 @@ async fn every_view_reports_what_another_release_wrote() {
     assert_eq!(reported_types(r#""kind":"Future","apiVersion":"example.com/v9""#).await, FOLLOWED);
 }
 
+/// The objects that [`Compiling`] has compiled, of all tests. While a test holds it, no compilation ends.
+static COMPILED: Lock<Vec<String>> = Lock::new(Vec::new());
+
 /// A view that notes how objects came into it.
 #[derive(Default)]
 struct Compiling {
@@ -195,7 +199,8 @@ impl StoreIndex for Compiling {
         Ok(())
     }
 
-    fn prepare(_: usize, _: &StoredObject<'_>) -> Option<ThreadId> {
+    fn prepare(_: usize, object: &StoredObject<'_>) -> Option<ThreadId> {
+        COMPILED.lock().push(object.name().to_owned());
         Some(thread::current().id())
     }
 
@@ -218,14 +223,17 @@ impl StoreIndex for Compiling {
     fn fail_closed(&mut self, _: usize, _: &Key) {}
 }
 
+fn large_spec() -> String {
+    format!(r#"{{"limits":[{{"type":"{}"}}]}}"#, "x".repeat(HEAVY_BYTES))
+}
+
 async fn large_objects_are_prepared_elsewhere(options: Options) {
     let stores = directory::start(Box::new(Memory::new()), options).unwrap();
     let registry = Arc::new(Registry::builtin().unwrap());
     let indexes = LiveIndexes::new(stores.directory.clone(), registry);
     let index = indexes.open([TYPE], Compiling::default()).await.unwrap();
-    let large = format!(r#"{{"limits":[{{"type":"{}"}}]}}"#, "x".repeat(HEAVY_BYTES));
     create(&stores, "small", "v1", "{}").await;
-    create(&stores, "large", "v1", &large).await;
+    create(&stores, "large", "v1", &large_spec()).await;
     create(&stores, "last", "v1", "{}").await;
     assert!(index.fresh().is_none(), "the reader has to wait");
     // Several readers at once: nobody sees a view without the large object.
@@ -254,4 +262,42 @@ async fn a_large_object_is_compiled_before_the_view_is_locked() {
 #[actix::test]
 async fn a_large_object_is_compiled_before_the_view_is_read_again() {
     large_objects_are_prepared_elsewhere(Options { window_bounds: 1.into(), ..Options::default() }).await;
+}
+
+#[actix::test]
+async fn what_was_compiled_for_a_reader_who_went_away_is_used() {
+    let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
+    let indexes = LiveIndexes::new(stores.directory.clone(), Arc::new(Registry::builtin().unwrap()));
+    let index = indexes.open([TYPE], Compiling::default()).await.unwrap();
+    create(&stores, "abandoned", "v1", &large_spec()).await;
+    {
+        let _unfinished = COMPILED.lock();
+        for _ in 0..3 {
+            let Answer::Later(reader) = index.look(|_| ()) else { panic!("it is not compiled") };
+            // Begins to wait, and goes away.
+            assert!(reader.now_or_never().is_none());
+        }
+    }
+    let put = match index.look(|view| view.put.clone()) {
+        Answer::Now(put) => put,
+        Answer::Later(put) => put.await,
+    };
+    assert!(matches!(&put.unwrap()[..], [(name, Some(_))] if name == "abandoned"));
+    assert_eq!(COMPILED.lock().iter().filter(|name| *name == "abandoned").count(), 1);
+    assert!(index.prepared.lock().is_empty());
+}
+
+#[actix::test]
+async fn what_was_prepared_of_passed_states_is_dropped() {
+    let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
+    let indexes = LiveIndexes::new(stores.directory.clone(), Arc::new(Registry::builtin().unwrap()));
+    let index = indexes.open([TYPE], Compiling::default()).await.unwrap();
+    let written = create(&stores, "small", "v1", "{}").await;
+    let state = |of: usize, revision: u64| (of, Key::namespaced("n", "other"), Revision(revision));
+    let [passed, later, of_another_type] =
+        [state(0, written.0 - 1), state(0, written.0 + 1), state(1, written.0 - 1)];
+    index.prepared.lock().extend([passed, later.clone(), of_another_type.clone()].map(|state| (state, None)));
+    assert!(index.fresh().is_some());
+    let left: HashSet<ObjectState> = index.prepared.lock().keys().cloned().collect();
+    assert_eq!(left, HashSet::from([later, of_another_type]));
 }

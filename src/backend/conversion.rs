@@ -42,6 +42,7 @@ use crate::webhook::cluster_webhooks::{WebhookClients, WebhookRequest, seconds};
 
 use super::objects::drafted;
 use super::present::{is_living, variant};
+use super::request_memory::Claim;
 use super::webhook_address::{self, WebhookTarget};
 use super::{Backend, Call};
 
@@ -96,6 +97,7 @@ impl Backend {
         resource: &Resource,
         mut objects: Vec<Arc<Object>>,
         permit: &Permit,
+        claim: Claim,
     ) -> Result<Vec<Arc<Object>>> {
         let Some(custom) = resource.custom.as_deref().filter(|custom| custom.conversion.is_some()) else {
             return Ok(objects);
@@ -116,11 +118,12 @@ impl Backend {
             weight += object.bytes.len();
             waiting.push(place);
             if waiting.len() >= CONVERSION_OBJECTS || weight >= CONVERSION_BYTES {
-                self.make(resource, custom, &mut objects, &std::mem::take(&mut waiting), permit).await?;
+                let batch = std::mem::take(&mut waiting);
+                self.make(resource, &mut objects, &batch, permit, claim).await?;
                 weight = 0;
             }
         }
-        self.make(resource, custom, &mut objects, &waiting, permit).await?;
+        self.make(resource, &mut objects, &waiting, permit, claim).await?;
         Ok(objects)
     }
 
@@ -132,7 +135,7 @@ impl Backend {
     ) -> Result<Vec<Arc<Object>>> {
         let turn = self.conversions.turn(resource.ordinal);
         let _mine = turn.lock().await;
-        self.in_version(resource, objects, &Permit::none()).await
+        self.in_version(resource, objects, &Permit::none(), Claim::Granted).await
     }
 
     /// Whether an object must be converted before a resource can show it.
@@ -141,7 +144,7 @@ impl Backend {
     }
 
     /// Converts one object to the version of the call; `None` if no conversion is needed.
-    pub async fn shown(&self, call: &Call<'_>, object: &Object) -> Result<Option<Object>> {
+    async fn shown(&self, call: &Call<'_>, object: &Object, claim: Claim) -> Result<Option<Object>> {
         let Some(custom) = call.resource.custom.as_deref() else { return Ok(None) };
         if asked(custom, object).is_none() {
             return Ok(None);
@@ -151,30 +154,36 @@ impl Backend {
         if let Some(made) = known(call.resource, custom, object) {
             return Ok(Some(made));
         }
-        let mut all = self.in_version(call.resource, vec![copy.clone()], &call.permit).await?;
+        let mut all = self.in_version(call.resource, vec![copy.clone()], &call.permit, claim).await?;
         let made = all.pop().unwrap_or(copy);
         keep(&self.objects.encodings, call.resource, object, &made.bytes);
         Ok(Some(made.at(object.revision)))
     }
 
     /// Encodes a stored object as the response of the call, in its version.
-    pub async fn tell(&self, call: &Call<'_>, object: &Object) -> Result<Bytes> {
-        match self.shown(call, object).await? {
+    pub async fn tell(&self, call: &Call<'_>, object: &Object, claim: Claim) -> Result<Bytes> {
+        match self.shown(call, object, claim).await? {
             Some(made) => self.objects.show(call, &made),
             None => self.objects.show(call, object),
         }
     }
 
     /// Decodes a stored object in the version that verbs work on.
-    pub async fn read_in_version(&self, call: &Call<'_>, object: &Object) -> Result<Value> {
-        match self.shown(call, object).await? {
+    pub async fn read_in_version(&self, call: &Call<'_>, object: &Object, claim: Claim) -> Result<Value> {
+        match self.shown(call, object, claim).await? {
             Some(made) => self.objects.load(call, &made),
             None => self.objects.load(call, object),
         }
     }
 
     /// Encodes a value for the store, in the storage version.
-    pub async fn stored_draft(&self, call: &Call<'_>, key: Key, value: &Value) -> Result<Draft> {
+    pub async fn stored_draft(
+        &self,
+        call: &Call<'_>,
+        key: Key,
+        value: &Value,
+        claim: Claim,
+    ) -> Result<Draft> {
         let custom = call.resource.custom.as_deref();
         let Some((custom, conversion)) =
             custom.and_then(|custom| Some((custom, custom.conversion.as_deref()?)))
@@ -185,7 +194,7 @@ impl Backend {
             return self.objects.draft(call, key, value);
         }
         let (made, _held) =
-            self.ask(conversion, &custom.stored_as, vec![value.clone()], &call.permit).await?;
+            self.ask(conversion, &custom.stored_as, vec![value.clone()], &call.permit, claim).await?;
         let made = made.into_iter().next().unwrap_or_default();
         Ok(drafted(custom::stored(custom, &made), key, &made, custom.kept(value)))
     }
@@ -193,13 +202,15 @@ impl Backend {
     /// Converts a value of a custom kind to another version.
     pub async fn value_in_version(
         &self,
+        call: &Call<'_>,
         custom: &CustomResource,
         value: Value,
-        permit: &Permit,
     ) -> Result<Value> {
         match custom.conversion.as_deref() {
             Some(conversion) if value.str("apiVersion") != &*custom.api_version => {
-                let (made, _held) = self.ask(conversion, &custom.api_version, vec![value], permit).await?;
+                let asked =
+                    self.ask(conversion, &custom.api_version, vec![value], &call.permit, call.claim());
+                let (made, _held) = asked.await?;
                 Ok(custom.known(made.into_iter().next().unwrap_or_default()))
             }
             _ => Ok(custom.shown(value)),
@@ -221,9 +232,9 @@ impl Backend {
                 return done;
             }
             for (value, version) in wanted {
-                let (made, _held) =
-                    self.ask(conversion, &version.to_string(), vec![value.clone()], &call.permit).await?;
-                let made = custom.known_in(&version.to_string(), made.into_iter().next().unwrap_or_default());
+                let (wanted, sent) = (version.to_string(), vec![value.clone()]);
+                let (made, _held) = self.ask(conversion, &wanted, sent, &call.permit, call.claim()).await?;
+                let made = custom.known_in(&wanted, made.into_iter().next().unwrap_or_default());
                 call.elsewhere.tell(value, version, made);
             }
         }
@@ -234,22 +245,21 @@ impl Backend {
     async fn make(
         &self,
         resource: &Resource,
-        custom: &CustomResource,
         objects: &mut [Arc<Object>],
         places: &[usize],
         permit: &Permit,
+        claim: Claim,
     ) -> Result<()> {
-        let Some(conversion) = custom.conversion.as_deref().filter(|_| !places.is_empty()) else {
-            return Ok(());
-        };
+        let Some(custom) = resource.custom.as_deref().filter(|_| !places.is_empty()) else { return Ok(()) };
+        let Some(conversion) = custom.conversion.as_deref() else { return Ok(()) };
         let mut sent = Vec::with_capacity(places.len());
-        let _trees = self.reserve_trees(places.iter().filter_map(|place| objects.get(*place)))?;
+        let _trees = self.reserve_trees(places.iter().filter_map(|place| objects.get(*place)), claim)?;
         for place in places {
             let object = objects.get(*place).ok_or_else(|| Status::internal("no object to convert"))?;
             let broken = || Status::internal(format!("the stored object {:?} cannot be read", object.key));
             sent.push(custom.read_stored(&object.bytes).ok_or_else(broken)?);
         }
-        let (made, _held) = self.ask(conversion, &custom.api_version, sent, permit).await?;
+        let (made, _held) = self.ask(conversion, &custom.api_version, sent, permit, claim).await?;
         for (place, value) in places.iter().zip(made) {
             let Some(object) = objects.get_mut(*place) else { continue };
             let made = object_of(custom, object, &custom.known(value));
@@ -263,12 +273,13 @@ impl Backend {
     fn reserve_trees<'o>(
         &self,
         objects: impl Iterator<Item = &'o Arc<Object>>,
+        claim: Claim,
     ) -> Result<Option<Reservation>> {
         let (text, trees) = objects.fold((0, 0), |(text, trees), object| {
             let bytes = &object.bytes;
             (text + bytes.len(), trees + codec::decoded_bytes_bound(Encoding::Json, bytes))
         });
-        (text > HEAVY_BYTES).then(|| self.requests.copy(trees)).transpose()
+        (text > HEAVY_BYTES).then(|| self.requests.copy(trees, claim)).transpose()
     }
 
     /// Calls a conversion webhook and counts the call. The answer comes with what it takes.
@@ -278,12 +289,13 @@ impl Backend {
         wanted: &str,
         sent: Vec<Value>,
         permit: &Permit,
+        claim: Claim,
     ) -> Result<(Vec<Value>, Reservation)> {
         let wanted = GroupVersion::parse(wanted).unwrap_or_else(|| GroupVersion::new("", wanted));
         let first = sent.first().map(|object| object.str("apiVersion").to_owned()).unwrap_or_default();
         let from = first.split('/').next_back().unwrap_or_default();
         let began = self.conversions.clock.moment();
-        let made = self.exchange(conversion, &wanted, &sent, permit).await;
+        let made = self.exchange(conversion, &wanted, &sent, permit, claim).await;
         let took = self.conversions.clock.elapsed(began).as_secs_f64();
         let made = match made {
             Err(ExchangeError::Memory(status)) => return Err(status),
@@ -308,6 +320,7 @@ impl Backend {
         wanted: &GroupVersion,
         sent: &[Value],
         permit: &Permit,
+        claim: Claim,
     ) -> std::result::Result<(Vec<Value>, Reservation), ExchangeError> {
         let of = sent.first().map(conversion::called).unwrap_or_default();
         let failed = |why: String| ConversionError {
@@ -322,7 +335,8 @@ impl Backend {
         let uid = random::uuid();
         let body = conversion::question(version, &uid, &wanted.to_string(), sent);
         // The webhook may take its time, and many may wait for it. Its response is about as long.
-        let mut held = self.requests.copy(body.len().saturating_mul(2)).map_err(ExchangeError::Memory)?;
+        let mut held =
+            self.requests.copy(body.len().saturating_mul(2), claim).map_err(ExchangeError::Memory)?;
         let parameter = format!("timeout={}", seconds(CONVERSION_TIMEOUT));
         let asked = async {
             let _place = self.conversions.places.acquire().await.map_err(|error| error.to_string())?;
@@ -352,8 +366,13 @@ impl Backend {
             return Err(failed(why.trim_start_matches("failed to call webhook: ").to_owned()).into());
         }
         let tree = codec::decoded_bytes_bound(Encoding::Json, &reply.body);
-        held.set(reply.body.len().saturating_add(tree))
-            .map_err(|error| ExchangeError::Memory(error.into()))?;
+        let wanted_bytes = reply.body.len().saturating_add(tree);
+        match claim {
+            Claim::Refusable => {
+                held.set(wanted_bytes).map_err(|error| ExchangeError::Memory(error.into()))?;
+            }
+            Claim::Granted => held.charge_to(wanted_bytes),
+        }
         Ok((conversion::converted(&reply.body, (version, &uid), wanted, sent)?, held))
     }
 }

@@ -9,8 +9,12 @@ use pilothouse_actors::lock::Lock;
 use pilothouse_actors::memory::{MemoryBudget, Reservation};
 use pilothouse_actors::object::Revision;
 
+use crate::api::codec::json;
 use crate::api::status::Result;
+use crate::api::value::Value;
 use crate::limits::DEFINITION_GROWTH;
+
+use super::{Backend, Call};
 
 /// Counts the definitions of all requests in flight, and those that are stored and not compiled yet. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -25,6 +29,16 @@ struct Stored {
     /// The last revision whose definitions are compiled.
     compiled: Revision,
     waiting: BTreeMap<Revision, Reservation>,
+}
+
+impl Backend {
+    /// Reserves what a definition takes while it is compiled, if a client writes one. By the object and not by the body, which may
+    /// be a patch, or YAML whose aliases make it larger.
+    pub fn reserve_definition(&self, call: &Call<'_>, definition: &Value) -> Result<Option<Reservation>> {
+        call.writes_definition()
+            .then(|| self.definitions.reserve(json::to_json(definition).len()))
+            .transpose()
+    }
 }
 
 impl DefinitionMemory {

@@ -58,7 +58,7 @@ use self::definition_memory::DefinitionMemory;
 use self::load_stats::LoadStats;
 use self::loopback::Loopback;
 use self::objects::Objects;
-use self::request_memory::RequestMemory;
+use self::request_memory::{Claim, RequestMemory};
 use self::services::Services;
 use self::stores::Stores;
 use self::work_limit::WorkLimit;
@@ -231,10 +231,14 @@ impl Call<'_> {
         self.alias.map_or((self.resource, self.subresource), |alias| (alias, ""))
     }
 
-    /// Whether a client writes definitions, which are compiled: so many bytes of them take memory for that. What the server writes
-    /// itself is never refused.
+    /// Whether the memory that this call needs may be refused. What the server does itself never waits for a client's answer.
+    pub fn claim(&self) -> Claim {
+        if self.ends.is_some() { Claim::Refusable } else { Claim::Granted }
+    }
+
+    /// Whether a client writes a definition, whose compilation takes memory. What the server writes is never refused.
     pub fn writes_definition(&self) -> bool {
-        self.ends.is_some()
+        self.claim() == Claim::Refusable
             && *self.resource.kind == *"CustomResourceDefinition"
             && self.resource.custom.is_none()
     }

@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 
-use pilothouse_actors::memory::Reservation;
-
 use crate::api::codec::SET_ITEM_BYTES;
 use crate::api::managed_fields::scale_view::ScaleView;
 use crate::api::managed_fields::{self, Versions, Write};
@@ -17,6 +15,7 @@ use crate::api::well_known::SERVER_NAME;
 use crate::limits::SMALL_BODY_BYTES;
 
 use super::objects::Objects;
+use super::request_memory::{BodyMemory, Claim};
 use super::{Backend, Call};
 
 /// Fields that no new object can set.
@@ -31,12 +30,13 @@ impl Backend {
         call: &Call<'_>,
         version: &GroupVersion,
         value: &Value,
-    ) -> Result<Option<Reservation>> {
-        if call.body.len() <= SMALL_BODY_BYTES {
+    ) -> Result<Option<BodyMemory>> {
+        if call.body.len() <= SMALL_BODY_BYTES || call.claim() == Claim::Granted {
             return Ok(None);
         }
         let items = managed_fields::count_set_items(&self.objects.versions(call), version, value);
-        (items > 0).then(|| self.requests.copy(items.saturating_mul(SET_ITEM_BYTES))).transpose()
+        let bytes = items.saturating_mul(SET_ITEM_BYTES);
+        (items > 0).then(|| self.requests.more(&call.user.name, bytes)).transpose()
     }
 }
 

@@ -436,13 +436,13 @@ fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
     Ok(json.freeze())
 }
 
-/// Both versions of PartialObjectMetadata share one type; the apiVersion tells them apart.
 /// The order of the tables of a kind, if they have one of their own.
 fn row_order(resource: &Resource) -> Option<fn(&Value, &Value) -> std::cmp::Ordering> {
     let group = resource.stored.as_ref().map_or("", |stored| &stored.version.group);
     print::row_order(group, &resource.kind)
 }
 
+/// Both versions of PartialObjectMetadata share one type; the apiVersion tells them apart.
 fn partial_type(registry: &Registry) -> Result<TypeId> {
     let found = registry.meta("PartialObjectMetadata");
     found.ok_or_else(|| Status::internal("no schema for PartialObjectMetadata".to_owned()))

@@ -9,6 +9,16 @@ use crate::api::media::Encoding;
 use crate::api::status::Result;
 use crate::limits::{HEAVY_BYTES, LARGE_BODY_BYTES};
 
+/// Whether memory may be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The client can ask again.
+    Refusable,
+    /// Counted, but never refused: a write that is stored already, whose client would repeat it; a deletion or what the server does
+    /// itself, which give memory back; a watch, which would end.
+    Granted,
+}
+
 /// Counts the bodies of all requests in flight. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct RequestMemory {
@@ -24,8 +34,18 @@ impl RequestMemory {
     }
 
     /// Reserves memory for a copy of an object, as other servers are sent one.
-    pub fn copy(&self, bytes: usize) -> Result<Reservation> {
-        Ok(self.bodies.take(bytes)?)
+    pub fn copy(&self, bytes: usize, claim: Claim) -> Result<Reservation> {
+        match claim {
+            Claim::Refusable => Ok(self.bodies.take(bytes)?),
+            Claim::Granted => Ok(self.bodies.charge(bytes)),
+        }
+    }
+
+    /// Reserves more for a request of this user, within the user's share.
+    pub fn more(&self, user: &str, bytes: usize) -> Result<BodyMemory> {
+        let mut memory = self.body();
+        memory.resize(user, bytes)?;
+        Ok(memory)
     }
 
     /// Reserves what a stored object takes that is changed: its tree lives beside that of the body.
@@ -61,7 +81,10 @@ impl BodyMemory {
     /// Reserves what this body takes while it is processed, for this user: 429 if there is no room for it, or if the user has as
     /// much as one may have.
     pub fn process(&mut self, user: &str, encoding: Encoding, body: &[u8]) -> Result<()> {
-        let bytes = decoded_bytes_bound(encoding, body).saturating_add(body.len());
+        self.resize(user, decoded_bytes_bound(encoding, body).saturating_add(body.len()))
+    }
+
+    fn resize(&mut self, user: &str, bytes: usize) -> Result<()> {
         if bytes > LARGE_BODY_BYTES {
             self.share = Some(self.memory.users.take(user, bytes).ok_or(OutOfMemory)?);
         }

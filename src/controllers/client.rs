@@ -204,7 +204,9 @@ impl Client {
         let admitted = self.backend.admit_call(Verb::Get, &self.user, &call, "").await?;
         let found = self.backend.read(&call).await;
         let shown = match &found {
-            Ok(object) if is_response_recorded(&call) => Some(self.backend.tell(&call, object).await?),
+            Ok(object) if is_response_recorded(&call) => {
+                Some(self.backend.tell(&call, object, call.claim()).await?)
+            }
             _ => None,
         };
         let response = match (&shown, &found) {

@@ -5,13 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use openssl::sha::sha256;
 use pilothouse_actors::object::{Revision, TypeName};
 
 use super::{Defined, Pending};
 use crate::api::catalog::resource::Resource;
-use crate::api::codec::json;
-use crate::api::custom::definition::{DefinedResources, resources, store_named};
+use crate::api::custom::definition::{DefinedResources, digest, resources, store_named};
 use crate::api::custom::openapi::published;
 use crate::api::custom::status::{self, AcceptedNames};
 use crate::api::meta;
@@ -393,7 +391,7 @@ struct Basis {
 
 impl Basis {
     fn of(definition: &Value) -> Basis {
-        let digest = |path: &[&str]| sha256(&json::to_json(definition.at(path).unwrap_or(&Value::Null)));
+        let digest = |path: &[&str]| digest(definition.at(path).unwrap_or(&Value::Null));
         Basis {
             spec: digest(&["spec"]),
             names: digest(&["status", "acceptedNames"]),

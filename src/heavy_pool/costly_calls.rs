@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pilothouse_actors::clock::Moment;
 use pilothouse_actors::lock::Lock;
@@ -18,13 +18,15 @@ type Caller = (Arc<str>, Arc<str>);
 pub struct CostlyCalls {
     /// Until when a call of this caller is expected to be costly.
     until: Lock<HashMap<Caller, Moment>>,
-    /// Whether there are any, so that most requests need no lock.
-    is_used: AtomicBool,
+    /// The latest of these moments, in nanoseconds. Most requests come later than that, and need no lock.
+    latest: AtomicU64,
 }
 
 impl CostlyCalls {
     /// Notes that a call was costly.
     pub fn note(&self, resource: &str, user: &str, now: Moment) {
+        let (caller, expires): (Caller, Moment) =
+            ((resource.into(), user.into()), now.plus(COSTLY_CALLS_REMEMBERED));
         let mut until = self.until.lock();
         if until.len() >= COSTLY_CALLS {
             until.retain(|_, until| *until > now);
@@ -32,24 +34,27 @@ impl CostlyCalls {
         if until.len() >= COSTLY_CALLS {
             until.clear();
         }
-        until.insert((resource.into(), user.into()), now.plus(COSTLY_CALLS_REMEMBERED));
-        self.is_used.store(true, Ordering::Release);
+        until.insert(caller, expires);
+        self.latest.fetch_max(nanoseconds(expires), Ordering::AcqRel);
     }
 
     /// Whether such a call was costly lately.
     pub fn is_expected(&self, resource: &str, user: &str, now: Moment) -> bool {
-        if !self.is_used.load(Ordering::Acquire) {
+        if !self.is_any_expected(now) {
             return false;
         }
-        let mut known = self.until.lock();
         let caller: Caller = (resource.into(), user.into());
-        if known.get(&caller).is_some_and(|until| *until > now) {
-            return true;
-        }
-        known.remove(&caller);
-        self.is_used.store(!known.is_empty(), Ordering::Release);
-        false
+        self.until.lock().get(&caller).is_some_and(|until| *until > now)
     }
+
+    /// Whether any costly call was noted lately.
+    fn is_any_expected(&self, now: Moment) -> bool {
+        self.latest.load(Ordering::Acquire) > nanoseconds(now)
+    }
+}
+
+fn nanoseconds(moment: Moment) -> u64 {
+    u64::try_from(moment.since(Moment::default()).as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -67,7 +72,7 @@ mod tests {
         assert!(!calls.is_expected("widgets", "alice", now) && !calls.is_expected("gadgets", "mallory", now));
         let later = now.plus(COSTLY_CALLS_REMEMBERED);
         assert!(!calls.is_expected("widgets", "mallory", later));
-        assert!(!calls.is_used.load(Ordering::Acquire), "nothing is left");
+        assert!(calls.is_any_expected(now) && !calls.is_any_expected(later), "even if nobody returns");
         for number in 0..2 * COSTLY_CALLS {
             calls.note("widgets", &format!("user-{number}"), now);
         }

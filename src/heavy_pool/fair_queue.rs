@@ -21,8 +21,6 @@ pub struct FairQueue<T> {
     /// Whose turn is next comes first.
     levels: VecDeque<LevelQueue<T>>,
     length: usize,
-    /// The work that may be refused, of which at most `most` waits.
-    refusable: usize,
     most: usize,
 }
 
@@ -30,26 +28,13 @@ pub struct FairQueue<T> {
 struct LevelQueue<T> {
     name: Arc<str>,
     users: VecDeque<UserQueue<T>>,
-    /// The work of these users that may be refused.
-    refusable: usize,
+    length: usize,
 }
 
 #[derive(Debug)]
 struct UserQueue<T> {
     name: Arc<str>,
-    work: VecDeque<Entry<T>>,
-}
-
-impl<T> UserQueue<T> {
-    fn refusable(&self) -> usize {
-        self.work.iter().filter(|entry| entry.is_refusable).count()
-    }
-}
-
-#[derive(Debug)]
-struct Entry<T> {
-    work: T,
-    is_refusable: bool,
+    work: VecDeque<T>,
 }
 
 /// What became of work that was added to a queue.
@@ -64,9 +49,9 @@ pub enum Admission<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// A queue of at most so many pieces of work that may be refused.
+    /// A queue of at most so many pieces of work.
     pub fn new(most: usize) -> FairQueue<T> {
-        FairQueue { levels: VecDeque::new(), length: 0, refusable: 0, most }
+        FairQueue { levels: VecDeque::new(), length: 0, most }
     }
 
     /// The work that waits.
@@ -76,20 +61,13 @@ impl<T> FairQueue<T> {
 
     /// Adds work. If the queue is full, the level and then the user with the most in it lose their latest.
     pub fn push(&mut self, level: &Arc<str>, user: &Arc<str>, work: T) -> Admission<T> {
-        let entry = Entry { work, is_refusable: true };
-        if self.refusable < self.most {
-            self.append(level, user, entry);
+        if self.length < self.most {
+            self.append(level, user, work);
             return Admission::Queued;
         }
-        let Some(displaced) = self.displace(level, user) else { return Admission::Refused(entry.work) };
-        self.append(level, user, entry);
+        let Some(displaced) = self.displace(level, user) else { return Admission::Refused(work) };
+        self.append(level, user, work);
         Admission::Displaced(displaced)
-    }
-
-    /// Adds work that nobody can refuse any more, because a part of its result is sent: it waits for its turn, and is never
-    /// displaced. The caller keeps the number of such pieces small.
-    pub fn push_unrefusable(&mut self, level: &Arc<str>, user: &Arc<str>, work: T) {
-        self.append(level, user, Entry { work, is_refusable: false });
     }
 
     /// Takes the work whose turn it is, of a level and a user whom `may_run` lets; with their names.
@@ -100,83 +78,77 @@ impl<T> FairQueue<T> {
                 continue;
             };
             let Some(mut user) = level.users.remove(turn) else { continue };
-            let (of_level, name, entry) = (level.name.clone(), user.name.clone(), user.work.pop_front());
+            let (of_level, name, work) = (level.name.clone(), user.name.clone(), user.work.pop_front());
             if !user.work.is_empty() {
                 level.users.push_back(user);
             }
-            let refusable = usize::from(entry.as_ref().is_some_and(|entry| entry.is_refusable));
-            level.refusable -= refusable;
-            self.refusable -= refusable;
+            level.length -= 1;
             self.length -= 1;
             if let Some(level) = self.levels.remove(at).filter(|level| !level.users.is_empty()) {
                 self.levels.push_back(level);
             }
-            return entry.map(|entry| (of_level, name, entry.work));
+            return work.map(|work| (of_level, name, work));
         }
         None
     }
 
     /// Removes the first work that `is_meant` picks.
     pub fn remove(&mut self, is_meant: impl Fn(&T) -> bool) -> Option<T> {
-        let FairQueue { levels, length, refusable, .. } = self;
+        let FairQueue { levels, length, .. } = self;
         let places = levels.iter().enumerate().flat_map(|(level_at, level)| {
             level.users.iter().enumerate().map(move |(user_at, user)| (level_at, user_at, user))
         });
         let mut found = places.filter_map(|(level_at, user_at, user)| {
-            user.work.iter().position(|entry| is_meant(&entry.work)).map(|at| (level_at, user_at, at))
+            user.work.iter().position(&is_meant).map(|at| (level_at, user_at, at))
         });
         let (level_at, user_at, at) = found.next()?;
         drop(found);
-        let level = levels.get_mut(level_at)?;
-        let entry = level.users.get_mut(user_at)?.work.remove(at)?;
         *length -= 1;
-        *refusable -= usize::from(entry.is_refusable);
-        level.refusable -= usize::from(entry.is_refusable);
+        let level = levels.get_mut(level_at)?;
+        level.length -= 1;
+        let work = level.users.get_mut(user_at)?.work.remove(at);
         level.users.retain(|user| !user.work.is_empty());
         levels.retain(|level| !level.users.is_empty());
-        Some(entry.work)
+        work
     }
 
-    fn append(&mut self, level: &Arc<str>, user: &Arc<str>, entry: Entry<T>) {
+    fn append(&mut self, level: &Arc<str>, user: &Arc<str>, work: T) {
         self.length += 1;
-        self.refusable += usize::from(entry.is_refusable);
         let at = self.levels.iter().position(|known| known.name == *level).unwrap_or_else(|| {
-            self.levels.push_back(LevelQueue { name: level.clone(), users: VecDeque::new(), refusable: 0 });
+            self.levels.push_back(LevelQueue { name: level.clone(), users: VecDeque::new(), length: 0 });
             self.levels.len() - 1
         });
         let Some(level) = self.levels.get_mut(at) else { return };
-        level.refusable += usize::from(entry.is_refusable);
+        level.length += 1;
         match level.users.iter_mut().find(|known| known.name == *user) {
-            Some(known) => known.work.push_back(entry),
-            None => level.users.push_back(UserQueue { name: user.clone(), work: [entry].into() }),
+            Some(known) => known.work.push_back(work),
+            None => level.users.push_back(UserQueue { name: user.clone(), work: [work].into() }),
         }
     }
 
     /// Makes room for work of this user, unless nobody has more than the user would have with it.
     fn displace(&mut self, level: &Arc<str>, user: &Arc<str>) -> Option<T> {
         let own = self.levels.iter().find(|known| known.name == *level);
-        let of_level = own.map_or(0, |own| own.refusable);
+        let of_level = own.map_or(0, |own| own.length);
         let own = own.and_then(|own| own.users.iter().find(|known| known.name == *user));
-        let of_user = own.map_or(0, UserQueue::refusable);
-        let longest = self.levels.iter_mut().max_by_key(|known| known.refusable)?;
-        let is_other = longest.name != *level && longest.refusable > of_level + 1;
+        let of_user = own.map_or(0, |own| own.work.len());
+        let longest = self.levels.iter_mut().max_by_key(|known| known.length)?;
+        let is_other = longest.name != *level && longest.length > of_level + 1;
         // Within one's own level the users are compared; a level with as much as the longest counts as such.
         let largest = match is_other {
             true => longest,
             false => self.levels.iter_mut().find(|known| known.name == *level)?,
         };
-        let greedy = largest.users.iter_mut().max_by_key(|known| known.refusable())?;
-        if !is_other && (greedy.name == *user || greedy.refusable() <= of_user + 1) {
+        let greedy = largest.users.iter_mut().max_by_key(|known| known.work.len())?;
+        if !is_other && (greedy.name == *user || greedy.work.len() <= of_user + 1) {
             return None;
         }
-        let latest = greedy.work.iter().rposition(|entry| entry.is_refusable)?;
-        let displaced = greedy.work.remove(latest)?;
-        largest.refusable -= 1;
-        self.refusable -= 1;
+        let displaced = greedy.work.pop_back();
+        largest.length -= 1;
         self.length -= 1;
         largest.users.retain(|user| !user.work.is_empty());
         self.levels.retain(|level| !level.users.is_empty());
-        Some(displaced.work)
+        displaced
     }
 }
 
@@ -243,22 +215,6 @@ mod tests {
         let mut queue = queue(4, &[("low", "a", 1), ("low", "a", 2), ("high", "b", 3)]);
         assert_eq!((queue.remove(|work| *work == 3), queue.remove(|work| *work == 9)), (Some(3), None));
         assert_eq!((queue.len(), drained(queue)), (2, vec![1, 2]));
-    }
-
-    #[test]
-    fn work_that_cannot_be_refused_waits_in_a_full_queue_and_keeps_its_place() {
-        let mut queue = queue(2, &[("low", "a", 1), ("low", "a", 2)]);
-        let (low, a) = (name("low"), name("a"));
-        queue.push_unrefusable(&low, &a, 3);
-        queue.push_unrefusable(&low, &a, 4);
-        assert_eq!((queue.len(), queue.push(&low, &a, 5)), (4, Admission::Refused(5)));
-        assert_eq!(
-            queue.push(&name("high"), &name("b"), 6),
-            Admission::Displaced(2),
-            "not 4, which is later"
-        );
-        assert_eq!(queue.remove(|work| *work == 4), Some(4));
-        assert_eq!((queue.len(), drained(queue)), (3, vec![1, 6, 3]));
     }
 
     /// The level and the user of each work that waits.

@@ -62,7 +62,7 @@ pub(super) async fn candidates(
     let wanted: Vec<Arc<Object>> = objects.filter(is_wanted).collect();
     let weight = wanted.iter().map(|object| object.bytes.len()).sum();
     held.push(backend.lists.take_more(weight, held)?);
-    backend.in_version(call.resource, wanted, &call.permit).await
+    backend.in_version(call.resource, wanted, &call.permit, call.claim()).await
 }
 
 /// The selectable fields of the objects that a watch is about to send, in the version of the watch.

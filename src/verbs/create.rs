@@ -13,6 +13,7 @@ use crate::random;
 use super::{Reply, Success, VerbResult};
 use crate::backend::admission::{Operation, Write};
 use crate::backend::objects::Objects;
+use crate::backend::request_memory::Claim;
 use crate::backend::{Backend, Call, services};
 
 /// A hidden field of stored objects that were defaulted again after their creation. Selectors cannot name it. The first update of
@@ -65,8 +66,7 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, given: Value, mode: W
 /// Validates and stores an object under its name. `None` means that the name is taken.
 async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<Option<Reply>> {
     let Write { backend, call, .. } = *write;
-    let compiled =
-        call.writes_definition().then(|| backend.definitions.reserve(call.body.len())).transpose()?;
+    let definition_memory = backend.reserve_definition(call, &value)?;
     let (mut value, filled) = complete(&backend.objects, call, value)?;
     backend.admission.validate(write, &value).await?;
     if mode.is_dry_run() {
@@ -76,7 +76,7 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
     // Last, and not for dry runs: they may carry a resourceVersion.
     meta::check_unversioned(&value)?;
     let name = meta::name(&value).to_owned();
-    let mut draft = backend.stored_draft(call, call.key(&name), &value).await?;
+    let mut draft = backend.stored_draft(call, call.key(&name), &value, call.claim()).await?;
     drop(value);
     if filled {
         draft.fields = draft.fields.iter().chain([(FILLED_IN, "")]).collect();
@@ -85,10 +85,10 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
     call.work.check()?;
     match backend.stores.create(&call.stored.store, draft, &call.permit).await {
         Ok(object) => {
-            if let Some(held) = compiled {
+            if let Some(held) = definition_memory {
                 backend.definitions.keep_until_compiled(object.revision, held);
             }
-            Ok(Some(Reply::Object(Success::Created, backend.tell(call, &object).await?)))
+            Ok(Some(Reply::Object(Success::Created, backend.tell(call, &object, Claim::Granted).await?)))
         }
         Err(StoreError::Exists) => Ok(None),
         Err(error) => Err(Status::from_store(&error, call.of(), &name)),

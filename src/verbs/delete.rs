@@ -13,6 +13,7 @@ use crate::api::status::{Result, Status};
 use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Reply, Success, VerbResult};
+use crate::backend::request_memory::Claim;
 use crate::backend::{Backend, Call, services};
 
 /// The result of a deletion.
@@ -55,7 +56,7 @@ pub async fn reply(
 ) -> Result<Reply> {
     match outcome {
         Outcome::Gone(object) if kinds::shows_deleted(&call.stored.version.group, &call.resource.kind) => {
-            Ok(Reply::Object(Success::Ok, backend.tell(call, &object).await?))
+            Ok(Reply::Object(Success::Ok, backend.tell(call, &object, Claim::Granted).await?))
         }
         Outcome::Gone(object) => {
             let value = backend.objects.load(call, &object)?;
@@ -64,7 +65,7 @@ pub async fn reply(
         Outcome::Marked(object) => {
             let success =
                 if options.orphan_dependents == Some(false) { Success::Accepted } else { Success::Ok };
-            Ok(Reply::Object(success, backend.tell(call, &object).await?))
+            Ok(Reply::Object(success, backend.tell(call, &object, Claim::Granted).await?))
         }
     }
 }
@@ -80,7 +81,7 @@ pub async fn delete_object(
     // The object as this call has marked it. If another one removes it then, this call has deleted it all the same.
     let mut marked = None;
     for _ in 0..CONFLICT_ATTEMPTS {
-        let mut value = backend.read_in_version(call, &object).await?;
+        let mut value = backend.read_in_version(call, &object, Claim::Granted).await?;
         deletion::check_preconditions(options, &value, &call.stored.version.group)?;
         // Deletions by another request (eviction) were admitted as that request.
         if call.subresource.is_empty() {
@@ -96,7 +97,7 @@ pub async fn delete_object(
             Deletion::Now => remove(backend, call, &object).await,
             Deletion::Mark | Deletion::MarkThenGo => {
                 let goes = decision == Deletion::MarkThenGo;
-                let draft = backend.stored_draft(call, object.key.clone(), &value).await?;
+                let draft = backend.stored_draft(call, object.key.clone(), &value, Claim::Granted).await?;
                 mark(
                     backend,
                     call,
@@ -177,6 +178,6 @@ async fn mark(
 
 /// Whether a repeated deletion would change nothing.
 async fn unchanged(backend: &Backend, call: &Call<'_>, object: &Object, draft: &Draft) -> Result<bool> {
-    let present = backend.read_in_version(call, object).await?;
-    Ok(*draft == backend.stored_draft(call, object.key.clone(), &present).await?)
+    let present = backend.read_in_version(call, object, Claim::Granted).await?;
+    Ok(*draft == backend.stored_draft(call, object.key.clone(), &present, Claim::Granted).await?)
 }

@@ -107,7 +107,7 @@ impl Listing {
         let foreign = page.items.iter().filter(|object| backend.is_foreign(resource, object));
         let converted: usize = foreign.map(|object| object.bytes.len()).sum();
         held.push(backend.lists.take_more(converted, &held)?);
-        page.items = backend.in_version(resource, page.items, &call.permit).await?;
+        page.items = backend.in_version(resource, page.items, &call.permit, call.claim()).await?;
         if matches!(form.shape, Representation::Table(..)) {
             backend.objects.sort_rows(resource, &mut page.items)?;
         }

@@ -15,7 +15,6 @@ use super::VerbResult;
 use super::apply::apply;
 use super::update::{NewState, store_update};
 use crate::backend::audit_body;
-use crate::backend::objects::Objects;
 use crate::backend::{Backend, Call};
 
 /// Patches the object that the path names.
@@ -28,7 +27,7 @@ pub async fn patch(backend: &Backend, call: &Call<'_>) -> VerbResult {
     }
     let (gv, kind) = call.shown_kind();
     let change = Change {
-        objects: &backend.objects,
+        backend,
         call,
         language,
         validation: options.write.field_validation,
@@ -39,7 +38,7 @@ pub async fn patch(backend: &Backend, call: &Call<'_>) -> VerbResult {
 
 /// A patch that is not server-side apply.
 struct Change<'a> {
-    objects: &'a Objects,
+    backend: &'a Backend,
     call: &'a Call<'a>,
     language: PatchType,
     validation: FieldValidation,
@@ -48,7 +47,8 @@ struct Change<'a> {
 
 impl NewState for Change<'_> {
     fn after(&self, old: &Value) -> Result<Value> {
-        let Change { objects, call, .. } = *self;
+        let Change { backend, call, .. } = *self;
+        let objects = &backend.objects;
         let current = objects.to_shown(call, old.clone())?;
         let custom = call.custom();
         let target = Target { registry: objects.registry_of(call.resource), kind: &self.kind, custom };
@@ -59,6 +59,7 @@ impl NewState for Change<'_> {
         meta::agree_on_namespace(&mut value, call.namespace)?;
         meta::check_name(&value, call.name)?;
         meta::dedupe_changed_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
+        let _owners = backend.reserve_set_items(call, &call.stored.version, &value)?;
         objects.record(call, Some(old), &mut value);
         Ok(value)
     }

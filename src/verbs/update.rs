@@ -20,6 +20,7 @@ use super::create::{FILLED_IN, admit, store_new};
 use super::{Reply, Success, VerbResult};
 use crate::backend::admission::{Operation, Write};
 use crate::backend::objects::Objects;
+use crate::backend::request_memory::Claim;
 use crate::backend::{Backend, Call, services};
 
 /// Computes the new state of an object.
@@ -174,13 +175,12 @@ impl Update<'_> {
             Some(_) => backend.requests.stored(&call.user.name, current.object)?,
             None => None,
         };
-        let compiled = call
-            .writes_definition()
-            .then(|| backend.definitions.reserve(current.object.bytes.len().saturating_add(call.body.len())));
-        let compiled = compiled.transpose()?;
-        let old = backend.read_in_version(call, current.object).await?;
+        let old = backend.read_in_version(call, current.object, call.claim()).await?;
         let was = backend.objects.show_owned(call, part, &old)?;
         let mut body = backend.with_versions(call, || state.after(&was)).await?;
+        // The stored one is compiled as well: rules may compare both.
+        let definition_memory =
+            [backend.reserve_definition(call, &body)?, backend.reserve_definition(call, &was)?];
         if part.shared_field().is_some() {
             check_viewed(call, &body, &was)?;
         }
@@ -197,7 +197,7 @@ impl Update<'_> {
         drop(was);
         drop(old);
         let stored = match change {
-            Ok(change) => self.put(current, change, compiled).await,
+            Ok(change) => self.put(current, change, definition_memory).await,
             Err(status) => Err(status),
         };
         claim.end(matches!(stored, Ok(Outcome::Stored(_) | Outcome::Same(_)))).await;
@@ -240,7 +240,7 @@ impl Update<'_> {
             return Ok(Change::Nothing);
         }
         let filled = kinds::finish(call.kind(), &mut new);
-        let mut draft = backend.stored_draft(call, current.key.clone(), &new).await?;
+        let mut draft = backend.stored_draft(call, current.key.clone(), &new, call.claim()).await?;
         if filled {
             draft.fields = draft.fields.iter().chain([(FILLED_IN, "")]).collect();
         }
@@ -253,7 +253,7 @@ impl Update<'_> {
         &self,
         current: Current<'_>,
         change: Change,
-        compiled: Option<Reservation>,
+        definition_memory: [Option<Reservation>; 2],
     ) -> Result<Outcome> {
         let Update { backend, call, mode, .. } = *self;
         let Current { object: current, turn } = current;
@@ -272,7 +272,8 @@ impl Update<'_> {
         let store = &call.stored.store;
         match backend.stores.replace_in_turn(store, draft, current.revision, &call.permit, turn).await {
             Ok(object) => {
-                if let Some(held) = compiled {
+                let [new, _old] = definition_memory;
+                if let Some(held) = new {
                     backend.definitions.keep_until_compiled(object.revision, held);
                 }
                 self.shown(&object).await.map(Outcome::Stored)
@@ -300,7 +301,7 @@ impl Update<'_> {
     }
 
     async fn shown(&self, object: &Object) -> Result<Reply> {
-        Ok(Reply::Object(Success::Ok, self.backend.tell(self.call, object).await?))
+        Ok(Reply::Object(Success::Ok, self.backend.tell(self.call, object, Claim::Granted).await?))
     }
 }
 

@@ -279,7 +279,11 @@ fn costly_rules_are_evaluated_aside() {
 
 /// Sends a request, and answers it with whether threads for heavy work had a part in it.
 fn send_and_count(client: &mut Client, path: &str, accept: &str) -> (Answer, bool) {
-    let begun = |client: &mut Client| of_lane(&metrics(client), "wait_seconds_count", "exempt");
+    let begun = |client: &mut Client| {
+        let metrics = metrics(client);
+        let of_lane = |lane| of_lane(&metrics, "wait_seconds_count", lane);
+        of_lane("exempt") + of_lane("exempt_steps")
+    };
     let before = begun(client);
     let answer = client.request("GET", path, &[("Accept", accept)], b"");
     assert_eq!(answer.status, 200, "{path} {accept}: {:.300}", answer.text());

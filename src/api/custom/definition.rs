@@ -28,6 +28,11 @@ use crate::api::version::{self, GroupVersion};
 /// The path of the default age column.
 const AGE_PATH: &str = ".metadata.creationTimestamp";
 
+/// Tells a part of a definition from others: schemas are large to keep.
+pub fn digest(part: &Value) -> [u8; 32] {
+    sha256(&json::to_json(part))
+}
+
 /// The resources of a definition.
 #[derive(Default)]
 pub struct DefinedResources {
@@ -59,7 +64,7 @@ pub fn resources(
         (GroupVersion::new(said.group, version.name()).to_string(), version.schema.clone())
     };
     let schemas: Schemas = versions.iter().map(of_version).collect::<BTreeMap<_, _>>().into();
-    let digest = sha256(&json::to_json(said.spec("versions").unwrap_or(&Value::Null)));
+    let digest = digest(said.spec("versions").unwrap_or(&Value::Null));
     let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let common = Common {
         digest,

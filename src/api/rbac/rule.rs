@@ -177,6 +177,8 @@ impl Rule {
             && all(&self.api_groups, &other.api_groups)
             && other.resources.iter().all(|resource| self.covers_resource(resource))
             && other.paths.iter().all(|path| self.paths.iter().any(|mine| path_covers(mine, path)))
+            // A rule with names covers no path, as for single permissions.
+            && (other.paths.is_empty() || self.resource_names.is_empty())
     }
 
     fn covers_resource(&self, resource: &str) -> bool {

@@ -39,7 +39,7 @@ async fn state(write: &Write<'_>, value: &Value, resource: &Resource) -> Result<
     if let Some(custom) = resource.custom.as_ref().filter(|_| own) {
         let is_other = resource.gv != write.call.resource.gv;
         let value = match is_other {
-            true => write.backend.value_in_version(custom, value.clone(), &write.call.permit).await?,
+            true => write.backend.value_in_version(write.call, custom, value.clone()).await?,
             false => value.clone(),
         };
         return Ok(named(value, gv, name));
@@ -54,7 +54,8 @@ async fn state(write: &Write<'_>, value: &Value, resource: &Resource) -> Result<
 
 /// A stored object as a resource shows it.
 pub async fn stored(write: &Write<'_>, resource: &Resource, object: Arc<Object>) -> Result<Value> {
-    let found = write.backend.in_version(resource, vec![object.clone()], &write.call.permit).await?;
+    let (permit, claim) = (&write.call.permit, write.call.claim());
+    let found = write.backend.in_version(resource, vec![object.clone()], permit, claim).await?;
     let value = write.backend.objects.load_of(resource, found.first().unwrap_or(&object))?;
     if resource.custom.is_some() {
         return Ok(named(value, &resource.gv, &resource.kind));

@@ -108,7 +108,7 @@ impl<'a> View<'a> {
         if self.custom().is_some() {
             let is_own_version = self.resource.gv == call.resource.gv;
             return Ok(match &call.resource.custom {
-                Some(own) if !is_own_version => backend.value_in_version(own, value, &call.permit).await?,
+                Some(own) if !is_own_version => backend.value_in_version(call, own, value).await?,
                 _ => value,
             });
         }

@@ -55,9 +55,12 @@ enum Victims {
 }
 
 /// Whether another connection fits below the memory limit. The last part of it is left to requests: a connection without them is
-/// of no use.
+/// of no use. Some fit always: whoever fills the memory with objects must not keep those out who would delete them.
 fn has_memory(memory: Option<&MemoryBudget>) -> bool {
-    memory.is_none_or(|memory| memory.has_room_for(RESERVE_FOR_REQUESTS_UP_TO + 1))
+    memory.is_none_or(|memory| {
+        memory.bytes() < memory.most() / limits::CONNECTIONS_ASSURED_PART
+            || memory.has_room_for(RESERVE_FOR_REQUESTS_UP_TO + 1)
+    })
 }
 
 pub(super) struct Table {
@@ -164,9 +167,8 @@ impl Table {
         if has_room || self.evict_any(Victims::Remote, now) {
             return Ok(false);
         }
-        // The part of the memory that is left to requests is the reserve of connections as well.
-        let has_last_memory = memory.is_none_or(|memory| memory.has_room_for(limits::CONNECTION_BYTES));
-        if self.open.len() < total.saturating_sub(reserve / 2) && has_last_memory {
+        // The reserve is small, so that memory does not bound it.
+        if self.open.len() < total.saturating_sub(reserve / 2) {
             return Ok(true);
         }
         Err(RefusalReason::Total)

@@ -363,9 +363,9 @@ async fn document(
     }
     // A document that is kept is shared; of another one each client that reads slowly holds a copy.
     let is_shared = served.openapi.kept(&name, form).is_some();
-    let Ok(held) = worker.backend.lists.take(if is_shared { 0 } else { body.len() }) else {
-        return Some(too_many_requests(1));
-    };
+    let memory = &worker.backend.lists;
+    let held = if is_shared || body.is_empty() { Ok(memory.nothing()) } else { memory.take(body.len()) };
+    let Ok(held) = held else { return Some(too_many_requests(1)) };
     let mut response =
         respond(request, media_type, &known, body).map_body(|_, body| match body.try_into_bytes() {
             Ok(bytes) => BoxBody::new(BudgetedBody { bytes, held }),
@@ -392,8 +392,8 @@ async fn document(
 
 /// Writes a document in the form that was asked for, unless somebody did just now; `None` if there is none of this name.
 ///
-/// The memory is taken here, on a thread for heavy work, and not when the request comes: of a hundred clients that want the same
-/// document one writes it.
+/// The memory is taken here, on a thread for heavy work, and not when the request comes: of many clients that want the same document
+/// no more write it than there are such threads.
 fn prepare(
     (served, registry, memory): (&Served, &Registry, &MemoryBudget),
     asked: &Asked,

@@ -113,7 +113,11 @@ fn the_empty_name_is_not_all_names() {
 #[test]
 fn a_rule_with_names_covers_no_path() {
     let named = Rule { resource_names: list(&["a"]), ..path_rule("get", "/x") };
-    assert_eq!(lacking(&[named], &[path_rule("get", "/x")]), [r#"{NonResourceURLs:["/x"], Verbs:["get"]}"#]);
+    assert_eq!(
+        lacking(std::slice::from_ref(&named), &[path_rule("get", "/x")]),
+        [r#"{NonResourceURLs:["/x"], Verbs:["get"]}"#]
+    );
+    assert!(!named.covers(&named), "nor does it as a whole");
 }
 
 /// Small universes with the words that could be taken for others.
