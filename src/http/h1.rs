@@ -45,7 +45,7 @@ impl H1 {
                 let Some(switch) = switch else { return Ok::<_, Response<BoxBody>>(response) };
                 let cut = response.extensions().get::<CutSignal>().cloned();
                 switch.begin_response(SendWithin::of(&response), cut);
-                if !can_leave || !is_endless(&response) || !switch.has_answered().await {
+                if !can_leave || !is_endless(&response) || !switch.can_leave_now().await {
                     return Ok(response);
                 }
                 switch.stream(Streaming::of(response, &dates));

@@ -148,14 +148,15 @@ impl Switch {
         heads.is_at_end()
     }
 
-    /// Whether all earlier responses are on the wire. The driver starts a pipelined request as soon as the previous response is
-    /// encoded. If the connection left now, unwritten bytes of that response would be lost.
-    pub(super) async fn has_answered(&self) -> bool {
+    /// Whether the connection can leave now, that is, all earlier responses are on the wire and nothing is read beyond the current
+    /// request. The driver starts a pipelined request as soon as the previous response is encoded, and goes on reading while a
+    /// handler waits: what it has not written yet, or has read ahead, would be lost.
+    pub(super) async fn can_leave_now(&self) -> bool {
         if self.0.heads.borrow().answered > 1 {
             // The driver writes whenever the handler yields.
             yield_now().await;
         }
-        !self.0.is_behind.get()
+        !self.0.is_behind.get() && self.0.heads.borrow().is_at_end()
     }
 
     /// The connection and the reason for its departure, once the driver has ended. `None` if it never left.

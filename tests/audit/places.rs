@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use pilothouse_actors::lock::Lock;
@@ -71,27 +72,29 @@ impl Receiver {
         let got = Arc::<Lock<Vec<Value>>>::default();
         let kept = got.clone();
         thread::spawn(move || {
-            let mut refused = false;
+            let has_refused = Arc::new(AtomicBool::new(false));
             let mut stalled = Vec::new();
-            for stream in listener.incoming().flatten() {
+            for mut stream in listener.incoming().flatten() {
                 if manner == Manner::Stalls {
                     stalled.push(stream);
                     continue;
                 }
-                let mut stream = stream;
-                let body = body(&mut stream);
-                let (status, takes) = match manner {
-                    Manner::RefusesOnce if !refused => ("500 Internal Server Error", false),
-                    _ => ("200 OK", true),
-                };
-                refused = true;
-                if takes {
+                let (kept, has_refused) = (kept.clone(), has_refused.clone());
+                // A client may open a connection and send its request on another one.
+                thread::spawn(move || {
+                    let body = body(&mut stream);
+                    if body.is_empty() {
+                        return;
+                    }
+                    let refuses = manner == Manner::RefusesOnce && !has_refused.swap(true, Ordering::Relaxed);
+                    let status = if refuses { "500 Internal Server Error" } else { "200 OK" };
                     let mut kept = kept.lock();
-                    if kept.len() < KEPT {
+                    if !refuses && kept.len() < KEPT {
                         kept.push(serde_json::from_slice(&body).expect("a list"));
                     }
-                }
-                let _ = write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                    let _ =
+                        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                });
             }
         });
         Receiver { port, got }

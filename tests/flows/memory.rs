@@ -216,7 +216,7 @@ fn definition(plural: &str, spec: &Value) -> Value {
 #[test]
 fn definitions_that_do_not_fit_are_refused_before_they_are_compiled() {
     let server =
-        Server::with(&["--engine=memory", "--authorization-mode=AlwaysAllow", "--memory-limit=128Mi"]);
+        Server::with(&["--engine=memory", "--authorization-mode=AlwaysAllow", "--memory-limit=192Mi"]);
     let mut admin = server.admin();
     let fields = |count: usize| {
         let fields: serde_json::Map<String, Value> = (0..count)
@@ -226,7 +226,7 @@ fn definitions_that_do_not_fit_are_refused_before_they_are_compiled() {
             .collect();
         json!({"type": "object", "properties": fields})
     };
-    let refused = admin.again().post(DEFINITIONS, &definition("larges", &fields(20_000)));
+    let refused = admin.again().post(DEFINITIONS, &definition("larges", &fields(22_000)));
     assert_eq!((refused.status, refused.header("Retry-After")), (429, Some("1")));
     assert!(series(&mut admin, r#"pilothouse_memory_refusals_total{budget="definitions"}"#) > 0.0);
     let large = definition("larges", &fields(5_000)).to_string();
@@ -239,7 +239,7 @@ fn definitions_that_do_not_fit_are_refused_before_they_are_compiled() {
         .collect();
     let statuses: Vec<u16> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
     assert!(statuses.iter().all(|status| [201, 429].contains(status)), "{statuses:?}");
-    assert!(server.memory_kib("VmHWM") < 128 << 10, "{} KiB", server.memory_kib("VmHWM"));
+    assert!(server.memory_kib("VmHWM") < 192 << 10, "{} KiB", server.memory_kib("VmHWM"));
     wait_for("what is compiled is observed and no longer reserved", || {
         series(&mut admin, r#"pilothouse_memory_reserved_bytes{budget="definitions"}"#) == 0.0
     });
