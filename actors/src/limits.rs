@@ -65,6 +65,8 @@ pub const FEED_CHUNK_BYTES: usize = 64 << 10;
 /// The part of a memory limit that only small requests may use: an operator must be able to look and to delete when large requests
 /// have taken the rest.
 pub const LEDGER_RESERVE_PART: usize = 64;
+/// The part of a memory limit that the ledger leaves free for what is allocated between two observations of the process.
+pub const LEDGER_LAG_PART: usize = 64;
 /// The part of a memory limit that must be free before something is kept only to save work.
 pub const LEDGER_KEPT_PART: usize = 8;
 /// If less than this part of a memory limit is reserved, what else the process uses is measured exactly.

@@ -5,7 +5,7 @@ use std::thread;
 
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::limits::{
-    ENCODINGS_BYTES, WATCH_BYTES, WATCH_FRAMES_BYTES, WINDOW_BYTES, WINDOWS_BYTES,
+    ENCODINGS_BYTES, LEDGER_LAG_PART, WATCH_BYTES, WATCH_FRAMES_BYTES, WINDOW_BYTES, WINDOWS_BYTES,
 };
 use pilothouse_actors::memory::{MemoryBudget, MemoryLedger};
 use pilothouse_actors::watch_memory::WatchMemory;
@@ -40,7 +40,8 @@ impl MemoryBudgets {
     /// the ledger sees to it that all together stay below it.
     pub(super) fn new(limits: &RequestLimits, clock: &Clock) -> Result<MemoryBudgets, StartError> {
         let limit = limit(limits.memory_limit)?;
-        let ledger = MemoryLedger::new(limit);
+        // What nobody reserves is seen only after it was allocated, so the ledger aims a little lower.
+        let ledger = MemoryLedger::new(limit.map(|limit| limit - limit / LEDGER_LAG_PART));
         let part =
             |divisor: usize, default: usize| limit.map_or(default, |limit| default.min(limit / divisor));
         let open_watches = part(4, usize::MAX);

@@ -17,13 +17,16 @@ pub async fn dispatch(backend: &Rc<Backend>, verb: Verb, call: &Call<'_>) -> Ver
     match verb {
         Verb::Get => get::get(backend, call).await,
         Verb::List => list::list(backend, call).await,
-        Verb::Create if review::is_review(call.resource) => review::create(backend, call).await,
-        Verb::Create if !call.subresource.is_empty() => action_subresources::create(backend, call).await,
-        Verb::Create => create::create(backend, call).await,
-        Verb::Update => update::update(backend, call).await,
-        Verb::Patch => patch::patch(backend, call).await,
-        Verb::Delete => delete::delete(backend, call).await,
-        Verb::DeleteCollection => delete_collection::delete_collection(backend, call).await,
+        // In boxes: the state of a write is many times that of a read, and every read would be moved with room for it.
+        Verb::Create if review::is_review(call.resource) => Box::pin(review::create(backend, call)).await,
+        Verb::Create if !call.subresource.is_empty() => {
+            Box::pin(action_subresources::create(backend, call)).await
+        }
+        Verb::Create => Box::pin(create::create(backend, call)).await,
+        Verb::Update => Box::pin(update::update(backend, call)).await,
+        Verb::Patch => Box::pin(patch::patch(backend, call)).await,
+        Verb::Delete => Box::pin(delete::delete(backend, call)).await,
+        Verb::DeleteCollection => Box::pin(delete_collection::delete_collection(backend, call)).await,
         _ => Err(Status::method_not_allowed()),
     }
 }

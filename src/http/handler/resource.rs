@@ -244,7 +244,7 @@ impl<'a> ResourceRequest<'a> {
             work: WorkLimit::of_worker(),
         };
         if verb == Verb::Watch {
-            return verbs::watch::watch(&worker.backend, &worker.watching, &call).await;
+            return Box::pin(verbs::watch::watch(&worker.backend, &worker.watching, &call)).await;
         }
         let (type_name, now) = (call.stored.store.as_str(), worker.backend.clock.moment());
         let is_costly = || worker.shared.costly_calls.is_expected(type_name, &call.user.name, now);
@@ -260,7 +260,7 @@ impl<'a> ResourceRequest<'a> {
             }
             call.warnings.reset(mark);
         }
-        dispatch_aside(worker, context, verb, &call).await
+        Box::pin(dispatch_aside(worker, context, verb, &call)).await
     }
 }
 
