@@ -224,19 +224,19 @@ struct Target<'a, V: StoreIndex> {
 
 impl<V: StoreIndex> Target<'_, V> {
     fn put(&mut self, followed: &FollowedType, object: &Object) {
-        let of = self.of;
-        let prepared = self.prepared.remove(&(of, object.key.clone(), object.revision)).flatten();
+        let type_index = self.of;
+        let prepared = self.prepared.remove(&(type_index, object.key.clone(), object.revision)).flatten();
         let put = StoredObject::new(followed, object, self.registry).and_then(|stored| match prepared {
-            Some(prepared) => self.view.put_prepared(of, &stored, prepared),
-            None => self.view.put(of, &stored),
+            Some(prepared) => self.view.put_prepared(type_index, &stored, prepared),
+            None => self.view.put(type_index, &stored),
         });
-        let place = (of, object.key.clone());
+        let place = (type_index, object.key.clone());
         let Err(error) = put else {
             self.unreadable.remove(&place);
             return;
         };
         if matches!(error, ReadError::Whole(_)) {
-            self.view.fail_closed(of, &object.key);
+            self.view.fail_closed(type_index, &object.key);
         }
         let reason = error.to_string();
         if self.unreadable.get(&place) != Some(&reason) {
@@ -254,8 +254,8 @@ impl<V: StoreIndex> Target<'_, V> {
 
     /// Drops what was prepared of states that the view has passed.
     fn forget_prepared(&mut self, passed: Revision) {
-        let of = self.of;
-        self.prepared.retain(|(other, _, revision), _| *other != of || *revision > passed);
+        let type_index = self.of;
+        self.prepared.retain(|(other, _, revision), _| *other != type_index || *revision > passed);
     }
 
     fn remove(&mut self, object: &Object) {
@@ -264,9 +264,9 @@ impl<V: StoreIndex> Target<'_, V> {
     }
 
     fn clear(&mut self) {
-        let of = self.of;
-        self.unreadable.retain(|(other, _), _| *other != of);
-        self.view.clear(of);
+        let type_index = self.of;
+        self.unreadable.retain(|(other, _), _| *other != type_index);
+        self.view.clear(type_index);
     }
 }
 

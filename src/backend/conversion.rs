@@ -144,7 +144,7 @@ impl Backend {
     }
 
     /// Converts one object to the version of the call; `None` if no conversion is needed.
-    async fn shown(&self, call: &Call<'_>, object: &Object, claim: Claim) -> Result<Option<Object>> {
+    async fn converted(&self, call: &Call<'_>, object: &Object, claim: Claim) -> Result<Option<Object>> {
         let Some(custom) = call.resource.custom.as_deref() else { return Ok(None) };
         if asked(custom, object).is_none() {
             return Ok(None);
@@ -161,8 +161,8 @@ impl Backend {
     }
 
     /// Encodes a stored object as the response of the call, in its version.
-    pub async fn tell(&self, call: &Call<'_>, object: &Object, claim: Claim) -> Result<Bytes> {
-        match self.shown(call, object, claim).await? {
+    pub async fn encode_response(&self, call: &Call<'_>, object: &Object, claim: Claim) -> Result<Bytes> {
+        match self.converted(call, object, claim).await? {
             Some(made) => self.objects.show(call, &made),
             None => self.objects.show(call, object),
         }
@@ -170,7 +170,7 @@ impl Backend {
 
     /// Decodes a stored object in the version that verbs work on.
     pub async fn read_in_version(&self, call: &Call<'_>, object: &Object, claim: Claim) -> Result<Value> {
-        match self.shown(call, object, claim).await? {
+        match self.converted(call, object, claim).await? {
             Some(made) => self.objects.load(call, &made),
             None => self.objects.load(call, object),
         }
@@ -208,9 +208,9 @@ impl Backend {
     ) -> Result<Value> {
         match custom.conversion.as_deref() {
             Some(conversion) if value.str("apiVersion") != &*custom.api_version => {
-                let asked =
+                let conversion =
                     self.ask(conversion, &custom.api_version, vec![value], &call.permit, call.claim());
-                let (made, _held) = asked.await?;
+                let (made, _held) = conversion.await?;
                 Ok(custom.known(made.into_iter().next().unwrap_or_default()))
             }
             _ => Ok(custom.shown(value)),

@@ -205,7 +205,7 @@ impl Client {
         let found = self.backend.read(&call).await;
         let shown = match &found {
             Ok(object) if is_response_recorded(&call) => {
-                Some(self.backend.tell(&call, object, call.claim()).await?)
+                Some(self.backend.encode_response(&call, object, call.claim()).await?)
             }
             _ => None,
         };

@@ -88,7 +88,10 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
             if let Some(held) = definition_memory {
                 backend.definitions.keep_until_compiled(object.revision, held);
             }
-            Ok(Some(Reply::Object(Success::Created, backend.tell(call, &object, Claim::Granted).await?)))
+            Ok(Some(Reply::Object(
+                Success::Created,
+                backend.encode_response(call, &object, Claim::Granted).await?,
+            )))
         }
         Err(StoreError::Exists) => Ok(None),
         Err(error) => Err(Status::from_store(&error, call.of(), &name)),

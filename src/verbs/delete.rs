@@ -56,7 +56,7 @@ pub async fn reply(
 ) -> Result<Reply> {
     match outcome {
         Outcome::Gone(object) if kinds::shows_deleted(&call.stored.version.group, &call.resource.kind) => {
-            Ok(Reply::Object(Success::Ok, backend.tell(call, &object, Claim::Granted).await?))
+            Ok(Reply::Object(Success::Ok, backend.encode_response(call, &object, Claim::Granted).await?))
         }
         Outcome::Gone(object) => {
             let value = backend.objects.load(call, &object)?;
@@ -65,7 +65,7 @@ pub async fn reply(
         Outcome::Marked(object) => {
             let success =
                 if options.orphan_dependents == Some(false) { Success::Accepted } else { Success::Ok };
-            Ok(Reply::Object(success, backend.tell(call, &object, Claim::Granted).await?))
+            Ok(Reply::Object(success, backend.encode_response(call, &object, Claim::Granted).await?))
         }
     }
 }

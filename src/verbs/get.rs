@@ -27,5 +27,5 @@ pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
     if !backend.objects.shows_verbatim(call) {
         call.work.check_bytes(found.bytes.len())?;
     }
-    Ok(Reply::Object(Success::Ok, backend.tell(call, &found, call.claim()).await?))
+    Ok(Reply::Object(Success::Ok, backend.encode_response(call, &found, call.claim()).await?))
 }

@@ -301,7 +301,7 @@ impl Update<'_> {
     }
 
     async fn shown(&self, object: &Object) -> Result<Reply> {
-        Ok(Reply::Object(Success::Ok, self.backend.tell(self.call, object, Claim::Granted).await?))
+        Ok(Reply::Object(Success::Ok, self.backend.encode_response(self.call, object, Claim::Granted).await?))
     }
 }
 

@@ -36,13 +36,13 @@ pub(super) fn is_type_field(name: &str) -> bool {
 /// may be applied to many objects with few of them.
 fn named<'a>(schema: &'a Schema, fields: &'a Object) -> Vec<(&'a String, &'a Schema, &'a Value)> {
     if schema.properties.len() <= fields.len() {
-        let of = |(name, inner): (&'a String, _)| Some((name, inner, fields.get(name)?));
-        return schema.properties.iter().filter_map(of).collect();
+        let with_value = |(name, inner): (&'a String, _)| Some((name, inner, fields.get(name)?));
+        return schema.properties.iter().filter_map(with_value).collect();
     }
-    let of = |(name, value): (&String, _)| {
+    let with_schema = |(name, value): (&String, _)| {
         schema.properties.get_key_value(name).map(|(name, inner)| (name, inner, value))
     };
-    let mut found: Vec<_> = fields.iter().filter_map(of).collect();
+    let mut found: Vec<_> = fields.iter().filter_map(with_schema).collect();
     found.sort_unstable_by_key(|(name, ..)| *name);
     found
 }
