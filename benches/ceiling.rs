@@ -2,8 +2,8 @@
 //!
 //! `cargo bench --bench ceiling` runs all of it; `-- lists`, `-- watches`, `-- bodies`, `-- definitions` run a part; a number is the
 //! size of the stored objects in MB (1,000). The server may use 256 MiB more than its objects take. The load and the others share the
-//! processors, so the floor of the others' latency is that of a bare handler under the same load in the same run. docs/numbers.md
-//! keeps what it printed.
+//! processors, so the floor of the others' latency is that of a bare handler, which asks one actor, under the same load in the same
+//! run. docs/numbers.md keeps what it printed.
 
 #![allow(
     clippy::unwrap_used,

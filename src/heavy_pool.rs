@@ -121,7 +121,7 @@ impl<B: 'static> HeavyPool<B> {
 
     /// Carries out a step of a response that is being sent. It waits for its turn among such steps, and is never refused: nobody
     /// could be told. So the queue has no bound of its own. A response has one step at a time in it, besides the encoding of its
-    /// next item, and the memory budgets of lists and of pages of proxies bound the responses.
+    /// next item, and the memory budgets of lists, watches and pages of proxies bound the responses.
     pub async fn step<T: Send + 'static>(
         &self,
         owner: &WorkOwner,

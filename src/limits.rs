@@ -443,6 +443,9 @@ pub const YAML_GROWTH: usize = 8;
 pub const LIST_TURN_BYTES: usize = 128 << 10;
 /// Bytes of events that are sent together over WebSocket.
 pub const WEBSOCKET_CHUNK_BYTES: usize = 64 << 10;
+/// Bytes that a connection reads or writes before the other connections of its worker have their turn: some tenths of a millisecond
+/// of encryption and copying.
+pub const CONNECTION_TURN_BYTES: usize = 64 << 10;
 /// The maximum size of a TLS record.
 pub const TLS_RECORD_BYTES: usize = 16 << 10;
 /// The longest rest between counts of a quota, so that released usage becomes available again.

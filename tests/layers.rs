@@ -131,6 +131,7 @@ const LAYERS: &[Layer] = &[
             "webhook",
             "auth",
             "backend",
+            "heavy_pool",
         ],
         outside: &["actix::", "openssl::", "pilothouse_actors::", "serde_json::", "tokio::"],
     },

@@ -164,10 +164,13 @@ impl FeedWriter {
 
     /// Makes a frame of about this size, if there is memory for it.
     pub(crate) fn make(&self, bytes: usize, make: impl FnOnce() -> Bytes) -> Result<Bytes, OutOfMemory> {
-        if let Some(account) = &self.queue.borrow().account {
-            account.may_make(bytes)?;
-        }
+        self.may_make(bytes)?;
         Ok(make())
+    }
+
+    /// Whether there is memory for a frame of about this size.
+    pub(crate) fn may_make(&self, bytes: usize) -> Result<(), OutOfMemory> {
+        self.queue.borrow().account.as_ref().map_or(Ok(()), |account| account.may_make(bytes))
     }
 
     /// Whether there is memory for more frames in this queue.

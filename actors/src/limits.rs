@@ -56,6 +56,8 @@ pub const FRAMES_KEPT: usize = 4;
 pub const SESSION_BYTES: usize = 256 << 10;
 /// Events that a session handles in one turn, so that a busy session does not block its thread.
 pub const SESSION_EVENTS_PER_TURN: usize = 256;
+/// Larger objects are written by other threads where that takes more than copying.
+pub const ENCODED_ASIDE_BYTES: usize = 128 << 10;
 /// Bytes of an object that count as one more event of a turn: what is sent of a large object may be small, but takes as long.
 pub const SESSION_BYTES_PER_EVENT: usize = 2 << 10;
 /// Messages that may wait for a session: one wake, because all its tasks are on one note.

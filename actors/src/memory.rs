@@ -281,6 +281,11 @@ impl MemoryBudget {
         self.ledger.limit.is_none_or(|limit| self.ledger.used() < limit)
     }
 
+    /// Whether something may be kept to save work: neither this budget nor the process is short of memory.
+    pub fn may_keep(&self) -> bool {
+        self.bytes() < self.own.most && self.has_room_to_keep()
+    }
+
     /// Whether so much is free that something may be kept to save work. Requests come first.
     fn has_room_to_keep(&self) -> bool {
         self.ledger.limit.is_none_or(|limit| self.ledger.used() < limit - limit / LEDGER_KEPT_PART)

@@ -324,10 +324,7 @@ impl Object {
     /// A frame that nobody caches, but that all share who hold it at the same time: thousands of watches that begin with the same
     /// large object, for instance. The numbers of these forms are their own.
     pub fn frame<E>(&self, variant: Variant, make: impl FnOnce() -> Result<Bytes, E>) -> Result<Frame, E> {
-        let find = |variants: &[(Variant, Form)]| {
-            variants.iter().find_map(|(known, form)| form.shared().filter(|_| *known == variant))
-        };
-        if let Some(shared) = find(&self.variants.lock()) {
+        if let Some(shared) = self.shared_frame(variant) {
             return Ok(Frame::Large(shared));
         }
         let frame = Frame::from(make()?);
@@ -337,6 +334,16 @@ impl Object {
             variants.push((variant, Form::Shared(Arc::downgrade(frame))));
         }
         Ok(frame)
+    }
+
+    /// Whether somebody holds such a frame.
+    pub fn has_frame(&self, variant: Variant) -> bool {
+        self.shared_frame(variant).is_some()
+    }
+
+    fn shared_frame(&self, variant: Variant) -> Option<Arc<LargeFrame>> {
+        let variants = self.variants.lock();
+        variants.iter().find_map(|(known, form)| form.shared().filter(|_| *known == variant))
     }
 }
 

@@ -54,12 +54,27 @@ pub trait EventEncoder {
     fn prepare(&self, _events: &[Arc<Event>]) -> Option<Preparation> {
         None
     }
+    /// Whether writing an object in this form takes long if the object is large. Those of large objects are then written by
+    /// [`EventEncoder::frame_aside`].
+    fn is_slow(&self) -> bool {
+        false
+    }
+    /// One event, written by another thread.
+    fn frame_aside(&self, event_type: WatchEventType, object: Arc<Object>) -> FrameAside {
+        Box::pin(std::future::ready(self.frame(event_type, &object)))
+    }
     /// So many events were queued, the first of them accepted at `oldest`: for those who count.
     fn delivered(&self, _events: usize, _oldest: Timestamp) {}
 }
 
 /// What has to be done before events can be written.
 pub type Preparation = Pin<Box<dyn Future<Output = Result<(), Bytes>>>>;
+
+/// A frame that another thread is writing.
+pub type FrameAside = Pin<Box<dyn Future<Output = Bytes>>>;
+
+/// The objects that were there when a watch began.
+pub type InitialObjects = Box<dyn Iterator<Item = Arc<Object>>>;
 
 /// How many sessions live, on all threads together.
 #[derive(Clone, Debug, Default)]
@@ -91,7 +106,7 @@ pub struct Watch {
     pub window: Arc<Window>,
     /// Objects to tell as added before any event, as they were at `cursor`. Read bit by bit as the client takes them;
     /// those that the filter does not want are left out.
-    pub initial: Box<dyn Iterator<Item = Arc<Object>>>,
+    pub initial: InitialObjects,
     /// Events after this revision are told.
     pub cursor: Revision,
     /// The objects that the client asked for.
@@ -158,6 +173,14 @@ impl Session {
                 context.spawn(preparation.into_actor(self).map(|prepared, session, _| {
                     let mut progress = session.progress.borrow_mut();
                     progress.prepared(prepared);
+                    progress.waker.resume();
+                }));
+            }
+            AfterTurn::Encode => {
+                let Some(frame) = self.progress.borrow_mut().frame_aside.take() else { return };
+                context.spawn(frame.into_actor(self).map(|frame, session, _| {
+                    let mut progress = session.progress.borrow_mut();
+                    progress.encoded(frame);
                     progress.waker.resume();
                 }));
             }

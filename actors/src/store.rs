@@ -322,11 +322,15 @@ impl Store {
 
     /// Lets go of a bounded number of events that are older than the history, and of the records only they needed.
     fn expire(&mut self, now: Timestamp) -> usize {
-        // An event frees at most two records. Without room for them it stays, and the queue short: see `TrimQueue`.
-        let most = EXPIRE_PER_TURN.min(self.deps.trims.room() / 2);
-        let gone = self.window.forget_before(now.minus(self.deps.history), most);
+        let gone = self.window.forget_before(now.minus(self.deps.history), self.most_to_expire());
         self.trim(&gone);
         gone.len()
+    }
+
+    /// How many events may go in one turn. An event frees at most two records. Without room for them it stays, and the queue short:
+    /// see `TrimQueue`.
+    fn most_to_expire(&self) -> usize {
+        EXPIRE_PER_TURN.min(self.deps.trims.room() / 2)
     }
 
     fn trim(&self, gone: &[EventStub]) {
@@ -343,6 +347,8 @@ impl Actor for Store {
         ctx.set_mailbox_capacity(STORE_MAILBOX);
         ctx.run_interval(self.deps.housekeeping_every, |store, _| {
             store.expire(store.deps.clock.now());
+            let most = store.most_to_expire();
+            store.trim(&store.window.shrink(most));
         });
     }
 

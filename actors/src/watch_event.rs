@@ -60,14 +60,22 @@ pub fn event_type_for(filter: &Filter, event: &Event) -> Option<WatchEventType> 
     }
 }
 
+/// The state of the object that the event shows. [`object_for`] answers it at the revision of the event.
+pub fn shown(told: WatchEventType, event: &Event) -> &Arc<Object> {
+    match (told, event.change, &event.previous) {
+        (WatchEventType::Deleted, Change::Replaced, Some(previous)) => previous,
+        _ => &event.object,
+    }
+}
+
 /// The object of the event. An object that left the view is shown in its last state inside the view, at the revision of the
 /// event: the client must not see its new state, and resumes from that revision.
 pub fn object_for(told: WatchEventType, event: &Event) -> Arc<Object> {
-    match (told, event.change, &event.previous) {
-        (WatchEventType::Deleted, Change::Replaced, Some(previous)) => {
-            Arc::new(previous.at(event.revision()))
-        }
-        _ => Arc::clone(&event.object),
+    let object = shown(told, event);
+    if Arc::ptr_eq(object, &event.object) {
+        Arc::clone(object)
+    } else {
+        Arc::new(object.at(event.revision()))
     }
 }
 

@@ -154,10 +154,15 @@ impl From<usize> for WindowBounds {
 }
 
 impl WindowBounds {
-    /// Whether a window that weighs so much must let go of events. Where all windows together are too large, the busy ones shrink:
-    /// only a window that grows looks here.
+    /// Whether a window that grows and weighs so much must let go of events. Where all windows together are too large, the busy
+    /// ones shrink.
     fn exceeded_by(&self, bytes: usize) -> bool {
         bytes > self.each || (bytes > WINDOW_LEAST_BYTES && self.all.is_exhausted())
+    }
+
+    /// Whether a window that weighs so much should let go of events that can be read again: memory becomes short.
+    fn should_shrink(&self, bytes: usize) -> bool {
+        bytes > WINDOW_LEAST_BYTES && !self.all.may_keep()
     }
 }
 
@@ -257,12 +262,36 @@ impl Window {
                 (None, _) => break,
             }
         }
+        self.bound_archive(&mut inner, &mut gone);
+        gone
+    }
+
+    /// Lets go of at most `most` events if memory is short and they can be read from the log again. Returns what the archive cannot
+    /// keep, as [`Window::append`] does.
+    pub fn shrink(&self, most: usize) -> Vec<EventStub> {
+        let mut gone = Vec::new();
+        if self.archive_reader.is_none() || !self.bounds.should_shrink(self.read_lock().bytes.bytes()) {
+            return gone;
+        }
+        let mut inner = self.write();
+        for _ in 0..most {
+            if inner.events.len() <= 1 || !self.bounds.should_shrink(inner.bytes.bytes()) {
+                break;
+            }
+            let oldest = inner.pop();
+            inner.archived.extend(oldest);
+        }
+        self.bound_archive(&mut inner, &mut gone);
+        gone
+    }
+
+    /// Forgets the oldest events of an archive that has become too long.
+    fn bound_archive(&self, inner: &mut Inner, gone: &mut Vec<EventStub>) {
         while inner.archived.len() > ARCHIVED_EVENTS {
             let oldest = inner.archived.pop_front().map(|stub| inner.forget(stub));
             gone.extend(oldest);
         }
         self.checkpoints.forget_before(inner.in_memory, inner.floor);
-        gone
     }
 
     /// The type went on to this revision without an event. Only its store calls this.
@@ -420,6 +449,7 @@ mod tests {
 
     use super::*;
     use crate::archive::{Archive, ArchiveError, Span};
+    use crate::memory::MemoryLedger;
     use crate::object::{Draft, Key, Pairs, TypeName};
 
     fn event(revision: u64) -> Arc<Event> {
@@ -508,14 +538,16 @@ mod tests {
         assert_eq!(revisions(window.read(Revision(2), 9)), [3]);
     }
 
+    struct Nothing;
+
+    impl Archive for Nothing {
+        fn read(&self, _: &TypeName, _: Span) -> Result<Vec<Event>, ArchiveError> {
+            Err(ArchiveError::Gone)
+        }
+    }
+
     #[test]
     fn what_no_longer_fits_is_on_the_shelf_until_it_is_too_old() {
-        struct Nothing;
-        impl Archive for Nothing {
-            fn read(&self, _: &TypeName, _: Span) -> Result<Vec<Event>, ArchiveError> {
-                Err(ArchiveError::Gone)
-            }
-        }
         let archive_reader = ArchiveReader::new(Arc::new(Nothing), TypeName::new("pods"));
         let window = Window::new(Revision(1), 320).with_archive(Some(archive_reader));
         for revision in 2..=5 {
@@ -531,5 +563,32 @@ mod tests {
         assert!(matches!(window.read(Revision(3), 9), Read::Archived(..)));
         assert_eq!(window.forget_before(second(9), 10).len(), 2);
         assert_eq!((window.floor(), window.extent()), (Revision(5), Extent::default()));
+    }
+
+    #[test]
+    fn a_window_that_does_not_grow_shrinks_when_memory_is_short() {
+        const LIMIT: usize = 64 << 20;
+        let ledger = MemoryLedger::new(Some(LIMIT));
+        let all = ledger.cache("windows", LIMIT);
+        let bounds = WindowBounds { each: LIMIT, all: all.clone() };
+        let archive_reader = ArchiveReader::new(Arc::new(Nothing), TypeName::new("pods"));
+        let in_log = Window::new(Revision(1), bounds.clone()).with_archive(Some(archive_reader));
+        let in_memory = Window::new(Revision(1), bounds);
+        ledger.observe(0);
+        for revision in 2..=9_000 {
+            in_log.append(event(revision));
+            in_memory.append(event(revision));
+        }
+        let whole = all.bytes();
+        assert!(in_log.shrink(10).is_empty());
+        assert_eq!(all.bytes(), whole, "there is room");
+        ledger.observe(LIMIT - LIMIT / 16);
+        in_log.shrink(10);
+        assert_eq!(in_log.extent().archived, 10);
+        in_log.shrink(usize::MAX);
+        assert!(all.bytes() <= whole / 2 + WINDOW_LEAST_BYTES, "{} of {whole}", all.bytes());
+        assert!(matches!(in_log.read(Revision(1), 1), Read::Archived(..)));
+        in_memory.shrink(usize::MAX);
+        assert_eq!(revisions(in_memory.read(Revision(1), 1)), [2], "nobody could read it again");
     }
 }

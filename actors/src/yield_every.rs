@@ -1,5 +1,9 @@
 //! Leaves the thread to others after every so much work.
 
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::task::{Context, Poll};
+
 use tokio::task::yield_now;
 
 /// Counts the work of a loop on a thread that serves others as well.
@@ -17,11 +21,23 @@ impl YieldEvery {
 
     /// Counts work that was done, and yields if it is enough.
     pub async fn worked(&mut self, amount: usize) {
+        self.count(amount);
+        poll_fn(|cx| self.poll_turn(cx)).await;
+    }
+
+    /// Counts work that was done. [`YieldEvery::poll_turn`] yields.
+    pub fn count(&mut self, amount: usize) {
         self.done = self.done.saturating_add(amount);
-        if self.done >= self.most {
-            self.done = 0;
-            yield_now().await;
+    }
+
+    /// Pending, once, if enough work was done. The task is woken when the others had their turn and the sockets were looked at; if
+    /// it woke itself, dozens of such turns could come before the next look.
+    pub fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.done < self.most {
+            return Poll::Ready(());
         }
+        self.done = 0;
+        pin!(yield_now()).poll(cx)
     }
 }
 
@@ -36,5 +52,15 @@ mod tests {
         let mut turn = YieldEvery::new(3);
         let mut is_through = |amount| turn.worked(amount).now_or_never().is_some();
         assert_eq!([1, 1, 1, 1, 5, 2].map(&mut is_through), [true, true, false, true, false, true]);
+    }
+
+    #[actix_rt::test]
+    async fn a_task_that_is_polled_yields_once_and_is_woken() {
+        let mut turn = YieldEvery::new(3);
+        turn.count(7);
+        assert!(poll_fn(|cx| Poll::Ready(turn.poll_turn(cx))).await.is_pending());
+        assert!(poll_fn(|cx| Poll::Ready(turn.poll_turn(cx))).await.is_ready());
+        turn.count(3);
+        poll_fn(|cx| turn.poll_turn(cx)).await;
     }
 }

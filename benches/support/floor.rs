@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 
+use actix::{Actor, Context, Handler, Message};
 use actix_web::{App, HttpResponse, HttpServer, web};
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -45,21 +46,44 @@ pub fn serve(bytes: usize) {
     });
 }
 
+/// Owns what the bare handler of the ceiling bench answers.
+struct Owner;
+
+impl Actor for Owner {
+    type Context = Context<Owner>;
+}
+
+#[derive(Message)]
+#[rtype(result = "String")]
+struct Read;
+
+impl Handler<Read> for Owner {
+    type Result = String;
+
+    fn handle(&mut self, _: Read, _: &mut Self::Context) -> String {
+        "{}\n".to_owned()
+    }
+}
+
 /// Serves what loads of the ceiling bench ask for, with nothing but the transport: a collection is a stream of so many bytes, a body
-/// is read and dropped, everything else is a small constant. Prints its port.
+/// is read and dropped, and everything else is a small constant that an actor on another thread owns. Prints its port.
 pub fn serve_ceiling(collection: usize) {
     let piece = Bytes::from(vec![b'x'; PIECE]);
     actix_web::rt::System::new().block_on(async move {
+        let owner = Owner::start_in_arbiter(&actix::Arbiter::new().handle(), |_| Owner);
         let server = HttpServer::new(move || {
-            let piece = piece.clone();
+            let (piece, owner) = (piece.clone(), owner.clone());
             let list = move || {
                 let piece = piece.clone();
                 let pieces = (0..collection.div_ceil(PIECE)).map(move |_| Ok::<_, Infallible>(piece.clone()));
                 async { HttpResponse::Ok().streaming(futures::stream::iter(pieces)) }
             };
-            let drop_body = |mut body: web::Payload| async move {
-                while let Some(Ok(_)) = body.next().await {}
-                HttpResponse::Ok().body("{}\n")
+            let drop_body = move |mut body: web::Payload| {
+                let owner = owner.clone();
+                async move {
+                    while let Some(Ok(_)) = body.next().await {}
+                    HttpResponse::Ok().body(owner.send(Read).await.unwrap())
+                }
             };
             let collections = web::get().to(list);
             App::new().route("/{any:.*}/configmaps", collections).default_service(web::to(drop_body))

@@ -9,7 +9,7 @@ use pilothouse_actors::session::LiveSessions;
 
 use crate::api::gates::WATCH_LIST;
 use crate::config::Config;
-use crate::verbs::WatchDeps;
+use crate::verbs::{FramesAside, WatchDeps};
 
 use super::ServerParts;
 
@@ -51,5 +51,6 @@ pub(super) fn watch_deps(parts: &ServerParts) -> WatchDeps {
         initial_events: watches.initial_events,
         metrics: parts.shared.metrics.clone(),
         memory: parts.memory.watches.clone(),
+        frames_aside: FramesAside::default(),
     }
 }

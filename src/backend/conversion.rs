@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilothouse_actors::clock::Clock;
-use pilothouse_actors::memory::{MemoryBudget, Reservation};
+use pilothouse_actors::memory::MemoryBudget;
 use pilothouse_actors::object::{Draft, Key, Object, Pairs};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::throttle::Throttle;
@@ -42,7 +42,7 @@ use crate::webhook::cluster_webhooks::{WebhookClients, WebhookRequest, seconds};
 
 use super::objects::drafted;
 use super::present::{is_living, variant};
-use super::request_memory::Claim;
+use super::request_memory::{BodyMemory, Claim};
 use super::webhook_address::{self, WebhookTarget};
 use super::{Backend, Call};
 
@@ -97,7 +97,7 @@ impl Backend {
         resource: &Resource,
         mut objects: Vec<Arc<Object>>,
         permit: &Permit,
-        claim: Claim,
+        claim: Claim<'_>,
     ) -> Result<Vec<Arc<Object>>> {
         let Some(custom) = resource.custom.as_deref().filter(|custom| custom.conversion.is_some()) else {
             return Ok(objects);
@@ -144,7 +144,7 @@ impl Backend {
     }
 
     /// Converts one object to the version of the call; `None` if no conversion is needed.
-    async fn converted(&self, call: &Call<'_>, object: &Object, claim: Claim) -> Result<Option<Object>> {
+    async fn converted(&self, call: &Call<'_>, object: &Object, claim: Claim<'_>) -> Result<Option<Object>> {
         let Some(custom) = call.resource.custom.as_deref() else { return Ok(None) };
         if asked(custom, object).is_none() {
             return Ok(None);
@@ -161,7 +161,7 @@ impl Backend {
     }
 
     /// Encodes a stored object as the response of the call, in its version.
-    pub async fn encode_response(&self, call: &Call<'_>, object: &Object, claim: Claim) -> Result<Bytes> {
+    pub async fn encode_response(&self, call: &Call<'_>, object: &Object, claim: Claim<'_>) -> Result<Bytes> {
         match self.converted(call, object, claim).await? {
             Some(made) => self.objects.show(call, &made),
             None => self.objects.show(call, object),
@@ -169,7 +169,7 @@ impl Backend {
     }
 
     /// Decodes a stored object in the version that verbs work on.
-    pub async fn read_in_version(&self, call: &Call<'_>, object: &Object, claim: Claim) -> Result<Value> {
+    pub async fn read_in_version(&self, call: &Call<'_>, object: &Object, claim: Claim<'_>) -> Result<Value> {
         match self.converted(call, object, claim).await? {
             Some(made) => self.objects.load(call, &made),
             None => self.objects.load(call, object),
@@ -182,7 +182,7 @@ impl Backend {
         call: &Call<'_>,
         key: Key,
         value: &Value,
-        claim: Claim,
+        claim: Claim<'_>,
     ) -> Result<Draft> {
         let custom = call.resource.custom.as_deref();
         let Some((custom, conversion)) =
@@ -193,8 +193,15 @@ impl Backend {
         if custom.api_version == custom.stored_as {
             return self.objects.draft(call, key, value);
         }
-        let (made, _held) =
-            self.ask(conversion, &custom.stored_as, vec![value.clone()], &call.permit, claim).await?;
+        let (made, _held) = self
+            .ask(
+                conversion,
+                &custom.stored_as,
+                vec![value.clone()],
+                &call.permit,
+                ConversionMemory::empty(self, claim),
+            )
+            .await?;
         let made = made.into_iter().next().unwrap_or_default();
         Ok(drafted(custom::stored(custom, &made), key, &made, custom.kept(value)))
     }
@@ -208,8 +215,13 @@ impl Backend {
     ) -> Result<Value> {
         match custom.conversion.as_deref() {
             Some(conversion) if value.str("apiVersion") != &*custom.api_version => {
-                let conversion =
-                    self.ask(conversion, &custom.api_version, vec![value], &call.permit, call.claim());
+                let conversion = self.ask(
+                    conversion,
+                    &custom.api_version,
+                    vec![value],
+                    &call.permit,
+                    ConversionMemory::empty(self, call.claim()),
+                );
                 let (made, _held) = conversion.await?;
                 Ok(custom.known(made.into_iter().next().unwrap_or_default()))
             }
@@ -233,7 +245,9 @@ impl Backend {
             }
             for (value, version) in wanted {
                 let (wanted, sent) = (version.to_string(), vec![value.clone()]);
-                let (made, _held) = self.ask(conversion, &wanted, sent, &call.permit, call.claim()).await?;
+                let (made, _held) = self
+                    .ask(conversion, &wanted, sent, &call.permit, ConversionMemory::empty(self, call.claim()))
+                    .await?;
                 let made = custom.known_in(&wanted, made.into_iter().next().unwrap_or_default());
                 call.elsewhere.tell(value, version, made);
             }
@@ -248,18 +262,20 @@ impl Backend {
         objects: &mut [Arc<Object>],
         places: &[usize],
         permit: &Permit,
-        claim: Claim,
+        claim: Claim<'_>,
     ) -> Result<()> {
         let Some(custom) = resource.custom.as_deref().filter(|_| !places.is_empty()) else { return Ok(()) };
         let Some(conversion) = custom.conversion.as_deref() else { return Ok(()) };
         let mut sent = Vec::with_capacity(places.len());
-        let _trees = self.reserve_trees(places.iter().filter_map(|place| objects.get(*place)), claim)?;
+        let memory = self.reserve_trees(places.iter().filter_map(|place| objects.get(*place)), claim)?;
         for place in places {
             let object = objects.get(*place).ok_or_else(|| Status::internal("no object to convert"))?;
             let broken = || Status::internal(format!("the stored object {:?} cannot be read", object.key));
             sent.push(custom.read_stored(&object.bytes).ok_or_else(broken)?);
         }
-        let (made, _held) = self.ask(conversion, &custom.api_version, sent, permit, claim).await?;
+        let (made, _held) = self
+            .ask(conversion, &custom.api_version, sent, permit, ConversionMemory { claim, held: memory })
+            .await?;
         for (place, value) in places.iter().zip(made) {
             let Some(object) = objects.get_mut(*place) else { continue };
             let made = object_of(custom, object, &custom.known(value));
@@ -273,29 +289,30 @@ impl Backend {
     fn reserve_trees<'o>(
         &self,
         objects: impl Iterator<Item = &'o Arc<Object>>,
-        claim: Claim,
-    ) -> Result<Option<Reservation>> {
+        claim: Claim<'_>,
+    ) -> Result<BodyMemory> {
         let (text, trees) = objects.fold((0, 0), |(text, trees), object| {
             let bytes = &object.bytes;
             (text + bytes.len(), trees + codec::decoded_bytes_bound(Encoding::Json, bytes))
         });
-        (text > HEAVY_BYTES).then(|| self.requests.copy(trees, claim)).transpose()
+        self.requests.reserve(if text > HEAVY_BYTES { trees } else { 0 }, claim)
     }
 
-    /// Calls a conversion webhook and counts the call. The answer comes with what it takes.
+    /// Calls a conversion webhook and counts the call. The memory of what is sent grows by that of the call; the answer comes with
+    /// all of it. One reservation that grows is never refused because of what it has itself.
     async fn ask(
         &self,
         conversion: &Conversion,
         wanted: &str,
         sent: Vec<Value>,
         permit: &Permit,
-        claim: Claim,
-    ) -> Result<(Vec<Value>, Reservation)> {
+        memory: ConversionMemory<'_>,
+    ) -> Result<(Vec<Value>, BodyMemory)> {
         let wanted = GroupVersion::parse(wanted).unwrap_or_else(|| GroupVersion::new("", wanted));
         let first = sent.first().map(|object| object.str("apiVersion").to_owned()).unwrap_or_default();
         let from = first.split('/').next_back().unwrap_or_default();
         let began = self.conversions.clock.moment();
-        let made = self.exchange(conversion, &wanted, &sent, permit, claim).await;
+        let made = self.exchange(conversion, &wanted, &sent, permit, memory).await;
         let took = self.conversions.clock.elapsed(began).as_secs_f64();
         let made = match made {
             Err(ExchangeError::Memory(status)) => return Err(status),
@@ -320,8 +337,8 @@ impl Backend {
         wanted: &GroupVersion,
         sent: &[Value],
         permit: &Permit,
-        claim: Claim,
-    ) -> std::result::Result<(Vec<Value>, Reservation), ExchangeError> {
+        mut memory: ConversionMemory<'_>,
+    ) -> std::result::Result<(Vec<Value>, BodyMemory), ExchangeError> {
         let of = sent.first().map(conversion::called).unwrap_or_default();
         let failed = |why: String| ConversionError {
             why: format!("conversion webhook for {of} failed: {why}"),
@@ -335,8 +352,9 @@ impl Backend {
         let uid = random::uuid();
         let body = conversion::question(version, &uid, &wanted.to_string(), sent);
         // The webhook may take its time, and many may wait for it. Its response is about as long.
-        let mut held =
-            self.requests.copy(body.len().saturating_mul(2), claim).map_err(ExchangeError::Memory)?;
+        let of_sent = memory.held.bytes();
+        let of_call = body.len().saturating_mul(2);
+        memory.resize(of_sent.saturating_add(of_call))?;
         let parameter = format!("timeout={}", seconds(CONVERSION_TIMEOUT));
         let asked = async {
             let _place = self.conversions.places.acquire().await.map_err(|error| error.to_string())?;
@@ -366,14 +384,26 @@ impl Backend {
             return Err(failed(why.trim_start_matches("failed to call webhook: ").to_owned()).into());
         }
         let tree = codec::decoded_bytes_bound(Encoding::Json, &reply.body);
-        let wanted_bytes = reply.body.len().saturating_add(tree);
-        match claim {
-            Claim::Refusable => {
-                held.set(wanted_bytes).map_err(|error| ExchangeError::Memory(error.into()))?;
-            }
-            Claim::Granted => held.charge_to(wanted_bytes),
-        }
-        Ok((conversion::converted(&reply.body, (version, &uid), wanted, sent)?, held))
+        let of_call = reply.body.len().saturating_add(tree);
+        memory.resize(of_sent.saturating_add(of_call))?;
+        Ok((conversion::converted(&reply.body, (version, &uid), wanted, sent)?, memory.held))
+    }
+}
+
+/// What a conversion takes, and on whose behalf.
+struct ConversionMemory<'u> {
+    claim: Claim<'u>,
+    held: BodyMemory,
+}
+
+impl<'u> ConversionMemory<'u> {
+    /// Of values that the request holds and counts already.
+    fn empty(backend: &Backend, claim: Claim<'u>) -> ConversionMemory<'u> {
+        ConversionMemory { claim, held: backend.requests.body() }
+    }
+
+    fn resize(&mut self, bytes: usize) -> std::result::Result<(), ExchangeError> {
+        self.held.resize(bytes, self.claim).map_err(ExchangeError::Memory)
     }
 }
 

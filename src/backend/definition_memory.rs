@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pilothouse_actors::lock::Lock;
-use pilothouse_actors::memory::{MemoryBudget, Reservation};
+use pilothouse_actors::memory::MemoryBudget;
 use pilothouse_actors::object::Revision;
 
 use crate::api::codec::json;
@@ -14,12 +14,13 @@ use crate::api::status::Result;
 use crate::api::value::Value;
 use crate::limits::DEFINITION_GROWTH;
 
+use super::request_memory::{BodyMemory, Claim, RequestMemory};
 use super::{Backend, Call};
 
 /// Counts the definitions of all requests in flight, and those that are stored and not compiled yet. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct DefinitionMemory {
-    budget: MemoryBudget,
+    memory: RequestMemory,
     stored: Arc<Lock<Stored>>,
 }
 
@@ -28,32 +29,31 @@ pub struct DefinitionMemory {
 struct Stored {
     /// The last revision whose definitions are compiled.
     compiled: Revision,
-    waiting: BTreeMap<Revision, Reservation>,
+    waiting: BTreeMap<Revision, BodyMemory>,
 }
 
 impl Backend {
-    /// Reserves what a definition takes while it is compiled, if a client writes one. By the object and not by the body, which may
-    /// be a patch, or YAML whose aliases make it larger.
-    pub fn reserve_definition(&self, call: &Call<'_>, definition: &Value) -> Result<Option<Reservation>> {
-        call.writes_definition()
-            .then(|| self.definitions.reserve(json::to_json(definition).len()))
-            .transpose()
+    /// Reserves what definitions take while they are compiled, if a client writes one: the new one, and the stored one that it
+    /// replaces. By the objects and not by the body, which may be a patch, or YAML whose aliases make it larger.
+    pub fn reserve_definitions(&self, call: &Call<'_>, definitions: &[&Value]) -> Result<Option<BodyMemory>> {
+        let bytes = || definitions.iter().map(|definition| json::to_json(definition).len()).sum();
+        call.writes_definition().then(|| self.definitions.reserve(bytes(), call.claim())).transpose()
     }
 }
 
 impl DefinitionMemory {
-    /// Takes what it reserves from this budget.
+    /// Takes what it reserves from this budget, of which one user may have half.
     pub fn new(budget: MemoryBudget) -> DefinitionMemory {
-        DefinitionMemory { budget, stored: Arc::default() }
+        DefinitionMemory { memory: RequestMemory::new(budget), stored: Arc::default() }
     }
 
     /// Reserves what definitions of so many bytes take while they are compiled: 429 if there is no room.
-    pub fn reserve(&self, bytes: usize) -> Result<Reservation> {
-        Ok(self.budget.take(bytes.saturating_mul(DEFINITION_GROWTH))?)
+    pub fn reserve(&self, bytes: usize, claim: Claim<'_>) -> Result<BodyMemory> {
+        self.memory.reserve(bytes.saturating_mul(DEFINITION_GROWTH), claim)
     }
 
     /// Keeps the memory of a definition that was stored at this revision until it is compiled.
-    pub fn keep_until_compiled(&self, revision: Revision, held: Reservation) {
+    pub fn keep_until_compiled(&self, revision: Revision, held: BodyMemory) {
         let mut stored = self.stored.lock();
         if revision > stored.compiled {
             stored.waiting.insert(revision, held);
@@ -72,13 +72,14 @@ impl DefinitionMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::LARGE_BODY_BYTES;
 
     #[test]
     fn a_definition_keeps_its_memory_until_it_is_compiled() {
         let budget = MemoryBudget::alone(3 * DEFINITION_GROWTH);
         let memory = DefinitionMemory::new(budget.clone());
-        let [first, second] = [1, 2].map(|bytes| memory.reserve(bytes).unwrap());
-        assert_eq!(memory.reserve(1).unwrap_err().code, 429);
+        let [first, second] = [1, 2].map(|bytes| memory.reserve(bytes, Claim::User("a")).unwrap());
+        assert_eq!(memory.reserve(1, Claim::User("b")).unwrap_err().code, 429);
         memory.keep_until_compiled(Revision(7), first);
         memory.note_compiled(Revision(6));
         assert_eq!(budget.bytes(), 3 * DEFINITION_GROWTH);
@@ -86,5 +87,21 @@ mod tests {
         assert_eq!(budget.bytes(), 2 * DEFINITION_GROWTH);
         memory.keep_until_compiled(Revision(8), second);
         assert_eq!(budget.bytes(), 0, "it was compiled before its writer had its answer");
+    }
+
+    #[test]
+    fn a_user_with_many_definitions_leaves_half_to_others() {
+        const LARGE: usize = LARGE_BODY_BYTES / DEFINITION_GROWTH + 1;
+        let memory = DefinitionMemory::new(MemoryBudget::alone(4 * LARGE * DEFINITION_GROWTH));
+        let reserve = |user| memory.reserve(LARGE, Claim::User(user));
+        let held: Vec<BodyMemory> = (0..4).filter_map(|_| reserve("greedy").ok()).collect();
+        assert_eq!(held.len(), 2);
+        for (revision, held) in (1..).zip(held) {
+            memory.keep_until_compiled(Revision(revision), held);
+        }
+        assert_eq!(reserve("greedy").unwrap_err().code, 429, "what is not compiled yet counts");
+        assert!(reserve("modest").is_ok());
+        memory.note_compiled(Revision(2));
+        assert!(reserve("greedy").is_ok());
     }
 }

@@ -232,13 +232,13 @@ impl Call<'_> {
     }
 
     /// Whether the memory that this call needs may be refused. What the server does itself never waits for a client's answer.
-    pub fn claim(&self) -> Claim {
-        if self.ends.is_some() { Claim::Refusable } else { Claim::Granted }
+    pub fn claim(&self) -> Claim<'_> {
+        if self.ends.is_some() { Claim::User(&self.user.name) } else { Claim::Granted }
     }
 
     /// Whether a client writes a definition, whose compilation takes memory. What the server writes is never refused.
     pub fn writes_definition(&self) -> bool {
-        self.claim() == Claim::Refusable
+        self.claim() != Claim::Granted
             && *self.resource.kind == *"CustomResourceDefinition"
             && self.resource.custom.is_none()
     }

@@ -31,12 +31,14 @@ impl Backend {
         version: &GroupVersion,
         value: &Value,
     ) -> Result<Option<BodyMemory>> {
-        if call.body.len() <= SMALL_BODY_BYTES || call.claim() == Claim::Granted {
+        // A small patch may change a large object, but not on a worker.
+        let is_small = call.body.len() <= SMALL_BODY_BYTES && call.work.is_limited();
+        if is_small || call.claim() == Claim::Granted {
             return Ok(None);
         }
         let items = managed_fields::count_set_items(&self.objects.versions(call), version, value);
         let bytes = items.saturating_mul(SET_ITEM_BYTES);
-        (items > 0).then(|| self.requests.more(&call.user.name, bytes)).transpose()
+        (items > 0).then(|| self.requests.reserve(bytes, call.claim())).transpose()
     }
 }
 

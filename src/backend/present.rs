@@ -74,13 +74,17 @@ pub(crate) fn variant(resource: &Resource, form: ResponseFormat) -> Variant {
     Variant(resource.ordinal * ResponseFormat::NUMBERS + form.number())
 }
 
+/// Whether objects are sent in this form as they are stored, so that nothing has to be encoded.
+pub(crate) fn is_sent_as_stored(resource: &Resource, form: ResponseFormat) -> bool {
+    matches!(form.encoding, Encoding::Json | Encoding::Yaml)
+        && form.shape == Representation::Whole
+        && resource.is_storage_version()
+}
+
 impl Objects {
     /// Whether the response of the call is the object as it is stored, so that its size does not matter.
     pub fn shows_verbatim(&self, call: &Call<'_>) -> bool {
-        matches!(call.form.encoding, Encoding::Json | Encoding::Yaml)
-            && call.form.shape == Representation::Whole
-            && call.resource.is_storage_version()
-            && call.part().is_ok_and(|part| !part.is_view())
+        is_sent_as_stored(call.resource, call.form) && call.part().is_ok_and(|part| !part.is_view())
     }
 
     /// Encodes an object as the response of the call.

@@ -11,40 +11,33 @@ use crate::limits::{HEAVY_BYTES, LARGE_BODY_BYTES};
 
 /// Whether memory may be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// The client can ask again.
-    Refusable,
+pub enum Claim<'u> {
+    /// On behalf of this user, within the share that one user may have. The client can ask again.
+    User(&'u str),
     /// Counted, but never refused: a write that is stored already, whose client would repeat it; a deletion or what the server does
     /// itself, which give memory back; a watch, which would end.
     Granted,
 }
 
-/// Counts the bodies of all requests in flight. Cheap to clone.
+/// A budget for what requests in flight take, with a share for each user. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct RequestMemory {
-    bodies: MemoryBudget,
-    /// What of it each user has for large bodies. Small ones are not worth a look at a table.
+    budget: MemoryBudget,
+    /// What of it each user has for what is large. Small reservations are not worth a look at a table.
     users: UserShares,
 }
 
 impl RequestMemory {
     /// Of the budget, one user may have half.
-    pub fn new(bodies: MemoryBudget) -> RequestMemory {
-        RequestMemory { users: UserShares::new(bodies.most() / 2), bodies }
+    pub fn new(budget: MemoryBudget) -> RequestMemory {
+        RequestMemory { users: UserShares::new(budget.most() / 2), budget }
     }
 
-    /// Reserves memory for a copy of an object, as other servers are sent one.
-    pub fn copy(&self, bytes: usize, claim: Claim) -> Result<Reservation> {
-        match claim {
-            Claim::Refusable => Ok(self.bodies.take(bytes)?),
-            Claim::Granted => Ok(self.bodies.charge(bytes)),
-        }
-    }
-
-    /// Reserves more for a request of this user, within the user's share.
-    pub fn more(&self, user: &str, bytes: usize) -> Result<BodyMemory> {
+    /// Reserves memory for a request beside its body, such as a copy that another server is sent: 429 if there is no room, or if
+    /// the user has as much as one may have.
+    pub fn reserve(&self, bytes: usize, claim: Claim<'_>) -> Result<BodyMemory> {
         let mut memory = self.body();
-        memory.resize(user, bytes)?;
+        memory.resize(bytes, claim)?;
         Ok(memory)
     }
 
@@ -60,11 +53,11 @@ impl RequestMemory {
 
     /// The memory of one body, which is empty yet.
     pub fn body(&self) -> BodyMemory {
-        BodyMemory { memory: self.clone(), reserved: self.bodies.nothing(), share: None }
+        BodyMemory { memory: self.clone(), reserved: self.budget.nothing(), share: None }
     }
 }
 
-/// What one body takes, until its request has ended.
+/// What a request takes for its body, or for something else.
 #[derive(Debug)]
 pub struct BodyMemory {
     memory: RequestMemory,
@@ -81,10 +74,25 @@ impl BodyMemory {
     /// Reserves what this body takes while it is processed, for this user: 429 if there is no room for it, or if the user has as
     /// much as one may have.
     pub fn process(&mut self, user: &str, encoding: Encoding, body: &[u8]) -> Result<()> {
-        self.resize(user, decoded_bytes_bound(encoding, body).saturating_add(body.len()))
+        let bytes = decoded_bytes_bound(encoding, body).saturating_add(body.len());
+        self.resize(bytes, Claim::User(user))
     }
 
-    fn resize(&mut self, user: &str, bytes: usize) -> Result<()> {
+    /// The bytes that are reserved.
+    pub fn bytes(&self) -> usize {
+        self.reserved.bytes()
+    }
+
+    /// Reserves so much instead.
+    pub fn resize(&mut self, bytes: usize, claim: Claim<'_>) -> Result<()> {
+        let user = match claim {
+            Claim::User(user) => user,
+            Claim::Granted => {
+                self.reserved.charge_to(bytes);
+                return Ok(());
+            }
+        };
+        self.share = None;
         if bytes > LARGE_BODY_BYTES {
             self.share = Some(self.memory.users.take(user, bytes).ok_or(OutOfMemory)?);
         }
@@ -114,7 +122,22 @@ mod tests {
         let mut small = memory.body();
         small.process("greedy", Encoding::Json, b"{}").expect("a small body needs no share");
         drop((held, small));
-        assert_eq!(memory.bodies.bytes(), 0);
+        assert_eq!(memory.budget.bytes(), 0);
         assert!(process("greedy").is_ok());
+    }
+
+    #[test]
+    fn a_share_is_resized_and_what_is_granted_is_never_refused() {
+        const LARGE: usize = LARGE_BODY_BYTES + 1;
+        let memory = RequestMemory::new(MemoryBudget::alone(6 * LARGE));
+        let mut held = memory.reserve(LARGE, Claim::User("greedy")).unwrap();
+        held.resize(2 * LARGE, Claim::User("greedy")).unwrap();
+        held.resize(3 * LARGE, Claim::User("greedy")).expect("what it had does not count twice");
+        assert_eq!(memory.reserve(LARGE, Claim::User("greedy")).unwrap_err().code, 429);
+        assert!(memory.reserve(LARGE, Claim::User("modest")).is_ok());
+        let granted = memory.reserve(9 * LARGE, Claim::Granted).unwrap();
+        assert_eq!(memory.budget.bytes(), 12 * LARGE);
+        drop((held, granted));
+        assert_eq!(memory.budget.bytes(), 0);
     }
 }

@@ -44,6 +44,11 @@ impl WorkLimit {
         self.is_cel_exceeded.get()
     }
 
+    /// Whether the call has to give up large work: then what it works on is small.
+    pub fn is_limited(&self) -> bool {
+        self.is_limited.get()
+    }
+
     /// Ends the limit, before the first of several changes: a call that gave up between them would not tell of the first.
     pub fn commit(&self) {
         self.is_limited.set(false);

@@ -128,7 +128,12 @@ impl Writing {
             let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
             match ready!(Pin::new(body).poll_next(cx)) {
                 Some(Ok(chunk)) if chunk.is_empty() => {}
-                Some(Ok(chunk)) => self.say(cx, chunk)?,
+                Some(Ok(chunk)) => {
+                    // Another attempt in the same turn would not let the other connections have theirs.
+                    if !self.say(cx, chunk)? {
+                        return Poll::Pending;
+                    }
+                }
                 // The last chunk is missing, so the client knows that the response is incomplete.
                 Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error.to_string()))),
                 None => {
@@ -139,11 +144,12 @@ impl Writing {
         }
     }
 
-    fn say(&mut self, cx: &mut Context<'_>, chunk: Bytes) -> io::Result<()> {
+    /// Sends a chunk, or keeps it to be flushed; whether the client takes more.
+    fn say(&mut self, cx: &mut Context<'_>, chunk: Bytes) -> io::Result<bool> {
         if chunk.len() > COPIED_BYTES {
             let size = format!("{:x}\r\n", chunk.len());
             self.unsent.extend([Bytes::from(size), chunk, Bytes::from_static(LINE_END)]);
-            return Ok(());
+            return Ok(true);
         }
         PIECE.with_borrow_mut(|piece| {
             piece.clear();
@@ -155,7 +161,7 @@ impl Writing {
             if let Some(rest) = piece.get(sent..).filter(|rest| !rest.is_empty()) {
                 self.unsent.push_back(Bytes::copy_from_slice(rest));
             }
-            Ok(())
+            Ok(self.unsent.is_empty())
         })
     }
 

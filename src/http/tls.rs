@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use actix_rt::net::TcpStream;
 use arc_swap::ArcSwap;
@@ -18,12 +18,13 @@ use openssl::ssl::{
 };
 use openssl::stack::Stack;
 use openssl::x509::X509;
+use pilothouse_actors::yield_every::YieldEvery;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio_openssl::SslStream;
 
 use super::peer::{Peer, PeerCertificates};
 use crate::config::{Serving, TlsVersion};
-use crate::limits::OVERHEARD_BYTES;
+use crate::limits::{CONNECTION_TURN_BYTES, OVERHEARD_BYTES};
 use crate::pki::{Identity, Named, Pki};
 
 const BOTH: &[u8] = b"\x02h2\x08http/1.1";
@@ -153,7 +154,8 @@ impl Tls {
             return Err(io::Error::other(error));
         }
         let peer = Peer { address, certificates: PeerCertificates::of(stream.ssl()), connection: None };
-        Ok(TlsStream { stream, is_drained: false, overheard: Vec::new(), peer })
+        let turn = YieldEvery::new(CONNECTION_TURN_BYTES);
+        Ok(TlsStream { stream, is_drained: false, overheard: Vec::new(), turn, peer })
     }
 }
 
@@ -246,6 +248,9 @@ pub(super) struct TlsStream {
     is_drained: bool,
     /// Input that arrived while a watch was being written; it is read next.
     overheard: Vec<u8>,
+    /// Encryption takes most of the time of a large body, and a client that reads as fast as it is sent never makes a write wait.
+    /// So a connection that moves much leaves the worker to the others now and then.
+    turn: YieldEvery,
     pub(super) peer: Peer,
 }
 
@@ -296,8 +301,11 @@ impl TlsStream {
         if self.is_drained && self.stream.get_ref().poll_read_ready(cx)?.is_pending() {
             return Poll::Pending;
         }
+        ready!(self.turn.poll_turn(cx));
+        let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         self.is_drained = read.is_pending();
+        self.turn.count(buf.filled().len() - before);
         read
     }
 }
@@ -320,7 +328,12 @@ impl AsyncRead for TlsStream {
 
 impl AsyncWrite for TlsStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        ready!(self.turn.poll_turn(cx));
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.turn.count(bytes);
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -334,10 +347,14 @@ impl AsyncWrite for TlsStream {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
+    use openssl::ssl::SslConnector;
     use pilothouse_actors::clock::Clock;
 
     use super::*;
     use crate::config::Config;
+    use crate::limits::TLS_RECORD_BYTES;
 
     fn tls(config: &Config) -> Result<Tls, TlsError> {
         let bound = "127.0.0.1:1".parse().unwrap();
@@ -358,5 +375,37 @@ mod tests {
         let mut config = Config::ephemeral();
         config.serving.tls_cipher_suites = vec!["TLS_NONSENSE".to_owned()];
         assert!(tls(&config).err().unwrap().to_string().contains("TLS_NONSENSE"));
+    }
+
+    /// A client that reads as fast as it is sent never makes a write wait.
+    #[actix_rt::test]
+    async fn a_connection_that_writes_much_leaves_the_worker_to_others() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut connector = SslConnector::builder(SslMethod::tls()).unwrap();
+            connector.set_verify(SslVerifyMode::NONE);
+            let client = std::net::TcpStream::connect(address).unwrap();
+            let mut client = connector.build().connect("localhost", client).unwrap();
+            std::io::copy(&mut client, &mut std::io::sink()).unwrap()
+        });
+        let (io, _) = listener.accept().await.unwrap();
+        let mut stream = tls(&Config::ephemeral()).unwrap().accept(io).await.unwrap();
+        let (piece, mut turns, mut total) = ([7; TLS_RECORD_BYTES], Vec::new(), 0);
+        while total < 8 * CONNECTION_TURN_BYTES {
+            let mut written = 0;
+            poll_fn(|cx| {
+                while let Poll::Ready(bytes) = Pin::new(&mut stream).poll_write(cx, &piece) {
+                    written += bytes.unwrap();
+                }
+                if written > 0 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            turns.push(written);
+            total += written;
+        }
+        assert!(turns.iter().all(|bytes| *bytes <= CONNECTION_TURN_BYTES), "{turns:?}");
+        stream.shutdown().await.unwrap();
+        assert_eq!(reader.join().unwrap(), total as u64);
     }
 }

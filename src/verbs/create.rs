@@ -66,7 +66,7 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, given: Value, mode: W
 /// Validates and stores an object under its name. `None` means that the name is taken.
 async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<Option<Reply>> {
     let Write { backend, call, .. } = *write;
-    let definition_memory = backend.reserve_definition(call, &value)?;
+    let definition_memory = backend.reserve_definitions(call, &[&value])?;
     let (mut value, filled) = complete(&backend.objects, call, value)?;
     backend.admission.validate(write, &value).await?;
     if mode.is_dry_run() {

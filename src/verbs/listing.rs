@@ -18,6 +18,7 @@ use crate::backend::list_envelope::{
     cbor_ends, item_len, items_key, json_ends, list_fields, protobuf_ends, protobuf_items, protobuf_items_len,
 };
 use crate::backend::objects::Objects;
+use crate::backend::present::is_sent_as_stored;
 use crate::backend::{Backend, Call};
 
 /// A list that is being sent, by the worker of this backend.
@@ -184,10 +185,7 @@ impl Listing {
     fn copies_items(&self) -> bool {
         match self.form.encoding {
             Encoding::Protobuf => !self.messages.as_slice().is_empty(),
-            Encoding::Json | Encoding::Yaml => {
-                self.form.shape == Representation::Whole && self.resource.is_storage_version()
-            }
-            Encoding::Cbor => false,
+            Encoding::Json | Encoding::Yaml | Encoding::Cbor => is_sent_as_stored(&self.resource, self.form),
         }
     }
 

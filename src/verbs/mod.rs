@@ -10,6 +10,7 @@ pub mod create;
 pub mod delete;
 pub mod delete_collection;
 pub mod dispatch;
+mod event_frames;
 pub mod get;
 pub mod list;
 pub mod listing;
@@ -30,6 +31,7 @@ use pilothouse_actors::feed::Feed;
 use pilothouse_actors::session::LiveSessions;
 use pilothouse_actors::watch_memory::WatchMemory;
 
+pub use self::event_frames::FramesAside;
 use self::listing::Listing;
 use crate::api::status::{Result, Status};
 use crate::backend::Call;
@@ -50,6 +52,8 @@ pub struct WatchDeps {
     pub metrics: Arc<Metrics>,
     /// The memory of all watches.
     pub memory: WatchMemory,
+    /// Frames of large objects that are being written.
+    pub frames_aside: FramesAside,
 }
 
 /// How a request that answers an object succeeded.

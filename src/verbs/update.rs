@@ -1,7 +1,6 @@
 //! update: the body replaces the object, if the client's resourceVersion still matches.
 
 use pilothouse_actors::error::StoreError;
-use pilothouse_actors::memory::Reservation;
 use pilothouse_actors::object::{Draft, Object};
 use pilothouse_actors::write_turns::{BaseState, TurnMode, WriteTurn};
 
@@ -20,7 +19,7 @@ use super::create::{FILLED_IN, admit, store_new};
 use super::{Reply, Success, VerbResult};
 use crate::backend::admission::{Operation, Write};
 use crate::backend::objects::Objects;
-use crate::backend::request_memory::Claim;
+use crate::backend::request_memory::{BodyMemory, Claim};
 use crate::backend::{Backend, Call, services};
 
 /// Computes the new state of an object.
@@ -179,8 +178,7 @@ impl Update<'_> {
         let was = backend.objects.show_owned(call, part, &old)?;
         let mut body = backend.with_versions(call, || state.after(&was)).await?;
         // The stored one is compiled as well: rules may compare both.
-        let definition_memory =
-            [backend.reserve_definition(call, &body)?, backend.reserve_definition(call, &was)?];
+        let definition_memory = backend.reserve_definitions(call, &[&body, &was])?;
         if part.shared_field().is_some() {
             check_viewed(call, &body, &was)?;
         }
@@ -253,7 +251,7 @@ impl Update<'_> {
         &self,
         current: Current<'_>,
         change: Change,
-        definition_memory: [Option<Reservation>; 2],
+        definition_memory: Option<BodyMemory>,
     ) -> Result<Outcome> {
         let Update { backend, call, mode, .. } = *self;
         let Current { object: current, turn } = current;
@@ -272,8 +270,7 @@ impl Update<'_> {
         let store = &call.stored.store;
         match backend.stores.replace_in_turn(store, draft, current.revision, &call.permit, turn).await {
             Ok(object) => {
-                let [new, _old] = definition_memory;
-                if let Some(held) = new {
+                if let Some(held) = definition_memory {
                     backend.definitions.keep_until_compiled(object.revision, held);
                 }
                 self.shown(&object).await.map(Outcome::Stored)

@@ -292,6 +292,7 @@ fn send_and_count(client: &mut Client, path: &str, accept: &str) -> (Answer, boo
 
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const PROTOBUF_WATCH: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 const YAML: &str = "application/yaml";
 
 /// Lists are encoded piece by piece on the worker. A piece that is long work is made by the threads for heavy work, in every form
@@ -326,6 +327,69 @@ fn long_steps_of_lists_are_taken_aside() {
     assert!(names.iter().all(|name| cells.contains(name)), "{cells:?}");
     let (_, is_aside) = send_and_count(&mut client, MAPS, "application/json");
     assert!(!is_aside, "stored text is only copied");
+}
+
+/// Events of large objects are encoded by the threads for heavy work, in every form that has to be made: those of the start, and
+/// later ones.
+#[test]
+fn large_events_are_encoded_aside() {
+    let server = server();
+    let mut client = server.admin();
+    let begin = client.post(MAPS, &json!({"metadata": {"name": "a-small"}})).ok();
+    let initial = format!("{MAPS}?watch=true&timeoutSeconds=1");
+    let later =
+        format!("{initial}&resourceVersion={}", begin["metadata"]["resourceVersion"].as_str().unwrap());
+    let large: serde_json::Map<String, Value> =
+        (0..20_000).map(|key| (format!("k{key}"), json!("v"))).collect();
+    for name in ["b-large", "c-large"] {
+        client.post(MAPS, &json!({"metadata": {"name": name}, "data": large})).ok();
+    }
+    client.post(MAPS, &json!({"metadata": {"name": "d-small"}})).ok();
+    let path = format!("{MAPS}/b-large");
+    let label = br#"{"metadata":{"labels":{"is":"changed"}}}"#;
+    let media = ("Content-Type", "application/merge-patch+json");
+    assert_eq!(client.request("PATCH", &path, &[media], label).status, 200);
+    assert_eq!(client.request("DELETE", &format!("{MAPS}/c-large"), &[], b"").status, 200);
+    let before = ["ADDED a-small", "ADDED b-large", "ADDED d-small"].as_slice();
+    let after =
+        ["ADDED b-large", "ADDED c-large", "ADDED d-small", "MODIFIED b-large", "DELETED c-large"].as_slice();
+    let is_of_test = |name: &&str| name.ends_with("-large") || name.ends_with("-small");
+    for (path, expected) in [(&initial, before), (&later, after)] {
+        let (answer, is_aside) = send_and_count(&mut client, path, TABLE);
+        assert!(is_aside, "a table of {path}");
+        let events: Vec<Value> =
+            answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let name = |event: &Value| event["object"]["rows"][0]["cells"][0].as_str().unwrap().to_owned();
+        let told: Vec<String> = events
+            .iter()
+            .filter(|event| is_of_test(&name(event).as_str()))
+            .map(|event| format!("{} {}", event["type"].as_str().unwrap(), name(event)))
+            .collect();
+        assert_eq!(told, expected);
+        let described: Vec<bool> =
+            events.iter().map(|event| event["object"]["columnDefinitions"].is_array()).collect();
+        assert_eq!(described.iter().position(|is| !is), Some(1), "the first has columns: {described:?}");
+        assert!(!described.iter().skip(1).any(|is| *is), "only the first: {described:?}");
+        let (answer, is_aside) = send_and_count(&mut client, path, PROTOBUF_WATCH);
+        assert!(is_aside, "Protobuf of {path}");
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        let names = expected.iter().map(|event| event.split_once(' ').unwrap().1);
+        names.for_each(|name| assert!(text.contains(name), "{name}"));
+        let (_, is_aside) = send_and_count(&mut client, path, "application/json");
+        assert!(!is_aside, "stored text is only copied");
+    }
+}
+
+#[test]
+fn large_discovery_documents_are_encoded_aside() {
+    const AGGREGATED: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let server = server();
+    let mut client = server.admin();
+    let (answer, is_aside) = send_and_count(&mut client, "/apis", &format!("{PROTOBUF};{AGGREGATED}"));
+    assert!(is_aside);
+    assert!(String::from_utf8_lossy(&answer.body).contains("horizontalpodautoscalers"));
+    let (_, is_aside) = send_and_count(&mut client, "/apis", &format!("application/json;{AGGREGATED}"));
+    assert!(!is_aside, "the text of all is shared");
 }
 
 #[test]

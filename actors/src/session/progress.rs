@@ -7,14 +7,15 @@ use std::sync::atomic::Ordering;
 use actix::Addr;
 use bytes::Bytes;
 
-use super::{EventEncoder, LiveSessions, Preparation, Watch};
+use super::{EventEncoder, FrameAside, InitialObjects, LiveSessions, Preparation, Watch};
 use crate::archive::{ArchiveError, ArchiveReader};
 use crate::broadcaster::{Broadcaster, Subscribe, SubscriptionId, Unsubscribe};
 use crate::feed::{Feed, FeedWriter, feed};
 use crate::filter::Filter;
-use crate::limits::{SESSION_BYTES_PER_EVENT, SESSION_EVENTS_PER_TURN};
+use crate::frame::Frame;
+use crate::limits::{ENCODED_ASIDE_BYTES, SESSION_BYTES_PER_EVENT, SESSION_EVENTS_PER_TURN};
 use crate::memory::OutOfMemory;
-use crate::object::{Object, Revision, TypeName};
+use crate::object::{Object, Revision, TypeName, Variant};
 use crate::session_waker::{Close, SessionWaker, WakeReasons};
 use crate::watch_event::{self, WatchEventType};
 use crate::watch_index::IndexKey;
@@ -23,17 +24,42 @@ use crate::window::{Change, Event, Read, Window};
 /// Where a watch stands.
 enum State {
     /// It tells the objects that were there at the start. Next: catching up.
-    Initial(Box<dyn Iterator<Item = Arc<Object>>>),
+    Initial(InitialObjects),
     /// There may be events after the cursor that it has not read. Next: caught up, or ended if they are gone.
     CatchingUp,
     /// As catching up, but its cursor lies before what memory holds and a read of the log is under way, or what it found has to be
     /// made ready first. Next: catching up when that is done, or ended.
     Fetching,
+    /// The frame that comes next is being written by another thread. Next: as before, when that is done.
+    Encoding(NextFrame),
     /// It has read everything, and the broadcaster announces what comes. The cursor may fall behind the window here,
     /// which means nothing: whatever is between was of no interest. Next: catching up, when something is announced.
     CaughtUp,
     /// The last frame is in the queue, and the session stops.
     Ended,
+}
+
+/// What is sent next, once it is written.
+struct NextFrame {
+    source: FrameSource,
+    /// The form in which it is written.
+    variant: Variant,
+}
+
+enum FrameSource {
+    /// An object of the start, and those that come after it.
+    Initial(Arc<Object>, InitialObjects),
+    Event(Arc<Event>),
+}
+
+/// What became of an event.
+#[derive(PartialEq)]
+enum Sending {
+    Sent,
+    /// It is of no interest.
+    Skipped,
+    /// Its frame has to be written first.
+    Encoding,
 }
 
 /// What a session does after a turn.
@@ -47,6 +73,8 @@ pub(crate) enum AfterTurn {
     Fetch(ArchiveReader, Revision),
     /// Goes on when what it found can be written.
     Prepare,
+    /// Goes on when the next frame is written.
+    Encode,
     /// Goes on after a while: there is no memory for the next frame.
     Pause,
     /// Stops.
@@ -73,6 +101,8 @@ pub(crate) struct WatchProgress {
     owed: Option<AfterTurn>,
     /// What [`AfterTurn::Prepare`] means.
     pub(super) preparation: Option<Preparation>,
+    /// What [`AfterTurn::Encode`] means.
+    pub(super) frame_aside: Option<FrameAside>,
     /// Whether it is counted as one whose client does not read.
     stalled: bool,
     /// Whether it ends with the last event of its type.
@@ -116,6 +146,7 @@ impl WatchProgress {
             unsent: None,
             owed: None,
             preparation: None,
+            frame_aside: None,
             stalled: false,
             ends_when_caught_up: false,
             lacks_memory: false,
@@ -216,7 +247,7 @@ impl WatchProgress {
                 return AfterTurn::Pause;
             }
             match &mut self.state {
-                State::CaughtUp | State::Fetching => return AfterTurn::Wait,
+                State::CaughtUp | State::Fetching | State::Encoding(_) => return AfterTurn::Wait,
                 State::Ended => return AfterTurn::Stop,
                 State::Initial(_) | State::CatchingUp if !self.writer.has_room() => return AfterTurn::Wait,
                 State::Initial(_) | State::CatchingUp if !self.writer.has_memory() => {
@@ -225,7 +256,9 @@ impl WatchProgress {
                 State::Initial(source) => match self.unsent.take().or_else(|| source.next()) {
                     Some(object) => {
                         left = left.saturating_sub(weight(&object));
-                        self.send_initial(object);
+                        if self.send_initial(object) == Sending::Encoding {
+                            return AfterTurn::Encode;
+                        }
                     }
                     None => self.end_initial(),
                 },
@@ -239,22 +272,81 @@ impl WatchProgress {
         AfterTurn::Again
     }
 
-    fn send_initial(&mut self, object: Arc<Object>) {
+    fn send_initial(&mut self, object: Arc<Object>) -> Sending {
         if !object.is_readable() && self.filter.wants_key(&object.key) {
-            return self.end_unreadable(&object, false);
+            self.end_unreadable(&object, false);
+            return Sending::Skipped;
         }
         if !self.filter.matches(&object) {
-            return;
+            return Sending::Skipped;
         }
-        // Many watches begin with the same objects, and those who do not read would hold a copy each of a large one.
-        let frame = object.frame(WatchEventType::Added.frame_of(self.encoder.variant()), || {
+        let variant = WatchEventType::Added.frame_of(self.encoder.variant());
+        if self.is_long_work(&object) && !object.has_frame(variant) {
+            return self.encode_initial(object, variant);
+        }
+        let frame = object.frame(variant, || {
             self.writer.make(object.bytes.len(), || self.encoder.frame(WatchEventType::Added, &object))
         });
+        self.push_initial(object, frame)
+    }
+
+    /// Has the frame of an object of the start written by another thread.
+    fn encode_initial(&mut self, object: Arc<Object>, variant: Variant) -> Sending {
+        if self.writer.may_make(object.bytes.len()).is_err() {
+            (self.unsent, self.lacks_memory) = (Some(object), true);
+            return Sending::Skipped;
+        }
+        self.frame_aside = Some(self.encoder.frame_aside(WatchEventType::Added, Arc::clone(&object)));
+        if let State::Initial(left) = std::mem::replace(&mut self.state, State::CatchingUp) {
+            let source = FrameSource::Initial(object, left);
+            self.state = State::Encoding(NextFrame { source, variant });
+        }
+        Sending::Encoding
+    }
+
+    /// Queues the frame of an object of the start. It comes from [`Object::frame`]: many watches begin with the same objects, and
+    /// those who do not read would hold a copy each of a large one.
+    fn push_initial(&mut self, object: Arc<Object>, frame: Result<Frame, OutOfMemory>) -> Sending {
         match frame.and_then(|frame| self.writer.push_event(frame)) {
-            Ok(()) => self.encoder.sent(),
+            Ok(()) => {
+                self.encoder.sent();
+                Sending::Sent
+            }
             Err(OutOfMemory) => {
-                self.unsent = Some(object);
-                self.lacks_memory = true;
+                (self.unsent, self.lacks_memory) = (Some(object), true);
+                Sending::Skipped
+            }
+        }
+    }
+
+    /// Whether the thread of the connection should not write this object itself.
+    fn is_long_work(&self, object: &Object) -> bool {
+        object.bytes.len() > ENCODED_ASIDE_BYTES && self.encoder.is_slow()
+    }
+
+    /// Queues the frame that another thread has written.
+    pub(super) fn encoded(&mut self, written: Bytes) {
+        if !matches!(self.state, State::Encoding(_)) {
+            return;
+        }
+        let State::Encoding(next) = std::mem::replace(&mut self.state, State::CatchingUp) else { return };
+        match next.source {
+            FrameSource::Initial(object, left) => {
+                self.state = State::Initial(left);
+                let frame = object.frame(next.variant, || Ok(written));
+                self.push_initial(object, frame);
+            }
+            FrameSource::Event(event) => {
+                let frame = event.frame(next.variant, || Ok(written));
+                match frame.and_then(|frame| self.writer.push_event(frame)) {
+                    Ok(()) => {
+                        self.encoder.sent();
+                        self.encoder.delivered(1, event.at);
+                        self.cursor = event.revision();
+                    }
+                    // It is written once more when there is.
+                    Err(OutOfMemory) => self.lacks_memory = true,
+                }
             }
         }
     }
@@ -286,7 +378,10 @@ impl WatchProgress {
         if self.must_wait_for(&events) {
             return Err(AfterTurn::Prepare);
         }
-        let taken = self.take_in(events.iter().map(|event| &**event), left);
+        let taken = self.take_in(&events, left);
+        if matches!(self.state, State::Encoding(_)) {
+            return Err(AfterTurn::Encode);
+        }
         if taken == events.len() && events.len() < most {
             self.cursor = self.cursor.max(head);
             self.state = State::CaughtUp;
@@ -307,7 +402,10 @@ impl WatchProgress {
                 self.owed = Some(AfterTurn::Prepare);
             }
             Ok(events) => {
-                self.take_in(events.iter().map(|event| &**event), &mut { SESSION_EVENTS_PER_TURN });
+                self.take_in(&events, &mut { SESSION_EVENTS_PER_TURN });
+                if matches!(self.state, State::Encoding(_)) {
+                    self.owed = Some(AfterTurn::Encode);
+                }
             }
             Err(error) => {
                 if error != ArchiveError::Gone {
@@ -340,7 +438,7 @@ impl WatchProgress {
     }
 
     /// Tells events in order until there is no room or nothing `left` of the turn; returns how many the client now knows of.
-    fn take_in<'a>(&mut self, events: impl Iterator<Item = &'a Event>, left: &mut usize) -> usize {
+    fn take_in(&mut self, events: &[Arc<Event>], left: &mut usize) -> usize {
         let (mut taken, mut delivered, mut oldest) = (0, 0, None);
         for event in events {
             if *left == 0 || !self.writer.has_room() {
@@ -351,7 +449,8 @@ impl WatchProgress {
                 break;
             }
             let is_sent = match self.send(event) {
-                Ok(is_sent) => is_sent,
+                Ok(Sending::Encoding) => break,
+                Ok(sending) => sending == Sending::Sent,
                 Err(OutOfMemory) => {
                     self.lacks_memory = true;
                     break;
@@ -388,22 +487,39 @@ impl WatchProgress {
         }
     }
 
-    /// Tells one event, if it is of interest; whether it was.
-    fn send(&self, event: &Event) -> Result<bool, OutOfMemory> {
-        let Some(event_type) = watch_event::event_type_for(&self.filter, event) else { return Ok(false) };
-        let frame = event.frame(event_type.frame_of(self.encoder.variant()), || {
+    /// Tells one event, if it is of interest.
+    fn send(&mut self, event: &Arc<Event>) -> Result<Sending, OutOfMemory> {
+        let Some(event_type) = watch_event::event_type_for(&self.filter, event) else {
+            return Ok(Sending::Skipped);
+        };
+        let variant = event_type.frame_of(self.encoder.variant());
+        let object = watch_event::shown(event_type, event);
+        if self.is_long_work(object) && !event.is_written(variant) {
+            self.writer.may_make(object.bytes.len())?;
+            let object = watch_event::object_for(event_type, event);
+            self.frame_aside = Some(self.encoder.frame_aside(event_type, object));
+            let source = FrameSource::Event(Arc::clone(event));
+            self.state = State::Encoding(NextFrame { source, variant });
+            return Ok(Sending::Encoding);
+        }
+        let frame = event.frame(variant, || {
             self.writer.make(event.object.bytes.len(), || {
                 self.encoder.frame(event_type, &watch_event::object_for(event_type, event))
             })
         })?;
         self.writer.push_event(frame)?;
         self.encoder.sent();
-        Ok(true)
+        Ok(Sending::Sent)
     }
 
     /// Tells how far the client has come, unless it still lacks objects of the start.
     fn bookmark(&self) {
-        if matches!(self.state, State::CatchingUp | State::Fetching | State::CaughtUp) {
+        let has_told_initial = match &self.state {
+            State::CatchingUp | State::Fetching | State::CaughtUp => true,
+            State::Encoding(next) => matches!(next.source, FrameSource::Event(_)),
+            State::Initial(_) | State::Ended => false,
+        };
+        if has_told_initial {
             self.writer.push(self.encoder.bookmark(self.cursor, false));
             self.encoder.sent();
         }

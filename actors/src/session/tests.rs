@@ -11,7 +11,7 @@ use super::*;
 use crate::archive::{Archive, ArchiveError, ArchiveReader, Span};
 use crate::clock::Timestamp;
 use crate::fatal::Fatal;
-use crate::limits::SESSION_BYTES;
+use crate::limits::{ENCODED_ASIDE_BYTES, SESSION_BYTES};
 use crate::notifier::ChangeNotifiers;
 use crate::object::{Draft, Key, Pairs, Variant};
 use crate::session::Session;
@@ -26,6 +26,10 @@ struct Words {
     encoded: Cell<usize>,
     /// How often something has to be done before events can be written.
     unready: Cell<usize>,
+    /// Whether other threads write the frames of large objects.
+    is_slow: Cell<bool>,
+    /// How many they have written.
+    written_aside: Cell<usize>,
 }
 
 impl EventEncoder for Words {
@@ -55,6 +59,15 @@ impl EventEncoder for Words {
         let left = self.unready.get().checked_sub(1)?;
         self.unready.set(left);
         Some(Box::pin(std::future::ready(Ok(()))))
+    }
+
+    fn is_slow(&self) -> bool {
+        self.is_slow.get()
+    }
+
+    fn frame_aside(&self, event_type: WatchEventType, object: Arc<Object>) -> FrameAside {
+        self.written_aside.set(self.written_aside.get() + 1);
+        Box::pin(std::future::ready(self.frame(event_type, &object)))
     }
 
     fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes {
@@ -88,7 +101,13 @@ fn window() -> Arc<Window> {
 }
 
 fn words(padding: usize) -> Rc<Words> {
-    Rc::new(Words { padding, encoded: Cell::new(0), unready: Cell::new(0) })
+    Rc::new(Words {
+        padding,
+        encoded: Cell::new(0),
+        unready: Cell::new(0),
+        is_slow: Cell::new(false),
+        written_aside: Cell::new(0),
+    })
 }
 
 fn watch(window: &Arc<Window>, encoder: &Rc<Words>) -> Watch {
@@ -568,4 +587,72 @@ async fn a_session_without_memory_waits_and_loses_nothing() {
     }
     assert_eq!(read, ["Added:a@1", "Modified:a@2", "Modified:a@3"]);
     assert_eq!(encoder.encoded.get(), 3, "each was encoded once");
+}
+
+fn large(name: &str, revision: u64) -> Arc<Object> {
+    object_of(Bytes::from(vec![b' '; ENCODED_ASIDE_BYTES + 1]), "n", name, revision)
+}
+
+/// The frame that the session would wait for.
+fn finish_encoding(session: &mut WatchProgress) {
+    let frame = session.frame_aside.take().and_then(FutureExt::now_or_never).unwrap();
+    session.encoded(frame);
+}
+
+#[actix::test]
+async fn frames_of_large_objects_are_written_aside_and_sent_in_order() {
+    let (window, words) = (window(), words(0));
+    words.is_slow.set(true);
+    let initial = [object("n", "small", 1), large("large", 2), object("n", "last", 3)];
+    let added = |object| Arc::new(Event::new(Change::Created, object, None, Timestamp(1)));
+    window.append(added(large("event", 4)));
+    window.append(added(object("n", "end", 5)));
+    let watch =
+        Watch { initial: Box::new(initial.into_iter()), cursor: Revision(3), ..watch(&window, &words) };
+    let (mut session, mut feed) = session(watch);
+    assert_eq!(session.turn(), AfterTurn::Encode);
+    assert_eq!(read(&mut feed), "Added:small@1");
+    assert_eq!(session.turn(), AfterTurn::Wait, "nothing passes the large one by");
+    session.bookmark();
+    assert_eq!(read(&mut feed), "", "the client does not have all objects of the start");
+    finish_encoding(&mut session);
+    assert_eq!(session.turn(), AfterTurn::Encode);
+    assert_eq!(read(&mut feed), "Added:large@2 Added:last@3");
+    session.bookmark();
+    assert_eq!(read(&mut feed), "Bookmark@3", "it has not come to the event yet");
+    finish_encoding(&mut session);
+    assert_eq!(session.turn(), AfterTurn::Wait);
+    assert_eq!(read(&mut feed), "Added:event@4 Added:end@5");
+    assert_eq!(words.written_aside.get(), 2);
+}
+
+#[actix::test]
+async fn a_frame_that_is_written_is_not_written_aside_again() {
+    let (window, words) = (window(), words(0));
+    window.append(Arc::new(Event::new(Change::Created, large("a", 2), None, Timestamp(1))));
+    words.is_slow.set(true);
+    let start = || Watch { initial: Box::new([large("b", 1)].into_iter()), ..watch(&window, &words) };
+    let [(mut one, mut read_by_one), (mut other, mut read_by_other)] = [session(start()), session(start())];
+    for turn in [&mut one, &mut other] {
+        assert_eq!(turn.turn(), AfterTurn::Encode);
+        finish_encoding(turn);
+    }
+    assert_eq!(one.turn(), AfterTurn::Encode);
+    finish_encoding(&mut one);
+    assert_eq!((one.turn(), other.turn()), (AfterTurn::Wait, AfterTurn::Wait), "the event is written");
+    assert_eq!(read(&mut read_by_one), "Added:b@1 Added:a@2");
+    assert_eq!(read(&mut read_by_other), "Added:b@1 Added:a@2");
+    assert_eq!(words.written_aside.get(), 3);
+}
+
+#[actix::test]
+async fn a_watch_that_ends_does_not_wait_for_a_frame() {
+    let (window, words) = (window(), words(0));
+    words.is_slow.set(true);
+    let watch = Watch { initial: Box::new([large("a", 1)].into_iter()), ..watch(&window, &words) };
+    let (mut session, mut feed) = session(watch);
+    assert_eq!(session.turn(), AfterTurn::Encode);
+    session.finish();
+    finish_encoding(&mut session);
+    assert_eq!((session.turn(), read(&mut feed).as_str()), (AfterTurn::Stop, "END"));
 }

@@ -89,14 +89,14 @@ pub async fn answer(
         }
         Some(aggregated) if agreed.transform.is_some() => {
             let media = format!("{};{AGGREGATED_FORM}", agreed.encoding.media_type());
-            let mut response = render::shared_document(context, agreed, aggregated)?;
+            let mut response = render::shared_document(context, agreed, aggregated).await?;
             if let Ok(media) = HeaderValue::try_from(media) {
                 response.headers_mut().insert(header::CONTENT_TYPE, media);
             }
             label(&mut response, aggregated);
             Ok(response)
         }
-        _ => render::shared_document(context, agreed, document),
+        _ => render::shared_document(context, agreed, document).await,
     }
 }
 

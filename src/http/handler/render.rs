@@ -316,7 +316,7 @@ pub fn document(context: &Context, agreed: Negotiated<'_>, code: u16, json: &[u8
 
 /// Renders a document of discovery. In JSON all responses share its text; what is made for one response is counted while it is made
 /// and until it is sent.
-pub fn shared_document(
+pub async fn shared_document(
     context: &Context,
     agreed: Negotiated<'_>,
     document: &Document,
@@ -334,8 +334,10 @@ pub fn shared_document(
         return Ok(builder.body(StreamedBody::object(json.clone(), Encoding::Json, context.heavy_pool())));
     }
     let mut held = context.lists().take(codec::decoded_bytes_bound(Encoding::Json, json))?;
-    let body = codec::encode_document(context.registry(), agreed.encoding, json)
-        .map_err(|error| Status::internal(error.to_string()))?;
+    let (json, encoding) = (json.clone(), agreed.encoding);
+    let encode = move |backend: &Backend| codec::encode_document(&backend.objects.registry, encoding, &json);
+    let body = context.heavy_pool().step(encode).await.map_err(heavy_error)?;
+    let body = body.map_err(|error| Status::internal(error.to_string()))?;
     held.charge_to(body.len());
     Ok(sized(agreed, StatusCode::OK, reserved_bytes(Bytes::from(body), held)))
 }

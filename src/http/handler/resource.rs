@@ -244,7 +244,8 @@ impl<'a> ResourceRequest<'a> {
             work: WorkLimit::of_worker(),
         };
         if verb == Verb::Watch {
-            return Box::pin(verbs::watch::watch(&worker.backend, &worker.watching, &call)).await;
+            let pool = context.heavy_pool();
+            return Box::pin(verbs::watch::watch(&worker.backend, &worker.watching, pool, &call)).await;
         }
         let (type_name, now) = (call.stored.store.as_str(), worker.backend.clock.moment());
         let is_costly = || worker.shared.costly_calls.is_expected(type_name, &call.user.name, now);

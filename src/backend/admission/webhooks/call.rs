@@ -101,7 +101,7 @@ impl Webhooks {
         let body = question(subject, object, &uid, version, &options);
         // The webhook may take its time, and many may wait for it with large bodies.
         let claim = subject.write.call.claim();
-        let _copy = subject.write.backend.requests.copy(body.len(), claim).map_err(CallError::Server)?;
+        let _copy = subject.write.backend.requests.reserve(body.len(), claim).map_err(CallError::Server)?;
         let target = WebhookTarget::of(&hook.way, &hook.authority_pem).map_err(calling)?;
         let reply = self.exchange(subject, &target, body).await?;
         subject.write.call.work.check_bytes(reply.body.len()).map_err(CallError::Server)?;
