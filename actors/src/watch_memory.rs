@@ -292,7 +292,7 @@ impl Drop for HeldFrame {
     }
 }
 
-/// Tells whoever sends a response to stop at once and drop what it has.
+/// Tells whoever sends a response, or serves a connection, to stop at once and drop what it has.
 #[derive(Clone, Debug, Default)]
 pub struct CutSignal(Arc<Cut>);
 

@@ -22,7 +22,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use pilothouse_actors::clock::{Clock, Moment};
 use pilothouse_actors::lock::Lock;
 use pilothouse_actors::memory::MemoryBudget;
-use tokio::sync::Notify;
+use pilothouse_actors::watch_memory::CutSignal;
 
 use self::table::Table;
 use crate::config::Config;
@@ -219,7 +219,7 @@ impl Connections {
             is_in_reserve: AtomicBool::new(is_in_reserve),
             in_flight: AtomicUsize::new(0),
             idle_since: AtomicU64::new(now),
-            eviction: Notify::new(),
+            eviction: CutSignal::default(),
         });
         // There was room a moment ago, and it stays reserved until the connection leaves the table.
         let held = memory.map(|memory| memory.charge(limits::CONNECTION_BYTES));
@@ -252,8 +252,8 @@ impl OpenConnection {
     }
 
     /// Waits until the connection has to make room for another one.
-    pub async fn evicted(&self) {
-        self.0.0.eviction.notified().await;
+    pub fn evicted(&self) -> CutSignal {
+        self.0.0.eviction.clone()
     }
 }
 
@@ -279,7 +279,7 @@ struct State {
     in_flight: AtomicUsize,
     /// When the last request ended, in microseconds.
     idle_since: AtomicU64,
-    eviction: Notify,
+    eviction: CutSignal,
 }
 
 impl ConnectionState {
@@ -331,7 +331,7 @@ impl State {
     fn evict_if_idle(&self) -> bool {
         let idle = self.in_flight.compare_exchange(0, EVICTED, Ordering::AcqRel, Ordering::Acquire);
         if idle.is_ok() {
-            self.eviction.notify_one();
+            self.eviction.raise();
         }
         idle.is_ok()
     }

@@ -173,6 +173,8 @@ impl Worker {
             }
         };
         tokio::select! {
+            // Without a random order, which would cost every event of a watch something.
+            biased;
             () = self.drive(io, connection.state()) => {}
             () = connection.evicted() => tracing::debug!(?address, "an idle connection was closed for another"),
         }
