@@ -17,6 +17,7 @@ use std::process::Command;
 
 use criterion::Criterion;
 use pilothouse::api::codec::{self, protobuf};
+use pilothouse::api::json;
 use pilothouse::api::kinds::{self, EnabledFeatures, Kind, UserInfo, WriteContext};
 use pilothouse::api::managed_fields::{self, Versions, Write, apply::apply};
 use pilothouse::api::rbac::index::{Binding, Index, RoleRef, RuleLookup, Subject, read_binding, read_role};
@@ -115,7 +116,7 @@ impl Bench {
 
     /// The object as it would be stored.
     fn with_defaults(&self, object: &Value) -> Value {
-        let text = codec::json::to_json(object);
+        let text = json::to_json(object);
         let mut value = codec::decode_object(&text, &self.kind, &self.registry).unwrap().value;
         kinds::apply_defaults(kinds::rules("", "Pod"), &mut value, EnabledFeatures::RELEASE);
         default::apply(&self.registry, self.ty, &mut value);

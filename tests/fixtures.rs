@@ -11,7 +11,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use pilothouse::api::codec::transcode::{Encoding, transcode};
-use pilothouse::api::codec::{self, json, protobuf, yaml};
+use pilothouse::api::codec::{self, protobuf, yaml};
+use pilothouse::api::json;
 use pilothouse::api::schema::{GroupVersionKind, Registry};
 
 fn folder() -> PathBuf {

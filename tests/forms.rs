@@ -221,7 +221,7 @@ fn large_answers_are_compressed_for_those_who_take_it() {
 
 /// A JSON document as YAML.
 fn yaml_of(json: &[u8]) -> Vec<u8> {
-    codec::yaml::to_yaml(codec::json::read(json).unwrap())
+    codec::yaml::to_yaml(pilothouse::api::json::read(json).unwrap())
 }
 
 /// Lists are laid out piece by piece; what comes out is what laying out the whole would give.

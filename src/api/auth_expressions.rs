@@ -10,8 +10,8 @@ use std::sync::{Arc, LazyLock};
 
 use super::cel::types::Type;
 use super::cel::{Environment, Library, Outcome, Program, Val};
-use super::custom::pattern::Patterns;
 use super::limits::RULE_COST;
+use super::pattern::Patterns;
 use super::value::Value;
 
 /// No older server must read these files, so all functions are available.

@@ -5,8 +5,8 @@ use pilothouse_actors::clock::Timestamp;
 use super::kinds::{FirstDeletion, KindRules, grace_period};
 use super::meta::{self, FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
 use super::options::{DeleteOptions, Propagation};
-use super::schema::time;
 use super::status::{GroupResource, Result, Status};
+use super::time;
 use super::value::Value;
 
 /// The next step of a deletion.
@@ -201,7 +201,7 @@ pub fn is_over(rules: &KindRules, object: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
     use crate::api::kinds::rules;
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use crate::api::schema::time;
+use crate::api::time;
 
 /// A string format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -183,7 +183,7 @@ impl MatchConstraints {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     fn value(text: &str) -> Value {
         json::read(text.as_bytes()).unwrap()

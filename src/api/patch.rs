@@ -167,8 +167,8 @@ fn apply_text(
         return Ok(Patched { value: decoded.value, warnings: judged(validation, strict, || outcome)? });
     };
     // Fields of custom objects are printed in alphabetical order.
-    let read = codec::json::read(outcome.as_bytes()).unwrap_or_default();
-    let told = || String::from_utf8_lossy(&codec::json::to_json(&read)).into_owned();
+    let read = super::json::read(outcome.as_bytes()).unwrap_or_default();
+    let told = || String::from_utf8_lossy(&super::json::to_json(&read)).into_owned();
     let (kind, api_version) = (read.str("kind"), read.str("apiVersion"));
     // A wrong kind or apiVersion is reported by validation.
     let is_other = !kind.is_empty() && (kind != target.kind.kind || api_version != target.kind.api_version());
@@ -189,7 +189,7 @@ fn renamed(object: &Value, kind: &GroupVersionKind) -> String {
         object.set("kind", kind.kind.as_str());
         object.set("apiVersion", kind.api_version());
     }
-    String::from_utf8_lossy(&codec::json::to_json(&object)).into_owned()
+    String::from_utf8_lossy(&super::json::to_json(&object)).into_owned()
 }
 
 /// The body of a JSON Patch: a list of operations.
@@ -269,7 +269,7 @@ fn apply_strategic(
     let broken = || Status::internal("an object cannot be read".to_owned());
     // With fields that are always printed: a patch may refer to them.
     let original = codec::encode(registry, ty, current);
-    let original = codec::json::read(&original).map_err(|_| broken())?;
+    let original = super::json::read(&original).map_err(|_| broken())?;
     let mut merged = strategic::apply(registry, ty, original, &mut patch)?;
     let unknown =
         type_check::fit(registry, ty, &mut merged).map_err(|why| invalid(&body::printed(&patch), &why))?;

@@ -33,7 +33,7 @@ pub use table::{head, metadata_only, row, tail, without_rows};
 use std::cmp::Ordering;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::schema::time;
+use crate::api::time;
 use crate::api::value::Value;
 use cells::{PrintedObject, cells};
 

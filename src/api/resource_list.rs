@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::schema::quantity::Quantity;
+use super::quantity::Quantity;
 use super::value::Value;
 
 /// Quantities by resource name.

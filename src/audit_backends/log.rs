@@ -15,7 +15,7 @@ use pilothouse_actors::clock::{Clock, Timestamp};
 
 use super::batches::{EncodedEvent, Writer};
 use crate::api::audit::event::Event;
-use crate::api::schema::time;
+use crate::api::time;
 use crate::metrics::audit::Audit as Counts;
 
 /// The mode of a new log file.

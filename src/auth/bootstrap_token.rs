@@ -11,7 +11,7 @@ use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::object::Key;
 
 use super::token_objects::{Facts, TokenObjectKind, TokenObjects};
-use crate::api::schema::time;
+use crate::api::time;
 use crate::api::well_known::{BOOTSTRAP_TOKEN_TYPE, SYSTEM_NAMESPACE};
 
 /// The group of all bootstrap tokens.

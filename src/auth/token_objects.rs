@@ -16,7 +16,7 @@ use pilothouse_actors::window::Window;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
-use crate::api::schema::time;
+use crate::api::time;
 use crate::limits::{TOKEN_LOOKUP_TIMEOUT, TOKEN_LOOKUPS};
 
 /// The types that tokens depend on.

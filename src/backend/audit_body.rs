@@ -7,7 +7,8 @@ use bytes::Bytes;
 
 use crate::api::audit::Level;
 use crate::api::audit::bodies::{BodyIdentity, compact};
-use crate::api::codec::{self, json};
+use crate::api::codec;
+use crate::api::json;
 use crate::api::media::PatchType;
 use crate::api::meta;
 use crate::api::value::Value;

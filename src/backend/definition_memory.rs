@@ -9,7 +9,7 @@ use pilothouse_actors::lock::Lock;
 use pilothouse_actors::memory::MemoryBudget;
 use pilothouse_actors::object::Revision;
 
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::status::Result;
 use crate::api::value::Value;
 use crate::limits::DEFINITION_GROWTH;

@@ -9,7 +9,8 @@ use pilothouse_actors::yield_every::YieldEvery;
 use super::objects::Objects;
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::protobuf::ListFields;
-use crate::api::codec::{self, cbor, protobuf};
+use crate::api::codec::{cbor, protobuf};
+use crate::api::json;
 use crate::api::media::Encoding;
 use crate::api::print;
 use crate::api::response_format::{MetaVersion, Representation, ResponseFormat};
@@ -156,5 +157,5 @@ pub(crate) fn cbor_ends(
 }
 
 fn read_meta(list_meta: &str) -> Result<Value> {
-    codec::json::read(list_meta.as_bytes()).map_err(|error| Status::internal(error.to_string()))
+    json::read(list_meta.as_bytes()).map_err(|error| Status::internal(error.to_string()))
 }

@@ -10,14 +10,16 @@ use crate::api::catalog::resource::Resource;
 use crate::api::codec::{self, Decoded};
 use crate::api::custom;
 use crate::api::features::{EnabledFeatures, Feature};
+use crate::api::json;
 use crate::api::kinds;
 use crate::api::limits::OBJECT_PARTS;
 use crate::api::media::Encoding;
 use crate::api::options::{DeleteOptions, FieldValidation};
-use crate::api::schema::{GroupVersionKind, Registry, TypeId, default, time};
+use crate::api::schema::{GroupVersionKind, Registry, TypeId, default};
 use crate::api::select;
 use crate::api::status::{Result, Status};
 use crate::api::subresources;
+use crate::api::time;
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::well_known::META_GROUP;
@@ -47,7 +49,7 @@ fn other_version(
     validation: FieldValidation,
 ) -> Option<Box<Status>> {
     let custom = call.custom().filter(|_| call.encoding == Encoding::Json)?;
-    let mut value = codec::json::read(&call.body).ok()?;
+    let mut value = json::read(&call.body).ok()?;
     let stated = value.str("apiVersion").to_owned();
     if value.str("kind").is_empty() || stated == kind.api_version() {
         return None;

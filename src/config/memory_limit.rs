@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::api::schema::quantity::Quantity;
+use crate::api::quantity::Quantity;
 use crate::limits::CGROUP_PART_PERCENT;
 
 /// How much memory the server may use.

@@ -17,8 +17,8 @@ use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
-use crate::api::schema::time;
 use crate::api::status::{IgnoreErrors as _, Result};
+use crate::api::time;
 use crate::api::value::Value;
 use crate::api::well_known::stores::{CONFIG_MAPS, SECRETS};
 use crate::api::well_known::{BOOTSTRAP_TOKEN_TYPE, PUBLIC_NAMESPACE, SYSTEM_NAMESPACE};

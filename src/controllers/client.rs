@@ -18,12 +18,14 @@ use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::audit::Level;
 use crate::api::catalog::resource::{Resource, Stored};
+use crate::api::json;
 use crate::api::media::PatchType;
 use crate::api::options::{DeleteOptions, Propagation, WriteMode};
 use crate::api::query::Query;
 use crate::api::release::RELEASE;
-use crate::api::schema::{Registry, time};
+use crate::api::schema::Registry;
 use crate::api::status::{GroupResource, IgnoreErrors as _, Result, Status};
+use crate::api::time;
 use crate::api::value::Value;
 use crate::api::verb::Verb;
 use crate::api::well_known::{ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, SERVER_NAME, SYSTEM_NAMESPACE};
@@ -298,7 +300,7 @@ impl Client {
         let admitted = self.backend.admit_call(Verb::Create, &self.user, &call, "").await?;
         let reviewed = review::create(&self.backend, &call).await;
         match verbs::end(admitted, &call, reviewed).await? {
-            Reply::Object(_, json) => codec::json::read(&json)
+            Reply::Object(_, json) => json::read(&json)
                 .map_err(|error| Status::internal(format!("the answer of a review cannot be read: {error}"))),
             _ => Err(Status::internal("a review has no answer")),
         }

@@ -9,8 +9,8 @@ use futures::future::LocalBoxFuture;
 use pilothouse_actors::object::{Key, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
 
-use crate::api::codec;
 use crate::api::field::quoted;
+use crate::api::json;
 use crate::api::meta;
 use crate::api::rbac::aggregate::{RoleAggregator, joined};
 use crate::api::rbac::rule::{Rule, rules_of};
@@ -92,7 +92,7 @@ impl Controller for ClusterRoleAggregation {
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<String>) {
         let (name, mut roles) = (change.object.key.name(), self.roles.borrow_mut());
-        let role = if change.gone { None } else { codec::json::read(&change.object.bytes).ok() };
+        let role = if change.gone { None } else { json::read(&change.object.bytes).ok() };
         let mut unreadable = self.unreadable.borrow_mut();
         let is_news = match role.is_none() && !change.gone {
             true => unreadable.insert(name.to_owned()),

@@ -11,8 +11,8 @@ use pilothouse_actors::object::Key;
 
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
-use crate::api::schema::time;
 use crate::api::status::{IgnoreErrors as _, Result};
+use crate::api::time;
 use crate::api::value::Value;
 use crate::api::well_known::stores::SIGNING_REQUESTS;
 

@@ -13,7 +13,7 @@ use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::object::{Key, Revision, TypeName};
 use serde::Deserialize;
 
-use crate::api::schema::time;
+use crate::api::time;
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::client::{At, Client};

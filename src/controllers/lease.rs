@@ -12,12 +12,13 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::clock::{Clock, Timestamp};
 
-use crate::api::schema::time;
+use crate::api::json;
+use crate::api::meta;
 use crate::api::status::Result;
+use crate::api::time;
 use crate::api::value::Value;
 use crate::api::well_known::stores::LEASES;
 use crate::api::well_known::{NAMESPACES, SYSTEM_NAMESPACE};
-use crate::api::{codec, meta};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
@@ -158,7 +159,7 @@ fn lease(me: &str, now: Timestamp) -> Value {
     let text = format!(
         r#"{{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{{"name":"{LEASE}","namespace":"{SYSTEM_NAMESPACE}"}}}}"#
     );
-    let mut lease = codec::json::read(text.as_bytes()).unwrap_or_default();
+    let mut lease = json::read(text.as_bytes()).unwrap_or_default();
     take(&mut lease, me, now);
     lease.entry("spec").remove("leaseTransitions");
     lease

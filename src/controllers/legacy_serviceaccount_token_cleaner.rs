@@ -13,8 +13,8 @@ use pilothouse_actors::object::{Object, TypeName};
 
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
-use crate::api::schema::time;
 use crate::api::status::{IgnoreErrors as _, Result};
+use crate::api::time;
 use crate::api::value::Value;
 use crate::api::well_known::ACCOUNT_TOKEN_TYPE;
 use crate::api::well_known::annotations::{ACCOUNT_NAME, ACCOUNT_UID};

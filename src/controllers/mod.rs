@@ -65,12 +65,12 @@ pub fn choose(asked: &[String]) -> (Vec<&'static ControllerDescriptor>, Vec<&str
 
 #[cfg(test)]
 mod testing {
-    use crate::api::codec;
+    use crate::api::json;
     use crate::api::value::Value;
 
     /// Parses an object from JSON.
     pub fn object(text: &str) -> Value {
-        codec::json::read(text.as_bytes()).unwrap()
+        json::read(text.as_bytes()).unwrap()
     }
 }
 

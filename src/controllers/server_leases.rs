@@ -9,8 +9,8 @@ use pilothouse_actors::object::{Key, Object};
 
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
-use crate::api::schema::time;
 use crate::api::status::{IgnoreErrors as _, Result};
+use crate::api::time;
 use crate::api::value::Value;
 use crate::api::well_known::stores::LEASES;
 use crate::api::well_known::{SERVER_NAME, SYSTEM_NAMESPACE};

@@ -3,7 +3,7 @@
 use tokio::sync::watch;
 
 use super::*;
-use crate::api::codec::json;
+use crate::api::json;
 
 fn definition(plural: &str, kind: &str, made: &str) -> Value {
     let text = format!(

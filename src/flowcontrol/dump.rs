@@ -12,7 +12,7 @@ use pilothouse_actors::identity::Identity;
 use super::table::Flow;
 use crate::api::path::{Request, ResourcePath};
 use crate::api::query::Query;
-use crate::api::schema::time;
+use crate::api::time;
 use crate::api::verb::Verb;
 use crate::limits::{EMPTY_QUEUES_TOLD, VISIT_CHARS};
 

@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 use super::IdentityPem;
 use super::file::texts;
 use crate::api::codec::{self, yaml};
-use crate::api::schema::time;
+use crate::api::time;
 use crate::api::value::Value;
 use crate::limits::{EXEC_OUTPUT_BYTES, EXEC_PLUGIN_TIMEOUT};
 

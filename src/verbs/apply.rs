@@ -1,6 +1,7 @@
 //! Server-side apply: the body states some fields, and its sender becomes their owner.
 
-use crate::api::codec::{self, json};
+use crate::api::codec;
+use crate::api::json;
 use crate::api::managed_fields::apply::{Applied, apply as merge};
 use crate::api::media::Encoding;
 use crate::api::meta;

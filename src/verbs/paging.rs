@@ -12,8 +12,8 @@ use pilothouse_actors::object::Object;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::yield_every::YieldEvery;
 
-use crate::api::codec::json::read;
 use crate::api::codec::syntax;
+use crate::api::json::read;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::limits::CONTINUE_TOKEN_BYTES;

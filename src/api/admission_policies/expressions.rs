@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 
 use crate::api::cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
 use crate::api::cel::{Environment, JSON_PATCH, Library, OBJECT as MADE_OBJECT, Program};
-use crate::api::custom::pattern::Patterns;
 use crate::api::limits::VARIABLES_AS_ONE;
+use crate::api::pattern::Patterns;
 
 /// The new object.
 pub const OBJECT: &str = "object";

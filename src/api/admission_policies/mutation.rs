@@ -4,7 +4,7 @@ use super::decision::AuthorizationPending;
 use super::evaluate::{Inputs, StopReason, USED_UP, value};
 use super::policy::{Mutation, Policy};
 use crate::api::cel::{ConstructedObject, JSON_PATCH, NativeError, SizeBudget, Val};
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::limits::RULES_COST;
 use crate::api::value::Value;
 

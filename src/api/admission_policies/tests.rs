@@ -12,7 +12,7 @@ use super::expressions::{Compiler, EnvironmentType, ResultType};
 use super::policy::Policy;
 use super::request::{RequestInfo, namespace, request};
 use crate::api::admission_policies::evaluate::ResultValue;
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::matching::AdmissionAttributes;
 use crate::api::value::Value;
 

@@ -181,7 +181,7 @@ impl Walk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     fn told(expression: &str) -> Vec<Mismatch> {
         let registry = Registry::builtin().unwrap();

@@ -6,8 +6,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::{REVIEW_GROUP, REVIEW_KIND, ReviewVersion};
-use crate::api::codec::{json, syntax};
+use crate::api::codec::syntax;
 use crate::api::field::quoted;
+use crate::api::json;
 use crate::api::limits::HOOK_WARNINGS;
 use crate::api::status::{Cause, Details, Status};
 use crate::api::value::Value;

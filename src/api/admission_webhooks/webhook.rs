@@ -211,7 +211,7 @@ pub fn client_config(client: &Value) -> ClientConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     fn value(text: &str) -> Value {
         json::read(text.as_bytes()).unwrap()

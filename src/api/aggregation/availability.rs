@@ -144,7 +144,7 @@ pub fn tell(object: &mut Value, verdict: &AvailableCondition, now: &str) -> bool
 mod tests {
     use super::*;
     use crate::api::aggregation::ApiService;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     fn value(text: &str) -> Value {
         json::read(text.as_bytes()).unwrap()

@@ -3,9 +3,9 @@
 
 use serde_json::value::RawValue;
 
-use crate::api::codec::json::write_string;
 use crate::api::codec::raw_fields::raw_fields;
 use crate::api::codec::syntax;
+use crate::api::json::write_string;
 
 /// The field of metadata that records field ownership.
 const OWNERS: &str = "managedFields";

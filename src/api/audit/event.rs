@@ -12,10 +12,10 @@ use pilothouse_actors::identity::Identity;
 use super::bodies::compact;
 use super::response::Response;
 use super::{API_VERSION, Level, Stage};
-use crate::api::codec::json::write_string;
 use crate::api::field::quoted;
-use crate::api::schema::time;
+use crate::api::json::write_string;
 use crate::api::status::Status;
+use crate::api::time;
 
 /// The annotation of an event that lost parts.
 pub const TRUNCATED: &str = "audit.k8s.io/truncated";

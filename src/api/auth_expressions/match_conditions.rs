@@ -6,7 +6,7 @@ use super::{ALL, Expression};
 use crate::api::admission_policies::expressions::{full_name, list, nested, object_type, plain, texts};
 use crate::api::cel::types::{DeclKind, Type};
 use crate::api::cel::{Environment, Val};
-use crate::api::custom::pattern::Patterns;
+use crate::api::pattern::Patterns;
 use crate::api::value::Value;
 
 /// The CEL variable: the spec of a SubjectAccessReview.

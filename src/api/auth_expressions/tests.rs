@@ -5,7 +5,7 @@ use super::match_conditions::{self, Matched, matched};
 use super::*;
 
 fn object(json: &str) -> Value {
-    crate::api::codec::json::read(json.as_bytes()).unwrap()
+    crate::api::json::read(json.as_bytes()).unwrap()
 }
 
 fn mapping(text: &str) -> Expression {

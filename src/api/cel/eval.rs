@@ -9,8 +9,8 @@ use super::library;
 use super::meter;
 use super::plan::{Call, FoldNode, Node, Unwrap};
 use super::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
-use crate::api::custom::pattern::Patterns;
 use crate::api::limits::CEL_EFFORT;
+use crate::api::pattern::Patterns;
 
 /// The state of one evaluation.
 pub struct Evaluator<'v, 'r> {

@@ -7,7 +7,7 @@ use super::source::Issues;
 use super::timestamps::{self, Instant};
 use super::types::Type;
 use super::unify::are_equivalent;
-use crate::api::custom::pattern::Patterns;
+use crate::api::pattern::Patterns;
 
 /// Checks the literals of an expression.
 pub fn check(root: &Expr, places: &[usize], checked: &Checked, patterns: &mut Patterns, issues: &mut Issues) {

@@ -14,7 +14,7 @@ use super::library::{self, FunctionImpl};
 use super::macros::MAP_INSERT;
 use super::types::Type;
 use super::value::{Map, Text, Val};
-use crate::api::custom::pattern::Patterns;
+use crate::api::pattern::Patterns;
 
 /// A node of the plan.
 #[derive(Debug)]

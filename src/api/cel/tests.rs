@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
 use super::*;
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::value::Value;
 
 const LIMIT: u64 = 1_000_000;

@@ -5,7 +5,7 @@ use std::num::IntErrorKind;
 use base64::Engine as _;
 
 use crate::api::field::quoted;
-use crate::api::schema::time;
+use crate::api::time;
 use crate::api::time_zone;
 
 /// A timestamp.

@@ -17,7 +17,7 @@ use super::library::semver::Semver;
 use super::library::url::Url;
 use super::timestamps::{self, Instant};
 use super::types::{DeclKind, DeclType, ListKind};
-use crate::api::schema::quantity::Quantity;
+use crate::api::quantity::Quantity;
 use crate::api::value::Value;
 
 /// An evaluation error.

@@ -11,7 +11,8 @@ mod write;
 
 use std::fmt::Write as _;
 
-use super::{Body, DecodeError, Decoded, json, named, or_any_version};
+use super::{Body, DecodeError, Decoded, named, or_any_version};
+use crate::api::json;
 use crate::api::schema::encode::EmptyLists;
 use crate::api::schema::{GroupVersionKind, Registry, TypeId};
 use crate::api::value::Value;

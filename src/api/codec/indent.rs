@@ -100,8 +100,8 @@ pub fn pretty(json: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
-    use crate::api::codec::json::tests::any_value;
+    use crate::api::json;
+    use crate::api::json::tests::any_value;
     use crate::api::value::Value;
     use proptest::prelude::*;
 

@@ -3,7 +3,6 @@
 pub mod cbor;
 pub mod decoded_bytes;
 pub mod indent;
-pub mod json;
 pub mod legacy;
 pub mod protobuf;
 pub mod raw_fields;
@@ -24,12 +23,13 @@ use super::schema::decode::{self, Refused};
 use super::schema::{GroupVersionKind, Registry, TypeId};
 use super::value::Value;
 use super::well_known;
+use crate::api::json;
 
 pub use super::schema::decode::Decoded;
 pub use super::schema::encode::{Encoded, encode, encode_draft};
+pub use crate::api::json::to_json;
 pub use decoded_bytes::{SET_ITEM_BYTES, decoded_bytes_bound};
 pub use indent::pretty;
-pub use json::to_json;
 
 /// The error for custom resources in Protobuf.
 pub const NO_PROTOBUF: &str = "object *unstructured.Unstructured does not implement the protobuf marshalling interface and \

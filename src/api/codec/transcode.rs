@@ -3,7 +3,8 @@
 //! The result equals decoding into the types of the API and encoding again. So unknown fields are dropped, an empty list differs
 //! from an absent one only where the field shows both, and the text is canonical.
 
-use super::{Decoded, cbor, decode_object, json, protobuf, syntax, yaml};
+use super::{Decoded, cbor, decode_object, protobuf, syntax, yaml};
+use crate::api::json;
 use crate::api::schema::encode::{EmptyLists, encode_as};
 use crate::api::schema::{GroupVersionKind, Registry};
 use crate::api::value::Value;

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::json;
 use super::yaml_write::{Document, sorted};
+use crate::api::json;
 use crate::api::value::Value;
 
 /// A list that is written piece by piece.
@@ -112,8 +112,8 @@ impl YamlList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json::tests::any_value;
     use crate::api::codec::yaml::to_yaml;
+    use crate::api::json::tests::any_value;
     use proptest::prelude::*;
 
     /// The text of a list in JSON: what comes before its items, the items, and what comes after them.

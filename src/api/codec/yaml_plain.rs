@@ -1,6 +1,6 @@
 //! The meaning of plain YAML scalars.
 
-use crate::api::schema::time;
+use crate::api::time;
 
 /// The meaning of a plain scalar.
 #[derive(Debug, Clone, Copy, PartialEq)]

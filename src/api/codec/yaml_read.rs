@@ -239,7 +239,7 @@ fn valued(plain: Plain, text: impl FnOnce() -> Value) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json::to_json;
+    use crate::api::json::to_json;
 
     fn as_json(text: &str) -> String {
         String::from_utf8(to_json(&meaning(text).unwrap().value)).unwrap()

@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-use super::json;
 use super::yaml_style::{Style, is_break, is_printable, style};
+use crate::api::json;
 use crate::api::value::{Object, Value};
 
 /// The column after which text is folded at the next single space.
@@ -445,7 +445,8 @@ fn natural(one: &str, other: &str) -> Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::{json, yaml};
+    use crate::api::codec::yaml;
+    use crate::api::json;
     use proptest::prelude::*;
 
     fn yaml(json: &str) -> String {

@@ -238,7 +238,7 @@ pub fn no_endpoints(name: &str) -> Box<Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json::read;
+    use crate::api::json::read;
 
     fn value(text: &str) -> Value {
         read(text.as_bytes()).unwrap()

@@ -2,8 +2,8 @@
 
 use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::query::Query;
-use crate::api::schema::time;
 use crate::api::status::{Result, Status};
+use crate::api::time;
 
 use super::url;
 

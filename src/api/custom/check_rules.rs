@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::decl_types;
-use super::pattern::Patterns;
 use super::rule::{CompiledRule, most_often};
 use crate::api::cel::types::DeclType;
 use crate::api::error_list::ErrorList;
 use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::limits::{RULE_ESTIMATE, RULES_ESTIMATE};
+use crate::api::pattern::Patterns;
 use crate::api::value::Value;
 
 /// How many of the most expensive rules are named if the total is exceeded.

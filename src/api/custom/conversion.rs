@@ -6,9 +6,9 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::api::admission_webhooks::webhook::client_config;
 use crate::api::admission_webhooks::{ClientConfig, ReviewVersion};
-use crate::api::codec::json;
 use crate::api::error_list::ErrorList;
 use crate::api::field::FieldPath;
+use crate::api::json;
 use crate::api::meta;
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;

@@ -171,7 +171,7 @@ impl Walk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     fn said_of(schema: &str) -> Vec<String> {
         let mut errors = ErrorList::new();

@@ -2,9 +2,9 @@
 
 use super::schema::{AdditionalProperties, Schema};
 use super::values::shown;
-use crate::api::codec::json;
 use crate::api::error_list::ErrorList;
 use crate::api::field::{FieldError, FieldPath, quoted};
+use crate::api::json;
 use crate::api::meta::{self, MetaRules};
 use crate::api::names;
 use crate::api::schema::decode::{self, Refused};

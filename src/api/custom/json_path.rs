@@ -430,7 +430,7 @@ fn holds(item: &Value, left: &[Step], operator: Option<Operator>, right: &[Step]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     #[test]
     fn paths_lead_into_objects() {

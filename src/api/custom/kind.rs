@@ -12,13 +12,15 @@ use super::json_path::JsonPath;
 use super::rules::Rules;
 use super::schema::Schema;
 use super::{embedded, lists, prune, validate};
-use crate::api::codec::{self, json};
+use crate::api::codec;
 use crate::api::error_list::{ErrorList, WarningList};
 use crate::api::field::{FieldError, FieldPath, quoted};
+use crate::api::json;
 use crate::api::limits::FILLED_BYTES;
 use crate::api::print;
-use crate::api::schema::{Registry, time};
+use crate::api::schema::Registry;
 use crate::api::subresources::SubresourceStrategy;
+use crate::api::time;
 use crate::api::value::Value;
 use crate::api::{meta, names};
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::schema::{AdditionalProperties, Schema};
 use super::values::shown;
-use crate::api::codec::json;
 use crate::api::error_list::ErrorList;
 use crate::api::field::{FieldError, FieldPath};
+use crate::api::json;
 use crate::api::schema::ListFact;
 use crate::api::value::{Object, Value};
 

@@ -1,8 +1,8 @@
 //! The OpenAPI schemas of custom resources.
 
 use super::status;
-use crate::api::codec::json;
 use crate::api::descriptions;
+use crate::api::json;
 use crate::api::openapi::Custom;
 use crate::api::openapi::META_PACKAGE;
 use crate::api::schema::GroupVersionKind;

@@ -198,7 +198,7 @@ fn taken(schema: &Schema, room: &mut usize) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     fn value(text: &str) -> Value {
         json::read(text.as_bytes()).unwrap()

@@ -3,7 +3,7 @@
 
 use super::schema::{AdditionalProperties, Schema};
 use super::{defaults, embedded, prune};
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::schema::Registry;
 use crate::api::value::{Object, Value};
 

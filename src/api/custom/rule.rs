@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::pattern::Patterns;
 use super::rule_path;
 use crate::api::cel::types::{DeclType, Type};
 use crate::api::cel::{Environment, Evaluated, Fault, Outcome, Program, Val};
 use crate::api::field::ErrorType;
 use crate::api::limits::{REQUEST_BYTES_PRICED, RULE_COST, RULE_MESSAGE_BYTES};
+use crate::api::pattern::Patterns;
 use crate::api::value::Value;
 
 /// The variable for the value.

@@ -56,7 +56,7 @@ fn step(text: &str) -> Option<(String, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     #[test]
     fn paths_follow_the_schema() {

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::decl_types;
-use super::pattern::Patterns;
 use super::rule::{CompiledRule, RuleOutcome};
 use super::schema::Schema;
 use super::validate::{is_type_field, is_unchanged};
 use crate::api::cel::types::DeclType;
-use crate::api::codec::json;
 use crate::api::error_list::{ErrorList, WarningList};
 use crate::api::field::{ErrorType, FieldError, FieldPath, quoted};
+use crate::api::json;
 use crate::api::limits::{DEFAULT_RULES, RULES_COST};
+use crate::api::pattern::Patterns;
 use crate::api::value::Value;
 
 /// The rules of a schema and its subschemas.

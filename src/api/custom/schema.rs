@@ -2,10 +2,10 @@
 
 use regex::Regex;
 
-use super::formats::Format;
-use super::pattern::Patterns;
 use super::properties::Properties;
-use crate::api::codec::json;
+use crate::api::formats::Format;
+use crate::api::json;
+use crate::api::pattern::Patterns;
 use crate::api::schema::ListFact;
 use crate::api::value::Value;
 

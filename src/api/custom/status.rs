@@ -313,7 +313,7 @@ pub fn release(definition: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     fn definition(plural: &str, kind: &str, short: &str) -> Value {
         let text = format!(

@@ -121,7 +121,7 @@ impl<'a> Types<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
     use crate::api::managed_fields::{self, Versions, Write};
     use crate::api::schema::GroupVersionKind;
     use crate::api::value::Value;

@@ -2,8 +2,8 @@
 
 use super::schema::{Checks, Schema};
 use super::value_errors::{ErrorKind, ValueError, ValueErrors, ValuePath, other, typed};
-use crate::api::codec::json;
 use crate::api::field::quoted;
+use crate::api::json;
 use crate::api::value::Value;
 
 /// The first integer whose successor a double cannot represent.

@@ -1,7 +1,7 @@
 //! The amounts of resources: `500m`, `1Gi`, `1e3`. Only what the rules need: comparing them and counting their parts.
 
 use crate::api::field::quoted;
-use crate::api::schema::quantity::Quantity;
+use crate::api::quantity::Quantity;
 use crate::api::value::Value;
 
 /// An amount in billionths, the finest that the API keeps.

@@ -12,7 +12,7 @@ use super::merge::{merge, remove};
 use super::owned_fields::{self, Owned};
 use super::repeated_apply::{Repeated, repeated};
 use super::{Comparisons, Versions, Write, take_from_others, updated};
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::schema::TypeId;
 use crate::api::schema::encode::encode;
 use crate::api::status::{Cause, Result, Status};

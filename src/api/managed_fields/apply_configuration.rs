@@ -83,7 +83,7 @@ impl Wholes<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
     use crate::api::schema::GroupVersionKind;
 
     const POD: &str = r#"{"metadata":{"labels":{"a":"1"}},"spec":{"containers":[

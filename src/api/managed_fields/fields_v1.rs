@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::field_set::{FieldSet, PathElement};
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::limits::OWNED_DEPTH;
 use crate::api::value::{Object, Value};
 

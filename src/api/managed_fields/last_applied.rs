@@ -5,7 +5,7 @@ use super::applied_fields::owned_fields;
 use super::compare::compare;
 use super::field_set::FieldSet;
 use super::{Versions, Write};
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::meta::ANNOTATION_BYTES;
 use crate::api::schema::TypeId;
 use crate::api::value::Value;

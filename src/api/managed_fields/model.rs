@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::apply::{apply, apply_fully};
 use super::{Versions, Write, record};
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::schema::Registry;
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;

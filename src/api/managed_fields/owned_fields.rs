@@ -9,7 +9,7 @@ use super::field_set::{FieldSet, PathElement};
 use super::fields_v1;
 use super::managers::{self, Operation};
 use super::shape::{self, Shape};
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::limits::OWNED_DEPTH;
 use crate::api::schema::Registry;
 use crate::api::value::{Iter, Object, Value};

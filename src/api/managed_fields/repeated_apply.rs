@@ -8,7 +8,7 @@ use super::compare::{Side, Walk};
 use super::field_set::{FieldSet, PathElement};
 use super::owned_fields::{EncodedElements, Owned};
 use super::shape::{self, Position, Shape};
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::limits::OWNED_DEPTH;
 use crate::api::schema::encode::encode;
 use crate::api::schema::{Registry, Struct, TypeId, default};

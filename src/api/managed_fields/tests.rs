@@ -9,7 +9,7 @@ use super::apply::apply;
 use super::field_set::PathElement;
 use super::managers::is_reset;
 use super::*;
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::schema::default;
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());

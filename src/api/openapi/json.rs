@@ -2,7 +2,7 @@
 
 use openssl::sha::Sha512;
 
-use crate::api::codec::json::write_string;
+use crate::api::json::write_string;
 
 /// Bytes that are collected before they are hashed.
 const GATHERED: usize = 1 << 16;

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::api::codec::json::write_string;
 use crate::api::codec::raw_fields::{RawFields, raw_fields};
+use crate::api::json::write_string;
 use crate::api::limits::{OPENAPI_PART_BYTES, OPENAPI_PARTS};
 
 /// The prefixes of references to definitions and parameters.

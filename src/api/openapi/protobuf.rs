@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 
 use super::messages::{self, FieldEncoding, Message};
-use crate::api::codec::{json, yaml};
+use crate::api::codec::yaml;
+use crate::api::json;
 
 /// The unparsed fields of one object.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;

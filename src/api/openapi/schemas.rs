@@ -228,7 +228,7 @@ impl Sources<'_> {
     /// The published default of a field, or the zero value of its type.
     fn default(&self, field: &Field) -> Option<Vec<u8>> {
         if let Some(default) = &field.default {
-            return Some(crate::api::codec::json::to_json(default));
+            return Some(crate::api::json::to_json(default));
         }
         match self.registry.get(field.ty) {
             _ if field.pointer => None,

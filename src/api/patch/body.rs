@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use serde::de::DeserializeSeed as _;
 
-use crate::api::codec::json::{Any, ParseObserver, short_float};
 use crate::api::codec::syntax;
 use crate::api::field::quoted;
+use crate::api::json::{Any, ParseObserver, short_float};
 use crate::api::limits;
 use crate::api::value::Value;
 
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn values_are_printed_as_maps() {
-        let value = crate::api::codec::json::read(br#"{"b":[1,"x",null,true,1e30],"a":{"c":1.5}}"#).unwrap();
+        let value = crate::api::json::read(br#"{"b":[1,"x",null,true,1e30],"a":{"c":1.5}}"#).unwrap();
         assert_eq!(printed(&value), "map[a:map[c:1.5] b:[1 x <nil> true 1e+30]]");
     }
 }

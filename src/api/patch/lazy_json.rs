@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::chunked_list::ChunkedList;
-use crate::api::codec::json::write_string;
+use crate::api::json::write_string;
 
 /// A part of a text.
 #[derive(Clone, Debug)]

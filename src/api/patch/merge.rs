@@ -48,7 +48,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     fn merged(target: &str, patch: &str) -> String {
         let mut node = Node::of(Cow::Borrowed(target));

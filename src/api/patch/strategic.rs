@@ -414,7 +414,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
 

@@ -4,7 +4,7 @@
 //! values are accepted that a decoder refuses: 1.0 for an integer, or one that is too large, which is truncated.
 
 use super::body::kind;
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::limits;
 use crate::api::schema::decode::{self, Refused};
 use crate::api::schema::{Field, Registry, Scalar, Struct, Type, TypeId, base64, text_types};

@@ -1,7 +1,7 @@
 //! Reads the fields of an object for its cells.
 
 use super::age;
-use crate::api::schema::time;
+use crate::api::time;
 use crate::api::value::Value;
 
 /// What a cell says where there is nothing to say.

@@ -2,7 +2,7 @@
 
 use super::Completion;
 use super::columns::ColumnDefinition;
-use crate::api::codec::json::{write_string, write_value};
+use crate::api::json::{write_string, write_value};
 use crate::api::response_format::MetaVersion;
 use crate::api::value::Value;
 

@@ -1,8 +1,8 @@
 //! Helpers of the tests of rows.
 
 use super::cells;
-use crate::api::codec::json;
-use crate::api::schema::time;
+use crate::api::json;
+use crate::api::time;
 use crate::api::value::Value;
 
 /// The instant at which the tests look: ten minutes after noon of a day in May.

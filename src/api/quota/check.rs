@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::usage::{Change, UsageEvaluator};
 use super::{Features, Limited, Quota, Scope};
+use crate::api::quantity::Quantity;
 use crate::api::resource_list::ResourceList;
-use crate::api::schema::quantity::Quantity;
 use crate::api::status::GroupResource;
 use crate::api::value::Value;
 

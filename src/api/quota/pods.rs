@@ -7,7 +7,7 @@ use super::usage::one;
 use crate::api::kinds::core::resources::{COMPUTE, is_extended, is_huge_page, is_native, is_quota_huge_page};
 use crate::api::meta;
 use crate::api::resource_list::{self, ResourceList};
-use crate::api::schema::time;
+use crate::api::time;
 use crate::api::value::Value;
 
 /// The quota on pods in any state.

@@ -3,8 +3,8 @@
 use super::scope::has_deadline;
 use super::{Features, Quota, Scope, pods};
 use crate::api::meta;
+use crate::api::quantity::Quantity;
 use crate::api::resource_list::{self, ResourceList};
-use crate::api::schema::quantity::Quantity;
 use crate::api::status::GroupResource;
 use crate::api::value::Value;
 use crate::api::well_known::annotations;

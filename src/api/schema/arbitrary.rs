@@ -6,7 +6,8 @@
 use proptest::prelude::*;
 
 use super::decode::is_nothing;
-use super::{Either, GroupVersionKind, Other, Registry, Scalar, Struct, Type, TypeId, time};
+use super::{Either, GroupVersionKind, Other, Registry, Scalar, Struct, Type, TypeId};
+use crate::api::time;
 use crate::api::value::{Object, Value};
 
 /// How deep recursive types are followed.

@@ -10,9 +10,10 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde_json::value::RawValue;
 
 use super::notes::{Notes, What};
-use super::quantity::Quantity;
-use super::{Either, Field, Other, Registry, Scalar, Struct, Type, TypeId, base64, time};
-use crate::api::codec::json::{self, ParseObserver as _};
+use super::{Either, Field, Other, Registry, Scalar, Struct, Type, TypeId, base64};
+use crate::api::json::{self, ParseObserver as _};
+use crate::api::quantity::Quantity;
+use crate::api::time;
 use crate::api::value::{ArrayBuilder, Fields, FieldsBuilder, Value};
 
 /// A decoded body.

@@ -1,8 +1,8 @@
 //! Sets the defaults of the schema table. Defaults that depend on other values are functions of the kinds in
 //! [`crate::api::kinds`], which run before.
 
-use super::quantity::Quantity;
 use super::{Registry, Scalar, Struct, Type, TypeId};
+use crate::api::quantity::Quantity;
 use crate::api::value::{Fields, Value};
 
 /// Sets the defaults of the type, at every level.
@@ -85,7 +85,7 @@ fn may_have_defaults(registry: &Registry, ty: TypeId) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     fn defaulted(group: &str, kind: &str, body: &str) -> Value {
         let registry = Registry::builtin().unwrap();

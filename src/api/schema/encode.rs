@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pilothouse_actors::object::{Draft, Key, Pairs};
 
 use super::{Field, Other, Registry, Scalar, Struct, Type, TypeId};
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::value::{Object, Value};
 
 /// The canonical bytes of an object with a gap for its revision.

@@ -13,11 +13,9 @@ pub mod default;
 pub mod encode;
 pub(in crate::api) mod enum_descriptions;
 mod notes;
-pub mod quantity;
 pub mod registry;
 pub mod table;
 pub(in crate::api) mod text_types;
-pub mod time;
 mod untyped;
 pub mod validate;
 

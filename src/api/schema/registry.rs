@@ -8,7 +8,7 @@ use super::{
     Either, Field, GroupVersionKind, List, Map, Other, Rules, Scalar, Struct, Type, TypeId, WireContent,
     WireField, builtin, by_name, table,
 };
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::limits;
 use crate::api::value::Value;
 use crate::api::well_known;

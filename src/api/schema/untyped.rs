@@ -1,7 +1,7 @@
 //! Decodes a value without a type: everything is kept, including `null`, and duplicate keys are noted.
 
 use super::notes::{Mark, Notes};
-use crate::api::codec::json::ParseObserver;
+use crate::api::json::ParseObserver;
 
 impl ParseObserver for Notes<'_> {
     type Mark = Mark;
@@ -30,7 +30,8 @@ impl ParseObserver for Notes<'_> {
 mod tests {
     use std::sync::Arc;
 
-    use crate::api::codec::{cbor, json};
+    use crate::api::codec::cbor;
+    use crate::api::json;
     use crate::api::schema::registry::Addition;
     use crate::api::schema::{GroupVersionKind, Registry, decode, encode};
 

@@ -6,9 +6,9 @@ use pilothouse_actors::filter::{FieldReader, NAME_FIELD as NAME, NAMESPACE_FIELD
 use pilothouse_actors::object::{Pairs, Variant};
 
 use crate::api::catalog::resource::Resource;
-use crate::api::codec::json;
 use crate::api::custom::CustomResource;
 use crate::api::field::quoted;
+use crate::api::json;
 use crate::api::response_format::ResponseFormat;
 use crate::api::value::Value;
 

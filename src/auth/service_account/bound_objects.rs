@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(weighed(&json!({"metadata": {"uid": "u"}})), Ok(BoundObjectsState::Firm));
         assert_eq!(weighed(&json!({"metadata": {"uid": "v"}})), Err("other v".into()));
         let at = |seconds: i64| {
-            let at = crate::api::schema::time::format_seconds(seconds);
+            let at = crate::api::time::format_seconds(seconds);
             json!({"metadata": {"uid": "u", "deletionTimestamp": at}})
         };
         assert_eq!(weighed(&at(20_000)), Ok(BoundObjectsState::Going));

@@ -4,7 +4,7 @@ use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::object::Key;
 use tokio::sync::mpsc;
 
-use crate::api::schema::time;
+use crate::api::time;
 use crate::limits::TOKEN_USES_WAITING;
 
 /// The label with the date of the last use.

@@ -202,7 +202,7 @@ async fn answer(write: &Write<'_>, question: &AuthorizationCheck) -> Result<Auth
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     #[test]
     fn options_of_deletions_are_told_as_they_came() {

@@ -1,6 +1,6 @@
 //! PersistentVolumeClaimResize: a claim grows only if its storage class allows expansion.
 
-use crate::api::schema::quantity::Quantity;
+use crate::api::quantity::Quantity;
 use crate::api::status::Result;
 use crate::api::value::Value;
 use crate::api::well_known::annotations::STORAGE_CLASS;

@@ -1,8 +1,8 @@
 //! Checks pods and claims against LimitRanges, in the reference's words.
 
 use crate::api::limits::FIELD_ERRORS;
+use crate::api::quantity::Quantity;
 use crate::api::resource_list::{self, ResourceList};
-use crate::api::schema::quantity::Quantity;
 use crate::api::value::Value;
 
 /// One limit of a range, parsed once for all containers.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use pilothouse_actors::object::Object;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::codec::{self, json};
+use crate::api::codec;
+use crate::api::json;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use crate::api::admission_plugins::PluginName;
 use crate::api::admission_webhooks::{self, Webhook};
 use crate::api::audit;
-use crate::api::codec::json::write_string;
+use crate::api::json::write_string;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::kubeconfig::users::Users;
@@ -343,7 +343,7 @@ impl Plugin for Webhooks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     #[test]
     fn documents_name_absolute_files() {

@@ -117,7 +117,7 @@ impl StoreIndex for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
     use crate::api::value::Value;
 
     fn registration(text: &str) -> Option<ApiService> {

@@ -122,7 +122,7 @@ fn of_endpoints(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     fn value(text: &str) -> Value {
         json::read(text.as_bytes()).unwrap()

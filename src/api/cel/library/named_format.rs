@@ -3,7 +3,7 @@
 use super::super::eval::CallContext;
 use super::super::value::{Fault, Outcome, Val};
 use super::url::Url;
-use crate::api::custom::formats::Format;
+use crate::api::formats::Format;
 use crate::api::names;
 
 /// A named format.

@@ -11,7 +11,7 @@ pub use equality::{equal, equality};
 use super::super::eval::CallContext;
 use super::super::types::ListKind;
 use super::super::value::{Fault, Key, List, Map, Outcome, Val};
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::value::Value;
 
 /// `!x`, `-x`.

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
 use super::wellformed::{self, Head, Left, Major, Reader};
-use crate::api::schema::time;
+use crate::api::time;
 use crate::api::value::{Fields, Object, Value};
 
 /// Why a value cannot be decoded.

@@ -7,9 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::read::{Fault, Walk, integer, twice};
 use super::wellformed::{Head, Left, Major};
+use crate::api::quantity::Quantity;
 use crate::api::schema::decode::{Decoded, store, zero};
-use crate::api::schema::quantity::Quantity;
-use crate::api::schema::{Field, Other, Registry, Scalar, Struct, Type, TypeId, base64 as lenient, time};
+use crate::api::schema::{Field, Other, Registry, Scalar, Struct, Type, TypeId, base64 as lenient};
+use crate::api::time;
 use crate::api::value::{Fields, Value};
 
 /// Decodes a checked body of type `ty`.

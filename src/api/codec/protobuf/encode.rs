@@ -8,9 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::source::Source;
 use super::writer::Writer;
-use crate::api::schema::{
-    Either, Field, List, Other, Registry, Scalar, Struct, Type, TypeId, WireContent, time,
-};
+use crate::api::schema::{Either, Field, List, Other, Registry, Scalar, Struct, Type, TypeId, WireContent};
+use crate::api::time;
 
 /// The initial buffer of a message: most objects fit.
 const ROOM_BYTES: usize = 4096;

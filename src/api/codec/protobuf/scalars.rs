@@ -2,9 +2,10 @@
 
 use super::decode::{FieldDecoder, bytes, deeper};
 use super::reader::{Fault, Reader, Tag, WireType};
-use crate::api::codec::json;
-use crate::api::schema::quantity::Quantity;
-use crate::api::schema::{Scalar, time};
+use crate::api::json;
+use crate::api::quantity::Quantity;
+use crate::api::schema::Scalar;
+use crate::api::time;
 use crate::api::value::Value;
 
 /// The first second of the year 0 and the last of the year 9999: the printable range.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::value::Value;
 
 /// A value. Accessors of the wrong type answer `None` or nothing.

@@ -267,7 +267,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
     use crate::api::value::Value;
 
     /// The tree of a tape.

@@ -7,6 +7,7 @@ use prost::Message as _;
 use super::envelope::{Unknown, WatchEvent};
 use super::*;
 use crate::api::codec;
+use crate::api::json;
 use crate::api::schema::WireContent;
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
@@ -63,7 +64,7 @@ fn is_metadata_first(registry: &Registry, list: TypeId) -> bool {
 
 #[test]
 fn the_envelope_names_the_kind_and_ends_with_two_empty_texts() {
-    let value = codec::json::read(br#"{"kind":"ConfigMap","apiVersion":"v1","data":{"a":"b"}}"#).unwrap();
+    let value = json::read(br#"{"kind":"ConfigMap","apiVersion":"v1","data":{"a":"b"}}"#).unwrap();
     let body = encode_object(&REGISTRY, ty("ConfigMap"), &value);
     assert_eq!(body[..4], MAGIC);
     assert!(body.ends_with(&[0x1a, 0, 0x22, 0]));
@@ -383,7 +384,7 @@ fn the_list_with_its_items_first_in_pieces_is_the_list_in_one() {
         "metadata":{"resourceVersion":"7","continue":"c"},
         "items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b","labels":{"k":"v"}}}]}"#;
     let kind = GroupVersionKind::new("meta.k8s.io", "v1beta1", "PartialObjectMetadataList");
-    let list = codec::json::read(text).unwrap();
+    let list = json::read(text).unwrap();
     let whole = encode_object(&REGISTRY, REGISTRY.lookup(&kind).unwrap(), &list);
     let (mut items, item_type) = (Vec::new(), REGISTRY.meta("PartialObjectMetadata").unwrap());
     for item in list.get("items").unwrap().items() {

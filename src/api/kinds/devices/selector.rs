@@ -7,8 +7,8 @@ use super::super::field_value::FieldValue;
 use crate::api::admission_policies::expressions::{full_name, object_type};
 use crate::api::cel::types::{DeclKind, DeclType, Type};
 use crate::api::cel::{Environment, Library};
-use crate::api::custom::pattern::Patterns;
 use crate::api::field::{FieldError, quoted};
+use crate::api::pattern::Patterns;
 
 /// The variable of the device.
 const DEVICE: &str = "device";

@@ -177,10 +177,10 @@ mod tests {
     use openssl::x509::{X509NameBuilder, X509ReqBuilder};
 
     use super::*;
-    use crate::api::codec;
+    use crate::api::json;
 
     fn object(text: &str) -> Value {
-        codec::json::read(text.as_bytes()).unwrap()
+        json::read(text.as_bytes()).unwrap()
     }
 
     fn request(signer: &str, name: &str) -> Value {

@@ -7,7 +7,7 @@ use crate::api::admission_policies::decision::{ConditionsResult, evaluate_condit
 use crate::api::admission_policies::evaluate::Inputs;
 use crate::api::admission_policies::mutation::{ObjectMutation, evaluate_mutation};
 use crate::api::admission_policies::policy::{Binding, Mutation, Policy};
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::managed_fields::apply_configuration::apply_configuration;
 use crate::api::patch::{PatchError, apply_operations};
 use crate::api::schema::decode::Decoded;

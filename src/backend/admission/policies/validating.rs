@@ -6,7 +6,7 @@ use crate::api::admission_policies::decision::{AuditAnnotation, PolicyInputs, Po
 use crate::api::admission_policies::evaluate::Inputs;
 use crate::api::admission_policies::policy::{Binding, Policy, ValidationAction};
 use crate::api::admission_policies::request;
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::limits::POLICY_NOTE_BYTES;

@@ -10,7 +10,7 @@ use crate::api::admission_policies::evaluate::Inputs;
 use crate::api::admission_policies::request;
 use crate::api::admission_webhooks::Webhook;
 use crate::api::catalog::resource::Resource;
-use crate::api::codec::json;
+use crate::api::json;
 use crate::api::matching::AdmissionAttributes;
 use crate::api::meta;
 use crate::api::patch;

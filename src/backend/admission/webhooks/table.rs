@@ -194,7 +194,7 @@ mod tests {
     use pilothouse_actors::clock::Clock;
 
     use super::*;
-    use crate::api::codec::json;
+    use crate::api::json;
 
     fn configuration(hooks: &[&str]) -> CompiledHooks {
         let hooks: Vec<String> = hooks.iter().map(|hook| format!(r#"{{"name":"{hook}"}}"#)).collect();

@@ -7,6 +7,7 @@ use pilothouse_actors::ports::CheckPorts;
 
 use super::super::testing::running;
 use super::*;
+use crate::api::json;
 
 async fn store(services: &Services, owner: &Key, address: &str, port: u16) {
     let text = format!(
@@ -14,7 +15,7 @@ async fn store(services: &Services, owner: &Key, address: &str, port: u16) {
             "clusterIP":"{address}","clusterIPs":["{address}"],"ports":[{{"port":80,"nodePort":{port}}}]}}}}"#,
         owner.name()
     );
-    let value = codec::json::read(text.as_bytes()).unwrap();
+    let value = json::read(text.as_bytes()).unwrap();
     let ty = services.registry.kind("", "v1", "Service").unwrap();
     let encoded = codec::encode_draft(&services.registry, ty, &value);
     let draft = encoded.into_draft(owner.clone(), Pairs::default(), Pairs::default());
