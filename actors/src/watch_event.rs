@@ -61,8 +61,8 @@ pub fn event_type_for(filter: &Filter, event: &Event) -> Option<WatchEventType> 
 }
 
 /// The state of the object that the event shows. [`object_for`] answers it at the revision of the event.
-pub fn shown(told: WatchEventType, event: &Event) -> &Arc<Object> {
-    match (told, event.change, &event.previous) {
+pub fn shown_object(event_type: WatchEventType, event: &Event) -> &Arc<Object> {
+    match (event_type, event.change, &event.previous) {
         (WatchEventType::Deleted, Change::Replaced, Some(previous)) => previous,
         _ => &event.object,
     }
@@ -70,8 +70,8 @@ pub fn shown(told: WatchEventType, event: &Event) -> &Arc<Object> {
 
 /// The object of the event. An object that left the view is shown in its last state inside the view, at the revision of the
 /// event: the client must not see its new state, and resumes from that revision.
-pub fn object_for(told: WatchEventType, event: &Event) -> Arc<Object> {
-    let object = shown(told, event);
+pub fn object_for(event_type: WatchEventType, event: &Event) -> Arc<Object> {
+    let object = shown_object(event_type, event);
     if Arc::ptr_eq(object, &event.object) {
         Arc::clone(object)
     } else {

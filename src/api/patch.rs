@@ -168,18 +168,18 @@ fn apply_text(
     };
     // Fields of custom objects are printed in alphabetical order.
     let read = super::json::read(outcome.as_bytes()).unwrap_or_default();
-    let told = || String::from_utf8_lossy(&super::json::to_json(&read)).into_owned();
+    let document = || String::from_utf8_lossy(&super::json::to_json(&read)).into_owned();
     let (kind, api_version) = (read.str("kind"), read.str("apiVersion"));
     // A wrong kind or apiVersion is reported by validation.
     let is_other = !kind.is_empty() && (kind != target.kind.kind || api_version != target.kind.api_version());
     let text = if is_other { renamed(&read, target.kind) } else { outcome };
     let mut decoded = codec::decode_object(text.as_bytes(), target.kind, target.registry)
-        .map_err(|error| invalid(&told(), &error.why))?;
+        .map_err(|error| invalid(&document(), &error.why))?;
     strict.extend(decoded.strict);
-    strict.extend(custom.coerce(&mut decoded.value).map_err(|why| invalid(&told(), &why))?);
+    strict.extend(custom.coerce(&mut decoded.value).map_err(|why| invalid(&document(), &why))?);
     decoded.value.set("kind", kind);
     decoded.value.set("apiVersion", api_version);
-    Ok(Patched { value: decoded.value, warnings: judged(validation, strict, told)? })
+    Ok(Patched { value: decoded.value, warnings: judged(validation, strict, document)? })
 }
 
 /// A custom object with the required kind and apiVersion, so that it can be decoded.

@@ -100,7 +100,7 @@ impl EventFrames {
             return Vec::new();
         }
         // The cache belongs to the object itself, whose revision may differ.
-        vec![watch_event::shown(event_type, event)]
+        vec![watch_event::shown_object(event_type, event)]
     }
 
     pub(super) fn error(&self, status: &Status) -> Bytes {

@@ -360,12 +360,12 @@ fn large_events_are_encoded_aside() {
         let events: Vec<Value> =
             answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let name = |event: &Value| event["object"]["rows"][0]["cells"][0].as_str().unwrap().to_owned();
-        let told: Vec<String> = events
+        let received: Vec<String> = events
             .iter()
             .filter(|event| is_of_test(&name(event).as_str()))
             .map(|event| format!("{} {}", event["type"].as_str().unwrap(), name(event)))
             .collect();
-        assert_eq!(told, expected);
+        assert_eq!(received, expected);
         let described: Vec<bool> =
             events.iter().map(|event| event["object"]["columnDefinitions"].is_array()).collect();
         assert_eq!(described.iter().position(|is| !is), Some(1), "the first has columns: {described:?}");

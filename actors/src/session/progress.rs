@@ -493,7 +493,7 @@ impl WatchProgress {
             return Ok(Sending::Skipped);
         };
         let variant = event_type.frame_of(self.encoder.variant());
-        let object = watch_event::shown(event_type, event);
+        let object = watch_event::shown_object(event_type, event);
         if self.is_long_work(object) && !event.is_written(variant) {
             self.writer.may_make(object.bytes.len())?;
             let object = watch_event::object_for(event_type, event);

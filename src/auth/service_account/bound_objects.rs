@@ -167,8 +167,8 @@ mod tests {
         assert_eq!(weighed(&json!({"metadata": {"uid": "u"}})), Ok(BoundObjectsState::Firm));
         assert_eq!(weighed(&json!({"metadata": {"uid": "v"}})), Err("other v".into()));
         let at = |seconds: i64| {
-            let at = crate::api::time::format_seconds(seconds);
-            json!({"metadata": {"uid": "u", "deletionTimestamp": at}})
+            let deletion_time = crate::api::time::format_seconds(seconds);
+            json!({"metadata": {"uid": "u", "deletionTimestamp": deletion_time}})
         };
         assert_eq!(weighed(&at(20_000)), Ok(BoundObjectsState::Going));
         assert_eq!(weighed(&at(9_940)), Ok(BoundObjectsState::Going));
