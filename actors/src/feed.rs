@@ -16,7 +16,7 @@ use futures::Stream;
 
 use crate::frame::Frame;
 use crate::limits::{FEED_CHUNK_BYTES, HELD_FROM_BYTES, SESSION_BYTES};
-use crate::memory::{OutOfMemory, Reservation};
+use crate::memory::OutOfMemory;
 use crate::session::progress::WatchProgress;
 use crate::session_waker::SessionWaker;
 use crate::watch_memory::{CutSignal, WatchAccount};
@@ -39,11 +39,14 @@ struct Queue {
     bytes: usize,
     /// Bytes of frames that nobody has reserved yet, because they are small.
     small: usize,
+    /// How many of those the account has noted.
+    noted: usize,
     phase: Phase,
-    /// What the watch has of the memory of all; `None` without a session.
-    account: Option<WatchAccount>,
-    /// The share of the small frames.
-    share: Option<Reservation>,
+    /// Whether the account has noted anything so far: before that nobody cuts the watch.
+    can_be_cut: bool,
+    /// What the watch has of the memory of all; `None` without a session. Apart from the queue, because an event that is read at
+    /// once has nothing to do with it: with thousands of watches every line of memory that an event touches counts.
+    account: Option<Box<WatchAccount>>,
 }
 
 /// The session's end.
@@ -68,7 +71,8 @@ impl Feed {
     pub fn only(frame: Bytes) -> Feed {
         let frames = VecDeque::from_iter(Some(frame).filter(|frame| !frame.is_empty()));
         let (bytes, small) = (frames.iter().map(Bytes::len).sum(), frames.iter().map(small).sum());
-        let queue = Queue { frames, bytes, small, phase: Phase::Ended, account: None, share: None };
+        let queue =
+            Queue { frames, bytes, small, noted: 0, phase: Phase::Ended, can_be_cut: false, account: None };
         Feed { queue: Rc::new(RefCell::new(queue)), waker: None, progress: Weak::new(), is_mute: false }
     }
 
@@ -81,7 +85,7 @@ impl Feed {
 
     /// Tells whoever sends this body when it must stop at once; `None` without a session.
     pub fn cut_signal(&self) -> Option<CutSignal> {
-        self.queue.borrow().account.as_ref().map(WatchAccount::cut_signal)
+        self.queue.borrow().account.as_ref().map(|account| account.cut_signal())
     }
 
     /// The next single frame, for protocols with messages.
@@ -101,7 +105,7 @@ impl Feed {
     ) -> Poll<Option<Bytes>> {
         loop {
             let mut queue = self.queue.borrow_mut();
-            if queue.account.as_ref().is_some_and(WatchAccount::is_cut) {
+            if queue.is_cut() {
                 // Senders that do not look at the signal end here, when they have sent what they hold.
                 return Poll::Ready(None);
             }
@@ -129,14 +133,14 @@ impl Feed {
 
 /// A queue with its two ends. The body calls the session through `waker`.
 pub(crate) fn feed(waker: Arc<SessionWaker>, account: WatchAccount) -> (FeedWriter, Feed) {
-    let share = Some(account.queue_share());
     let queue = Queue {
         frames: VecDeque::new(),
         bytes: 0,
         small: 0,
+        noted: 0,
         phase: Phase::Open,
-        account: Some(account),
-        share,
+        can_be_cut: false,
+        account: Some(Box::new(account)),
     };
     let queue = Rc::new(RefCell::new(queue));
     let writer = FeedWriter { queue: Rc::clone(&queue), waker: Arc::clone(&waker) };
@@ -176,7 +180,7 @@ impl FeedWriter {
     /// Whether there is memory for more frames in this queue.
     pub(crate) fn has_memory(&self) -> bool {
         let queue = self.queue.borrow();
-        queue.account.as_ref().is_none_or(|account| account.may_grow(queue.bytes))
+        queue.bytes < HELD_FROM_BYTES || queue.account.as_ref().is_none_or(|account| account.may_grow())
     }
 
     /// Whether the session may go on. If not, the body runs a turn once it has read everything.
@@ -206,11 +210,18 @@ impl FeedWriter {
 }
 
 impl Queue {
+    fn is_cut(&self) -> bool {
+        self.can_be_cut && self.account.as_ref().is_some_and(|account| account.is_cut())
+    }
+
     fn push(&mut self, frame: Frame) -> Result<(), OutOfMemory> {
-        let frame = match (&mut self.account, frame) {
-            (Some(account), frame) => account.hold(frame)?,
-            (None, Frame::Small(bytes)) => bytes,
-            (None, Frame::Large(frame)) => frame.bytes().clone(),
+        let frame = match (frame, &mut self.account) {
+            (Frame::Small(bytes), _) => bytes,
+            (Frame::Large(frame), Some(account)) => {
+                self.can_be_cut = true;
+                account.hold(frame)?
+            }
+            (Frame::Large(frame), None) => frame.bytes().clone(),
         };
         // An empty chunk would stall the stream for good at the HTTP layer.
         if !frame.is_empty() {
@@ -233,10 +244,11 @@ impl Queue {
     /// Keeps the share of small frames near their size. In steps: a queue that is read as it grows, as most are, costs nothing.
     fn count(&mut self) {
         let size = self.small / HELD_FROM_BYTES * HELD_FROM_BYTES;
-        if let (Some(account), Some(share)) = (&mut self.account, &mut self.share)
-            && share.bytes() != size
+        if self.noted != size
+            && let Some(account) = &mut self.account
         {
-            account.hold_queued(share, size);
+            account.hold_queued(size);
+            (self.noted, self.can_be_cut) = (size, true);
         }
     }
 
@@ -286,9 +298,10 @@ impl Drop for Feed {
             frames: VecDeque::new(),
             bytes: 0,
             small: 0,
+            noted: 0,
             phase: Phase::Abandoned,
+            can_be_cut: false,
             account: None,
-            share: None,
         };
         drop(queue);
         if let Some(waker) = &self.waker {

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures::task::AtomicWaker;
 
 use crate::clock::{Clock, Moment};
-use crate::frame::{Frame, LargeFrame};
+use crate::frame::LargeFrame;
 use crate::limits::{HELD_FROM_BYTES, RELIEF_EVERY, UNREAD_FOR, WATCH_BYTES};
 use crate::lock::Lock;
 use crate::memory::{MemoryBudget, OutOfMemory, Reservation};
@@ -81,7 +81,15 @@ impl WatchMemory {
             taken_at: AtomicU64::new(0),
             cut: CutSignal::default(),
         });
-        Ok(WatchAccount { memory: self.clone(), holdings, is_listed: false, _open: open, _share: share })
+        let queued = self.0.frames.nothing();
+        Ok(WatchAccount {
+            memory: self.clone(),
+            holdings,
+            is_listed: false,
+            queued,
+            _open: open,
+            _share: share,
+        })
     }
 
     /// The number of watches that were cut because their clients did not read.
@@ -132,6 +140,8 @@ pub struct WatchAccount {
     holdings: Arc<WatchHoldings>,
     /// Whether the holdings are listed. Most watches never hold anything large, and cost no lock.
     is_listed: bool,
+    /// The share of the small frames in its queue.
+    queued: Reservation,
     _open: Reservation,
     _share: UserShare,
 }
@@ -146,21 +156,17 @@ impl WatchAccount {
         Err(OutOfMemory)
     }
 
-    /// Whether a queue that holds so much may grow.
-    pub(crate) fn may_grow(&self, queued: usize) -> bool {
-        let may = queued < HELD_FROM_BYTES || !self.memory.0.frames.is_exhausted();
+    /// Whether a queue that holds more than a small frame may grow.
+    pub(crate) fn may_grow(&self) -> bool {
+        let may = !self.memory.0.frames.is_exhausted();
         if !may {
             self.memory.relieve();
         }
         may
     }
 
-    /// The bytes of a frame, noted as held by this watch until they are sent.
-    pub(crate) fn hold(&mut self, frame: Frame) -> Result<Bytes, OutOfMemory> {
-        let frame = match frame {
-            Frame::Small(bytes) => return Ok(bytes),
-            Frame::Large(frame) => frame,
-        };
+    /// The bytes of a large frame, noted as held by this watch until they are sent.
+    pub(crate) fn hold(&mut self, frame: Arc<LargeFrame>) -> Result<Bytes, OutOfMemory> {
         let reserved = frame.reserve(&self.memory.0.frames).inspect_err(|_| self.memory.relieve())?;
         self.enlist();
         Ok(Bytes::from_owner(HeldFrame::new(Held::Shared(frame), &self.holdings, reserved)))
@@ -184,20 +190,15 @@ impl WatchAccount {
     }
 
     /// Counts the small frames of a queue, which are never refused, as held by this watch.
-    pub(crate) fn hold_queued(&mut self, share: &mut Reservation, bytes: usize) {
-        let before = share.bytes();
-        share.charge_to(bytes);
+    pub(crate) fn hold_queued(&mut self, bytes: usize) {
+        let before = self.queued.bytes();
+        self.queued.charge_to(bytes);
         if bytes > before {
             self.enlist();
             self.holdings.add(bytes - before);
         } else {
             self.holdings.remove(before - bytes);
         }
-    }
-
-    /// An empty share, for a queue of small frames.
-    pub(crate) fn queue_share(&self) -> Reservation {
-        self.memory.0.frames.nothing()
     }
 
     /// Whether the watch was cut.
@@ -335,6 +336,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Timestamp;
+    use crate::frame::Frame;
 
     const FRAME: usize = 1 << 20;
     const FRAMES: usize = 8;
@@ -345,9 +347,16 @@ mod tests {
         (WatchMemory::new(open, frames, watches_per_user, clock.clone()), clock)
     }
 
+    fn large_frame() -> Arc<LargeFrame> {
+        match Frame::from(Bytes::from(vec![b'x'; FRAME])) {
+            Frame::Large(frame) => frame,
+            Frame::Small(_) => panic!("a frame of {FRAME} bytes is large"),
+        }
+    }
+
     fn frame(account: &mut WatchAccount) -> Option<Bytes> {
         account.may_make(FRAME).ok()?;
-        account.hold(Frame::from(Bytes::from(vec![b'x'; FRAME]))).ok()
+        account.hold(large_frame()).ok()
     }
 
     #[test]
@@ -391,12 +400,11 @@ mod tests {
     fn small_frames_that_wait_in_a_queue_can_be_cut_as_well() {
         let (memory, clock) = memory(usize::MAX);
         let mut unread = memory.open("greedy").unwrap();
-        let mut share = unread.queue_share();
-        unread.hold_queued(&mut share, FRAMES * FRAME);
+        unread.hold_queued(FRAMES * FRAME);
         clock.advance(UNREAD_FOR);
         assert!(frame(&mut memory.open("modest").unwrap()).is_none());
         assert!(memory.cut() == 1 && unread.cut_signal().now_or_never().is_some());
-        unread.hold_queued(&mut share, 0);
+        unread.hold_queued(0);
         assert_eq!((memory.0.frames.bytes(), unread.holdings.bytes.load(Ordering::Relaxed)), (0, 0));
     }
 
@@ -404,9 +412,9 @@ mod tests {
     fn a_frame_that_many_share_counts_once() {
         let (memory, _) = memory(usize::MAX);
         let mut watches: Vec<WatchAccount> = (0..100).map(|_| memory.open("one").unwrap()).collect();
-        let shared = Frame::from(Bytes::from(vec![b'x'; FRAME]));
+        let shared = large_frame();
         let held: Vec<Bytes> =
-            watches.iter_mut().filter_map(|watch| watch.hold(shared.clone()).ok()).collect();
+            watches.iter_mut().filter_map(|watch| watch.hold(Arc::clone(&shared)).ok()).collect();
         assert_eq!(held.len(), watches.len());
         assert_eq!(memory.0.frames.bytes(), FRAME);
         drop(held);

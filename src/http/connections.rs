@@ -13,9 +13,12 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -251,10 +254,34 @@ impl OpenConnection {
         &self.0
     }
 
-    /// Waits until the connection has to make room for another one.
-    pub fn evicted(&self) -> CutSignal {
-        self.0.0.eviction.clone()
+    /// Serves the connection by `driving` it, until that ends or the connection has to make room for another one.
+    pub async fn serve(&self, driving: impl Future<Output = ()>) -> Served {
+        let mut driving = pin!(driving);
+        let mut can_be_evicted = true;
+        poll_fn(|cx| {
+            if driving.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Served::Wholly);
+            }
+            if can_be_evicted {
+                if self.0.0.eviction.poll_raised(cx).is_ready() {
+                    return Poll::Ready(Served::Evicted);
+                }
+                // Then it is in no queue of the table any more. A watch does not look at the signal with every event.
+                can_be_evicted = !self.0.is_authenticated();
+            }
+            Poll::Pending
+        })
+        .await
     }
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// By itself.
+    Wholly,
+    /// For another.
+    Evicted,
 }
 
 impl Drop for OpenConnection {
@@ -304,6 +331,10 @@ impl ConnectionState {
         true
     }
 
+    fn is_authenticated(&self) -> bool {
+        self.0.standing.load(Ordering::Relaxed) >= Standing::Authenticated as u8
+    }
+
     fn rise(&self, standing: Standing) {
         let state = &*self.0;
         if state.standing.load(Ordering::Relaxed) >= standing as u8 {
@@ -316,10 +347,10 @@ impl ConnectionState {
     /// Keeps the connection from being evicted until the guard is dropped. `None` if nothing has to be kept, because the connection
     /// is authenticated.
     pub fn begin_request(&self) -> Option<RequestInFlight> {
-        let state = &*self.0;
-        if state.standing.load(Ordering::Relaxed) >= Standing::Authenticated as u8 {
+        if self.is_authenticated() {
             return None;
         }
+        let state = &*self.0;
         let more = |requests: usize| (requests != EVICTED).then(|| requests + 1);
         let counted = state.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
         counted.is_ok().then(|| RequestInFlight(self.clone()))

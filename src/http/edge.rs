@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::app::App;
-use super::connections::{Bounds, ConnectionState, Connections};
+use super::connections::{Bounds, ConnectionState, Connections, Served};
 use super::drain::{Counted, Drain, Tally};
 use super::h1::H1;
 use super::h2::H2;
@@ -172,11 +172,8 @@ impl Worker {
                 return Ok(());
             }
         };
-        tokio::select! {
-            // Without a random order, which would cost every event of a watch something.
-            biased;
-            () = self.drive(io, connection.state()) => {}
-            () = connection.evicted() => tracing::debug!(?address, "an idle connection was closed for another"),
+        if connection.serve(self.drive(io, connection.state())).await == Served::Evicted {
+            tracing::debug!(?address, "an idle connection was closed for another");
         }
         Ok(())
     }

@@ -120,9 +120,20 @@ impl Writing {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Without this, a quiet watch would never notice that its client is gone.
         self.io.listen(cx)?;
-        if self.cut.as_ref().is_some_and(|cut| cut.poll_raised(cx).is_ready()) {
+        let sent = self.poll_send(cx);
+        // Only while the client leaves something unread. Most watches never do, and with thousands of them each look would fetch
+        // the signal from far memory for every event.
+        if sent.is_pending() && !self.unsent.is_empty() && self.is_cut(cx) {
             return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
         }
+        sent
+    }
+
+    fn is_cut(&self, cx: &mut Context<'_>) -> bool {
+        self.cut.as_ref().is_some_and(|cut| cut.poll_raised(cx).is_ready())
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.flush(cx))?;
             let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };

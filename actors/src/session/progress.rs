@@ -31,7 +31,7 @@ enum State {
     /// made ready first. Next: catching up when that is done, or ended.
     Fetching,
     /// The frame that comes next is being written by another thread. Next: as before, when that is done.
-    Encoding(NextFrame),
+    Encoding(Box<NextFrame>),
     /// It has read everything, and the broadcaster announces what comes. The cursor may fall behind the window here,
     /// which means nothing: whatever is between was of no interest. Next: catching up, when something is announced.
     CaughtUp,
@@ -299,7 +299,7 @@ impl WatchProgress {
         self.frame_aside = Some(self.encoder.frame_aside(WatchEventType::Added, Arc::clone(&object)));
         if let State::Initial(left) = std::mem::replace(&mut self.state, State::CatchingUp) {
             let source = FrameSource::Initial(object, left);
-            self.state = State::Encoding(NextFrame { source, variant });
+            self.state = State::Encoding(Box::new(NextFrame { source, variant }));
         }
         Sending::Encoding
     }
@@ -499,7 +499,7 @@ impl WatchProgress {
             let object = watch_event::object_for(event_type, event);
             self.frame_aside = Some(self.encoder.frame_aside(event_type, object));
             let source = FrameSource::Event(Arc::clone(event));
-            self.state = State::Encoding(NextFrame { source, variant });
+            self.state = State::Encoding(Box::new(NextFrame { source, variant }));
             return Ok(Sending::Encoding);
         }
         let frame = event.frame(variant, || {

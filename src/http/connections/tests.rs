@@ -1,3 +1,5 @@
+use std::future::{pending, ready};
+
 use futures::FutureExt as _;
 use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::memory::MemoryLedger;
@@ -113,8 +115,8 @@ fn the_longest_idle_anonymous_connection_makes_room() {
     drop(first.state().begin_request());
     let third = connections.open_as(BOB, Standing::Authenticated);
     assert!(second.is_evicted() && !first.is_evicted());
-    assert!(second.evicted().now_or_never().is_some());
-    assert!(first.evicted().now_or_never().is_none());
+    assert_eq!(second.serve(pending()).now_or_never(), Some(Served::Evicted));
+    assert_eq!(first.serve(pending()).now_or_never(), None);
     // A request in flight is not cut.
     let in_flight = first.state().begin_request();
     assert_eq!(connections.open(BOB).err(), Some(RefusalReason::Total));
@@ -126,6 +128,22 @@ fn the_longest_idle_anonymous_connection_makes_room() {
     drop((first, second));
     assert_eq!(connections.counts().open, [0, 0, 3, 0]);
     assert_eq!(connections.counts().evicted, [2, 0]);
+}
+
+#[actix_rt::test]
+async fn an_eviction_ends_a_quiet_connection_also_if_it_is_authenticated_at_that_moment() {
+    let (connections, _) = connections(bounds(1, 1));
+    let idle = connections.open_as(ALICE, Standing::Anonymous);
+    let evict = async {
+        let known = connections.open_as(ALICE, Standing::Authenticated);
+        assert!(idle.state().note_caller(Standing::Authenticated));
+        known
+    };
+    // The eviction itself has to wake who serves: nothing else does.
+    let (served, known) = futures::join!(idle.serve(pending()), evict);
+    assert_eq!(served, Served::Evicted);
+    assert_eq!(known.serve(pending()).now_or_never(), None);
+    assert_eq!(known.serve(ready(())).now_or_never(), Some(Served::Wholly));
 }
 
 #[test]
