@@ -35,13 +35,13 @@ use pilothouse::auth::token_objects::TokenObjects;
 use pilothouse::metrics::Metrics;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Authenticator, AuthenticatorConfig, Verifier};
-use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::directory::{self, Find, Options, Stores};
 use pilothouse_actors::engine::memory::Memory;
-use pilothouse_actors::identity::{Credentials, Identity};
-use pilothouse_actors::object::{Draft, Key, Pairs, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::Create;
+use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::identity::{Credentials, Identity};
+use pilothouse_types::object::{Draft, Key, Pairs, TypeName};
 
 /// What the binary uses.
 #[cfg(feature = "mimalloc")]

@@ -26,8 +26,8 @@ use pilothouse::api::rbac::rule::Rule;
 use pilothouse::api::schema::{GroupVersionKind, Registry, TypeId, default};
 use pilothouse::api::value::Value;
 use pilothouse::api::version::GroupVersion;
-use pilothouse_actors::authorizer::{Action, Target};
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::authorization::{Action, Target};
+use pilothouse_types::identity::Identity;
 
 /// What the binary uses: half of what an object costs is memory that comes and goes.
 #[cfg(feature = "mimalloc")]

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::clock::Clock;
+use pilothouse_types::clock::Clock;
 
 pub use start_error::StartError;
 

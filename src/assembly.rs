@@ -31,8 +31,8 @@ use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::broadcaster::CloseAll;
 use pilothouse_actors::directory::{self, Stores as Storage};
-use pilothouse_actors::lock::Lock;
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_types::lock::Lock;
 
 use self::auth_setup::AuthSetup;
 use self::authentication::extension_authentication;

@@ -5,7 +5,7 @@ mod trail;
 
 use std::sync::Arc;
 
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::identity::Identity;
 
 use crate::api::audit::Level;
 use crate::api::audit::policy::{Decision, Policy};

@@ -12,7 +12,7 @@ pub mod webhook;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use pilothouse_actors::memory::{MemoryBudget, Reservation};
+use pilothouse_types::memory::{MemoryBudget, Reservation};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::identity::Identity;
-use pilothouse_actors::object::{Key, Object};
 use pilothouse_actors::permit::Permit;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::identity::Identity;
+use pilothouse_types::object::{Key, Object};
 use serde_json::Value as Json;
 
 use crate::api::bootstrap::{BootstrapObject, api_services, flow_control, priority_classes};

@@ -19,7 +19,6 @@ use std::time::Duration;
 use actix::prelude::*;
 use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::notifier::{ChangeNotifier, ChangeNotifiers, Published};
-use pilothouse_actors::object::TypeName;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinError;
 
@@ -32,6 +31,7 @@ use crate::backend::{Backend, loopback};
 use crate::limits::{DEFINITIONS_MAILBOX, DELETIONS_AT_ONCE};
 use definition_set::DefinitionSet;
 use deletion::{Ended, Progress};
+use pilothouse_types::object::TypeName;
 use reconcile::Reconciler;
 
 /// How soon something is repeated that could not be finished.

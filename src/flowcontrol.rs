@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::clock::{Clock, Timestamp};
-use pilothouse_actors::error::StoreError;
 use pilothouse_actors::fair_queuing::level::{Entry, Level, Refused, Seat};
 use pilothouse_actors::fair_queuing::levels::Levels;
 use pilothouse_actors::fair_queuing::queues::{LevelKind, WorkEstimate};
-use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
+use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::identity::Identity;
 use prometheus::IntGauge;
 
 use self::dump::RequestRecord;

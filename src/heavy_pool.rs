@@ -27,8 +27,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use actix::Arbiter;
 use futures::FutureExt as _;
 use futures::future::{Either, LocalBoxFuture, select};
-use pilothouse_actors::clock::{Clock, Moment};
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::clock::{Clock, Moment};
+use pilothouse_types::lock::Lock;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::task::yield_now;
 
@@ -385,7 +385,7 @@ mod tests {
     use std::cell::RefCell;
 
     use futures::future::pending;
-    use pilothouse_actors::clock::Timestamp;
+    use pilothouse_types::clock::Timestamp;
 
     use super::*;
 

@@ -29,7 +29,7 @@ pub mod watches;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 use prometheus::{
     Encoder as _, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
 };

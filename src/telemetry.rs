@@ -13,7 +13,7 @@ use std::panic::PanicHookInfo;
 use std::sync::{LazyLock, OnceLock, mpsc};
 use std::{io, panic, thread};
 
-use pilothouse_actors::clock::Clock;
+use pilothouse_types::clock::Clock;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload::Handle;

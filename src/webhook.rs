@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, Uri};
-use pilothouse_actors::clock::Clock;
+use pilothouse_types::clock::Clock;
 use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;

@@ -13,7 +13,7 @@ use std::sync::{Arc, mpsc};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::lock::Lock;
 use serde_json::{Value, json};
 use support::kubelet::{Deed, Kubelet, Papers, Seen, Wire};
 use support::wait::{CAP, Deadline, poll};

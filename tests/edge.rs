@@ -352,7 +352,7 @@ fn an_application_that_fails_ends_its_server() {
     assert_eq!((live.flushes(), live.given_up()), (0, 1), "nothing is flushed, but records are written");
 
     let toy = Toy { live: Live::default(), refuse: true };
-    let clock = pilothouse_actors::clock::Clock::system();
+    let clock = pilothouse_types::clock::Clock::system();
     let error = Server::start_with(Config::ephemeral(), clock, toy).unwrap_err();
     assert_eq!(error.to_string(), "cannot open the store: refused");
 }

@@ -24,7 +24,7 @@ use openssl::x509::{X509, X509Name};
 use pilothouse::config::Config;
 use pilothouse::server::{Exit, Handle, Server as Embedded};
 use pilothouse_actors::engine::redb::Redb;
-use pilothouse_actors::object::TypeName;
+use pilothouse_types::object::TypeName;
 use serde_json::{Value, json};
 use support::client::JSON;
 use support::compare::text;

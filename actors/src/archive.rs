@@ -11,11 +11,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use pilothouse_types::lock::Lock;
+use pilothouse_types::object::{Revision, TypeName};
 use tokio::sync::Semaphore;
 
 use crate::limits::{ARCHIVE_READ_BYTES, ARCHIVE_READERS, ARCHIVE_READS_KEPT};
-use crate::lock::Lock;
-use crate::object::{Revision, TypeName};
 use crate::window::Event;
 
 /// The range of events to read.
@@ -145,10 +145,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use bytes::Bytes;
+    use pilothouse_types::clock::Timestamp;
+    use pilothouse_types::object::{Draft, Key, Object, Pairs, Variant};
 
     use super::*;
-    use crate::clock::Timestamp;
-    use crate::object::{Draft, Key, Object, Pairs, Variant};
     use crate::window::Change;
 
     /// A log of revisions 1 to 100 that counts how often it is read.

@@ -8,9 +8,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use actix::prelude::*;
+use pilothouse_types::authentication::{Authenticated, Refusal, UNKNOWN_TOKEN};
+use pilothouse_types::identity::{Credentials, Identity};
 
 use crate::answer::{Answer, DecisionChain, run_chain};
-use crate::identity::{Credentials, Identity};
 use crate::limits::AUTH_MAILBOX;
 
 /// Verifies one kind of credentials.
@@ -32,17 +33,6 @@ pub enum Verification {
     Refused(String),
 }
 
-/// Why authentication failed. The caller answers 401.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// Verifiers rejected the credentials, for these reasons.
-    #[error("the credentials are not accepted: {}", .0.join("; "))]
-    Refused(Vec<String>),
-    /// There are no credentials, and anonymous requests are not allowed.
-    #[error("no credentials were given")]
-    Anonymous,
-}
-
 /// Settings that apply to all verifiers. The names are part of the API, so they are injected.
 #[derive(Clone, Debug)]
 pub struct AuthenticatorConfig {
@@ -55,29 +45,6 @@ pub struct AuthenticatorConfig {
     /// The audiences of credentials that state none.
     pub audiences: Arc<[String]>,
 }
-
-/// An authenticated user, and the requested audiences for which the credentials are valid.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Authenticated {
-    /// The user.
-    pub identity: Arc<Identity>,
-    /// The audiences; empty if none were requested.
-    pub audiences: Vec<String>,
-    /// Warnings and annotations about the credentials.
-    pub remarks: Vec<Remark>,
-}
-
-/// A remark about valid credentials that should be replaced.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Remark {
-    /// A warning for the client.
-    Warning(&'static str),
-    /// An audit annotation: key and value.
-    Annotation(&'static str, String),
-}
-
-/// The reason for a token that no verifier knows; the reference's words.
-pub const UNKNOWN_TOKEN: &str = "invalid bearer token";
 
 /// Authenticates a request. Answers the bearer, or why there is none. On Full the sender waits, within its own permit; on Closed
 /// it answers 503.
@@ -239,6 +206,8 @@ impl AuthenticatorConfig {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_types::authentication::Remark;
+
     use super::*;
 
     struct Says(Verification, bool);

@@ -25,6 +25,8 @@ use std::time::Duration;
 use actix::prelude::*;
 
 pub use self::messages::{CloseAll, CloseType, Subscribe, SubscriptionId, Unsubscribe};
+use pilothouse_types::object::TypeName;
+
 use self::type_watchers::{TypeWatchers, WakeQueue, WakeTask, Watcher};
 use crate::fatal::Fatal;
 use crate::limits::{
@@ -32,7 +34,6 @@ use crate::limits::{
     PAUSE_PER_WAKE, WAKES_PER_TURN,
 };
 use crate::notifier::{ChangeNotifier, ChangeNotifiers, Published};
-use crate::object::TypeName;
 use crate::session_waker::Close;
 
 /// The actor. See the module documentation.

@@ -5,9 +5,10 @@
 //! far; then the snapshot is dropped. A snapshot built from the archive holds objects of its own: their bytes are counted and
 //! bounded.
 
+use pilothouse_types::lock::Lock;
+use pilothouse_types::object::Revision;
+
 use crate::limits::{CHECKPOINT_BYTES, CHECKPOINTS};
-use crate::lock::Lock;
-use crate::object::Revision;
 use crate::snapshot::Snapshot;
 
 /// The snapshots of one type. See the module documentation.

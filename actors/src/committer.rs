@@ -14,12 +14,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, Recipient};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Revision, TypeName};
 
 use crate::engine::{Batch, Engine, EngineError, Stats, Write};
-use crate::error::StoreError;
 use crate::fatal::Fatal;
 use crate::limits::{BATCH_BYTES, BATCH_WRITES, TRIM_PER_BATCH, TRIM_PER_WRITE};
-use crate::object::{Revision, TypeName};
 use crate::trim_queue::TrimQueue;
 
 /// Asks to make a write durable. The answer comes as [`Committed`].

@@ -13,20 +13,20 @@ use actix::{
     ResponseFuture, WrapFuture as _,
 };
 
+use pilothouse_types::clock::Clock;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::memory::MemoryBudget;
+use pilothouse_types::object::TypeName;
 use tokio::sync::oneshot;
 
 use crate::archive::{Archive, ArchiveReader};
-use crate::clock::Clock;
 use crate::committer::{self, Committer};
 use crate::engine::{Engine, EngineError};
-use crate::error::StoreError;
 use crate::fatal::Fatal;
 use crate::limits::{
     COMMITTER_MAILBOX, DIRECTORY_MAILBOX, HISTORY, HOUSEKEEPING_EVERY, WINDOW_BYTES, WINDOWS_BYTES,
 };
-use crate::memory::MemoryBudget;
 use crate::notifier::ChangeNotifiers;
-use crate::object::TypeName;
 use crate::recover::{State, recover};
 use crate::store::{self, Retired, Store, StoreDeps};
 use crate::trim_queue::TrimQueue;

@@ -8,8 +8,9 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pilothouse_types::object::{Revision, TypeName};
+
 use crate::archive::Archive;
-use crate::object::{Revision, TypeName};
 use crate::record::Record;
 
 #[cfg(feature = "testing")]
@@ -145,9 +146,10 @@ impl Counters {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_types::clock::Timestamp;
+    use pilothouse_types::object::Key;
+
     use super::*;
-    use crate::clock::Timestamp;
-    use crate::object::Key;
     use crate::record::Operation;
 
     fn write(type_name: &str, revision: u64) -> Write {

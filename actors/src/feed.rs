@@ -13,10 +13,11 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use futures::Stream;
+use pilothouse_types::frame::Frame;
+use pilothouse_types::limits::HELD_FROM_BYTES;
+use pilothouse_types::memory::OutOfMemory;
 
-use crate::frame::Frame;
-use crate::limits::{FEED_CHUNK_BYTES, HELD_FROM_BYTES, SESSION_BYTES};
-use crate::memory::OutOfMemory;
+use crate::limits::{FEED_CHUNK_BYTES, SESSION_BYTES};
 use crate::session::progress::WatchProgress;
 use crate::session_waker::SessionWaker;
 use crate::watch_memory::{CutSignal, WatchAccount};

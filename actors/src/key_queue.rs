@@ -7,11 +7,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Object, Revision};
 use tokio::sync::oneshot;
 
-use crate::error::StoreError;
 use crate::limits::WRITES_WAITING_PER_KEY;
-use crate::object::{Object, Revision};
 use crate::permit::Permit;
 
 /// The answer to a reader: the object, or `None` if there is none.

@@ -3,15 +3,14 @@
 //! This crate knows keys, bytes, labels, indexed fields, revisions and identities. It does not know what a Pod is, and it does
 //! not know HTTP. Suggested reading order:
 //!
-//! - [`object`] is the stored unit, [`filter`] selects objects, [`window`] holds recent events, [`archive`] and [`point_in_time`] older
-//!   ones;
+//! - [`pilothouse_types`] has the plain data, such as the stored object; [`window`] holds recent events, [`archive`] and
+//!   [`point_in_time`] older ones;
 //! - [`engine`] is the log, [`committer`] writes it, [`store`] owns the objects of a type, [`directory`] finds stores;
 //! - [`notifier`] announces a change, [`broadcaster`] and [`watch_index`] find the watches that it concerns, [`session_waker`] calls a
 //!   session, [`session`] and [`watch_event`] make its events, [`feed`] is what the client reads;
 //! - [`authenticator`] and [`authorizer`] check requests;
 //! - [`ports`] allocates node ports; [`rates`] limits event rates;
-//! - [`batcher`] batches concurrent changes of one object; [`fair_queuing`] is API Priority and Fairness;
-//! - [`lock`] guards state that threads share.
+//! - [`batcher`] batches concurrent changes of one object; [`fair_queuing`] is API Priority and Fairness.
 
 pub mod answer;
 pub mod archive;
@@ -20,23 +19,15 @@ pub mod authorizer;
 pub mod batcher;
 pub mod broadcaster;
 pub mod checkpoints;
-pub mod clock;
 pub mod committer;
 pub mod directory;
 pub mod engine;
-pub mod error;
 pub mod fair_queuing;
 pub mod fatal;
 pub mod feed;
-pub mod filter;
-pub mod frame;
-pub mod identity;
 mod key_queue;
 pub mod limits;
-pub mod lock;
-pub mod memory;
 pub mod notifier;
-pub mod object;
 pub mod permit;
 pub mod point_in_time;
 pub mod ports;

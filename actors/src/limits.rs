@@ -48,8 +48,6 @@ pub const ARCHIVE_READERS: usize = 2;
 pub const CHECKPOINTS: usize = 16;
 /// Bytes of objects that such snapshots may hold besides the window.
 pub const CHECKPOINT_BYTES: usize = 16 << 20;
-/// Cached forms of one object version: encodings and API versions. Further forms are made anew each time.
-pub const VARIANTS_KEPT: usize = 4;
 /// Cached frames of one event. Watches in further forms encode theirs anew.
 pub const FRAMES_KEPT: usize = 4;
 /// Bytes that a watch session buffers for a client that does not read. Then it stops.
@@ -64,21 +62,8 @@ pub const SESSION_BYTES_PER_EVENT: usize = 2 << 10;
 pub const SESSION_MAILBOX: usize = 1;
 /// Small frames are joined up to this many bytes: a chunk each would cost a socket write each.
 pub const FEED_CHUNK_BYTES: usize = 64 << 10;
-/// The part of a memory limit that only small requests may use: an operator must be able to look and to delete when large requests
-/// have taken the rest.
-pub const LEDGER_RESERVE_PART: usize = 64;
-/// The part of a memory limit that the ledger leaves free for what is allocated between two observations of the process.
-pub const LEDGER_LAG_PART: usize = 64;
-/// The part of a memory limit that must be free before something is kept only to save work.
-pub const LEDGER_KEPT_PART: usize = 8;
-/// If less than this part of a memory limit is reserved, what else the process uses is measured exactly.
-pub const LEDGER_SETTLED_PART: usize = 16;
-/// Bytes up to which a request counts as small.
-pub const RESERVE_FOR_REQUESTS_UP_TO: usize = 64 << 10;
 /// What an open watch takes when it has nothing to say: its session, the state of its stream, the index of watchers.
 pub const WATCH_BYTES: usize = 8 << 10;
-/// Bytes from which a frame, or a queue of them, is counted. Smaller ones are shared, or gone before anybody could count them.
-pub const HELD_FROM_BYTES: usize = 8 << 10;
 /// How long a client must have taken nothing before its watch may be cut in favour of others.
 pub const UNREAD_FOR: Duration = Duration::from_secs(1);
 /// How often watches may be cut, so that the first ones have given back their memory before others follow.

@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix::{Message, Recipient};
-
-use crate::lock::{Lock, SharedLock};
-use crate::object::TypeName;
+use pilothouse_types::lock::{Lock, SharedLock};
+use pilothouse_types::object::TypeName;
 
 /// Some types have changed: the receiver drains its [`ChangeNotifier`] to learn which.
 #[derive(Clone, Copy, Debug, Message)]

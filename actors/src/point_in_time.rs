@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use pilothouse_types::object::{Key, Object, Revision};
+
 use crate::archive::ArchiveError;
 use crate::limits::EXPIRE_PER_TURN;
-use crate::object::{Key, Object, Revision};
 use crate::snapshot::Snapshot;
 use crate::store::Position;
 use crate::window::{Event, Read};

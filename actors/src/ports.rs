@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use actix::{Actor, Context, Handler, Message, MessageResult};
+use pilothouse_types::object::Key;
 
 use crate::fatal::Fatal;
 use crate::limits::PORTS_MAILBOX;
-use crate::object::Key;
 use crate::permit::Permit;
 
 /// The lower band is this fraction of the range.

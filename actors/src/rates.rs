@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
 
 use actix::{Actor, Context, Handler, Message, MessageResult};
+use pilothouse_types::clock::{Clock, Moment};
 
-use crate::clock::{Clock, Moment};
 use crate::limits::RATES_MAILBOX;
 use crate::permit::Permit;
 
@@ -130,10 +130,10 @@ impl Handler<Spend> for Rates {
 mod tests {
     use std::time::Duration;
 
+    use pilothouse_types::clock::Timestamp;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::clock::Timestamp;
 
     fn rates(limits: &[Limit]) -> (Rates, Clock) {
         let clock = Clock::manual(Timestamp(1));

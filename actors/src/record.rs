@@ -15,10 +15,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision};
 
-use crate::clock::Timestamp;
 use crate::engine::EngineError;
-use crate::object::{Draft, Key, Object, Pairs, Revision};
 
 /// The format this code writes. It reads this one only.
 const FORMAT: u8 = 2;

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use imbl::OrdMap;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::object::{Key, Object, Revision, TypeName};
 
 use crate::archive::{Archive, ArchiveReader};
-use crate::clock::Timestamp;
 use crate::engine::{Engine, EngineError, Visitor};
-use crate::object::{Key, Object, Revision, TypeName};
 use crate::record::{Operation, Record};
 use crate::snapshot::Snapshot;
 use crate::trim_queue::{TrimQueue, freed_by};
@@ -246,12 +246,12 @@ impl Rebuilding {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use pilothouse_types::object::{Draft, Pairs};
     use proptest::prelude::*;
 
     use super::*;
     use crate::engine::memory::Memory;
     use crate::engine::{Batch, Write};
-    use crate::object::{Draft, Pairs};
     use crate::window::Read;
 
     fn object(name: &str, revision: u64) -> Arc<Object> {

@@ -24,15 +24,15 @@ use actix::prelude::*;
 use bytes::Bytes;
 
 use crate::broadcaster::Broadcaster;
-use crate::clock::Timestamp;
 use crate::feed::Feed;
-use crate::filter::Filter;
 use crate::limits::{MEMORY_PAUSE, SESSION_EVENTS_PER_TURN, SESSION_MAILBOX};
-use crate::object::{Object, Revision, TypeName, Variant};
 use crate::session_waker::{SessionWaker, Wake};
 use crate::watch_event::WatchEventType;
 use crate::watch_memory::WatchAccount;
 use crate::window::{Event, Window};
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::filter::Filter;
+use pilothouse_types::object::{Object, Revision, TypeName, Variant};
 use progress::{AfterTurn, WatchProgress};
 
 /// How what happened is written for one client. Whoever has the same variant writes the same bytes.

@@ -10,9 +10,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use actix::prelude::*;
-
-use crate::lock::Lock;
-use crate::object::Revision;
+use pilothouse_types::lock::Lock;
+use pilothouse_types::object::Revision;
 
 /// The wake state of the session's [`SessionWaker`] has tasks.
 #[derive(Message)]

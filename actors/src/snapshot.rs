@@ -4,8 +4,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::OrdMap;
-
-use crate::object::{Key, Object, Revision};
+use pilothouse_types::object::{Key, Object, Revision};
 
 /// An immutable state: later writes do not change it.
 #[derive(Clone, Debug)]
@@ -88,9 +87,9 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use pilothouse_types::object::{Draft, Pairs};
 
     use super::*;
-    use crate::object::{Draft, Pairs};
 
     fn snapshot(keys: &[&str]) -> Snapshot {
         let mut snapshot = Snapshot::empty();

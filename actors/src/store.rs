@@ -20,17 +20,17 @@ use std::time::Duration;
 
 use actix::dev::SendError;
 use actix::{Actor, Addr, AsyncContext, Context, Recipient};
+use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, Object, Revision, TypeName};
 use tokio::sync::oneshot;
 
-use crate::clock::{Clock, Timestamp};
 use crate::committer::{Commit, Committed, Committer};
 use crate::engine::Write;
-use crate::error::StoreError;
 use crate::fatal::Fatal;
 use crate::key_queue::Queued;
 use crate::limits::{EXPIRE_PER_TURN, RECORD_BYTES, STORE_MAILBOX};
 use crate::notifier::ChangeNotifiers;
-use crate::object::{Key, Object, Revision, TypeName};
 use crate::permit::Permit;
 use crate::record::{Operation, Record};
 use crate::recover::State;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::clock::Moment;
+use pilothouse_types::clock::Moment;
 
 /// At most one line in this time.
 const SPAN: Duration = Duration::from_secs(1);

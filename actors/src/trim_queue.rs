@@ -13,9 +13,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use pilothouse_types::lock::Lock;
+use pilothouse_types::object::{Revision, TypeName};
+
 use crate::limits::{BATCH_WRITES, TRIM_PER_BATCH, TRIM_PER_WRITE, TRIM_WAITING};
-use crate::lock::Lock;
-use crate::object::{Revision, TypeName};
 use crate::window::EventStub;
 
 // What the last sentence of the module documentation says: an event frees at most two records.
@@ -116,8 +117,9 @@ pub fn freed_by(event: &EventStub) -> impl Iterator<Item = Revision> + use<> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_types::clock::Timestamp;
+
     use super::*;
-    use crate::clock::Timestamp;
 
     #[test]
     fn a_version_goes_before_the_tombstone_that_hides_it() {

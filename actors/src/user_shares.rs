@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::lock::Lock;
+use pilothouse_types::lock::Lock;
 
 /// What each user has of one thing (bytes, watches). Cheap to clone. Users who have nothing take no memory.
 #[derive(Clone, Debug)]

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use crate::filter::Filter;
-use crate::object::{Object, Variant};
+use pilothouse_types::filter::Filter;
+use pilothouse_types::object::{Object, Variant};
+
 use crate::window::{Change, Event};
 
 /// The type of a watch event.
@@ -82,11 +83,11 @@ pub fn object_for(event_type: WatchEventType, event: &Event) -> Arc<Object> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use pilothouse_types::clock::Timestamp;
+    use pilothouse_types::filter::FieldRule;
+    use pilothouse_types::object::{Draft, Key, Pairs, Revision};
 
     use super::*;
-    use crate::clock::Timestamp;
-    use crate::filter::FieldRule;
-    use crate::object::{Draft, Key, Pairs, Revision};
 
     fn object(node: &str, revision: u64) -> Arc<Object> {
         let draft = Draft {

@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-use crate::filter::{FieldRule, Filter, MARK_FIELD};
-use crate::object::{Key, Object};
+use pilothouse_types::filter::{FieldRule, Filter, MARK_FIELD};
+use pilothouse_types::object::{Key, Object};
 
 /// The place of a session in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,11 +150,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     use bytes::Bytes;
+    use pilothouse_types::filter::{FieldReader, LabelRule};
+    use pilothouse_types::object::{Draft, Pairs, Revision};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::filter::{FieldReader, LabelRule};
-    use crate::object::{Draft, Pairs, Revision};
 
     /// The expected result, without an index.
     fn stands_where(interest: &IndexKey, object: &Object) -> bool {

@@ -1,6 +1,6 @@
 //! The memory of watches: how many a user may have, and the frames that clients have not read.
 //!
-//! A frame of one event is shared by all watches ([`crate::frame`]). Who does not read keeps it alive, and a client that is in no
+//! A frame of one event is shared by all watches ([`pilothouse_types::frame`]). Who does not read keeps it alive, and a client that is in no
 //! hurry can keep many. So each watch also notes what it holds and when its client last took
 //! something ([`WatchHoldings`]). A watch that finds no memory for its next frame waits, because it pulls; meanwhile the watches of
 //! the user who holds most, and whose clients take nothing, are cut ([`WatchMemory::relieve`]). They resume where they were.
@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::task::AtomicWaker;
+use pilothouse_types::clock::{Clock, Moment};
+use pilothouse_types::frame::LargeFrame;
+use pilothouse_types::limits::HELD_FROM_BYTES;
+use pilothouse_types::lock::Lock;
+use pilothouse_types::memory::{MemoryBudget, OutOfMemory, Reservation};
 
-use crate::clock::{Clock, Moment};
-use crate::frame::LargeFrame;
-use crate::limits::{HELD_FROM_BYTES, RELIEF_EVERY, UNREAD_FOR, WATCH_BYTES};
-use crate::lock::Lock;
-use crate::memory::{MemoryBudget, OutOfMemory, Reservation};
+use crate::limits::{RELIEF_EVERY, UNREAD_FOR, WATCH_BYTES};
 use crate::throttle::Throttle;
 use crate::user_shares::{UserShare, UserShares};
 
@@ -333,10 +334,10 @@ impl Future for CutSignal {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
+    use pilothouse_types::clock::Timestamp;
+    use pilothouse_types::frame::Frame;
 
     use super::*;
-    use crate::clock::Timestamp;
-    use crate::frame::Frame;
 
     const FRAME: usize = 1 << 20;
     const FRAMES: usize = 8;

@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::frame::Frame;
+use pilothouse_types::lock::{Lock, SharedLock};
+use pilothouse_types::memory::{MemoryBudget, Reservation};
+use pilothouse_types::object::{Object, Revision, Variant};
 
 use crate::archive::ArchiveReader;
 use crate::checkpoints::Checkpoints;
-use crate::clock::Timestamp;
-use crate::frame::Frame;
 use crate::limits::{ARCHIVED_EVENTS, CLOCK_SET_BACK, FRAMES_KEPT, WINDOW_LEAST_BYTES};
-use crate::lock::{Lock, SharedLock};
-use crate::memory::{MemoryBudget, Reservation};
-use crate::object::{Object, Revision, Variant};
 
 /// What happened to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -447,10 +447,11 @@ impl Inner {
 mod tests {
     use std::time::Duration;
 
+    use pilothouse_types::memory::MemoryLedger;
+    use pilothouse_types::object::{Draft, Key, Pairs, TypeName};
+
     use super::*;
     use crate::archive::{Archive, ArchiveError, Span};
-    use crate::memory::MemoryLedger;
-    use crate::object::{Draft, Key, Pairs, TypeName};
 
     fn event(revision: u64) -> Arc<Event> {
         event_at(revision, revision)

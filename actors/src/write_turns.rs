@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use actix::dev::{MessageResponse, OneshotSender};
 use actix::{Addr, Context, Message};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, Object};
 use tokio::sync::oneshot;
 
-use crate::error::StoreError;
 use crate::limits::TURNS_WAITING_PER_KEY;
-use crate::object::{Key, Object};
 use crate::permit::Permit;
 use crate::store::Store;
 

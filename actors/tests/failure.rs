@@ -12,26 +12,26 @@ use actix::{Addr, Handler, Message};
 use common::*;
 use futures::future::join_all;
 use pilothouse_actors::broadcaster::Broadcaster;
-use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::committer::{Check, Flush, Tidy};
 use pilothouse_actors::directory::{Find, Options, Release, Released, Stop, Stores, Types, start};
 use pilothouse_actors::engine::faulty::{Fault, Faults, Faulty};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::engine::{Engine, EngineError};
-use pilothouse_actors::error::StoreError;
 use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::limits::{
     BATCH_WRITES, COMMITTER_WRITES, RECORD_BYTES, TRIM_PER_BATCH, TURNS_WAITING_PER_KEY,
     WRITES_WAITING_PER_KEY,
 };
 use pilothouse_actors::notifier::ChangeNotifiers;
-use pilothouse_actors::object::{Key, Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::recover::recover;
 use pilothouse_actors::store::{Create, Expire, Get, GetSettled, Replace, Store};
 use pilothouse_actors::window::Read;
 use pilothouse_actors::write_turns::{TakeTurn, TurnMode};
+use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, Object, Revision, TypeName};
 use tokio::sync::Semaphore;
 
 fn faulty(log: &Memory) -> (Stores, Faults) {

@@ -11,20 +11,20 @@ use std::time::Duration;
 
 use actix::{Actor, Context, Handler};
 use common::*;
-use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::committer::{Check, Tidy};
 use pilothouse_actors::directory::{Options, Stop, Stores, Types};
 use pilothouse_actors::engine::Engine;
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
-use pilothouse_actors::error::StoreError;
 use pilothouse_actors::limits::WINDOW_BYTES;
 use pilothouse_actors::notifier::{ChangeNotifier, Published};
-use pilothouse_actors::object::{Key, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::point_in_time::{PointInTimeError, state_at};
 use pilothouse_actors::store::{self, Expire, Get, ObjectResult, Position};
 use pilothouse_actors::window::Change;
+use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, Revision, TypeName};
 use proptest::prelude::*;
 
 const HISTORY: Duration = Duration::from_secs(100);

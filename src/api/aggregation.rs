@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::identity::Identity;
 
 use super::connect::ServerVerification;
 use super::meta;

@@ -1,6 +1,6 @@
 //! The effect of a deletion on an object: it is removed now, marked and removed later, or already pending.
 
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 
 use super::kinds::{FirstDeletion, KindRules, grace_period};
 use super::meta::{self, FOREGROUND_FINALIZER, ORPHAN_FINALIZER};

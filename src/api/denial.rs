@@ -1,6 +1,6 @@
 //! The message of a 403.
 
-use pilothouse_actors::authorizer::{Action, Target};
+use pilothouse_types::authorization::{Action, Target};
 
 use super::status::{GroupResource, Status};
 

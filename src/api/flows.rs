@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pilothouse_actors::fair_queuing::queues::LevelKind;
 use pilothouse_actors::fair_queuing::shares::Share;
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::identity::Identity;
 
 use super::bootstrap::flow_control::{self, EXEMPT};
 use super::meta;

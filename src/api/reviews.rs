@@ -5,8 +5,8 @@
 pub mod access;
 pub mod token;
 
-use pilothouse_actors::authorizer::{Grant, Grants};
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::authorization::{Grant, Grants};
+use pilothouse_types::identity::Identity;
 
 use super::status::{Result, Status};
 use super::value::Value;

@@ -4,7 +4,7 @@ pub mod fields;
 mod labels;
 mod selectable_fields;
 
-use pilothouse_actors::filter::{FieldRule, Filter, LabelRule, NAME_FIELD, NAMESPACE_FIELD};
+use pilothouse_types::filter::{FieldRule, Filter, LabelRule, NAME_FIELD, NAMESPACE_FIELD};
 
 pub use fields::{FieldSelector, Term};
 pub use labels::parse as parse_labels;

@@ -7,8 +7,8 @@ mod unreadable;
 use std::collections::HashSet;
 use std::fmt;
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::memory::OutOfMemory;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::memory::OutOfMemory;
 use serde::Serialize;
 
 use super::field::{FieldError, quoted};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::clock::Clock;
+use pilothouse_types::clock::Clock;
 
 use crate::application::StartContext;
 use crate::application::StartError;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pilothouse_actors::authenticator::{AuthenticatorConfig, Verifier};
 use pilothouse_actors::directory::Stores as Storage;
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::identity::Identity;
 
 use crate::api::gates::ALLOW_PARSING_USER_UID_FROM_CERT_AUTH;
 use crate::api::well_known::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use pilothouse_actors::authorizer::{Policies, Policy, PolicySource};
-use pilothouse_actors::clock::Clock;
+use pilothouse_types::clock::Clock;
 
 use crate::api::well_known::MASTERS;
 use crate::application::StartError;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use actix::Actor as _;
 use futures::FutureExt as _;
 use pilothouse_actors::authorizer::Authorizer;
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::lock::Lock;
 use tokio::sync::watch;
 
 use super::admission_settings::quota_features;

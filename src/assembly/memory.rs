@@ -3,13 +3,14 @@
 use std::fs;
 use std::thread;
 
-use pilothouse_actors::clock::Clock;
 use pilothouse_actors::limits::{
-    ENCODINGS_BYTES, LEDGER_LAG_PART, WATCH_BYTES, WATCH_FRAMES_BYTES, WINDOW_BYTES, WINDOWS_BYTES,
+    ENCODINGS_BYTES, WATCH_BYTES, WATCH_FRAMES_BYTES, WINDOW_BYTES, WINDOWS_BYTES,
 };
-use pilothouse_actors::memory::{MemoryBudget, MemoryLedger};
 use pilothouse_actors::watch_memory::WatchMemory;
 use pilothouse_actors::window::WindowBounds;
+use pilothouse_types::clock::Clock;
+use pilothouse_types::limits::LEDGER_LAG_PART;
+use pilothouse_types::memory::{MemoryBudget, MemoryLedger};
 
 use crate::application::StartError;
 use crate::backend::definition_memory::DefinitionMemory;

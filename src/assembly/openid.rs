@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use pilothouse_actors::authenticator::Verifier;
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_types::clock::{Clock, Timestamp};
 
 use crate::application::StartContext;
 use crate::application::StartError;

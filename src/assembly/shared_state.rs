@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use pilothouse_actors::directory::Stores as Storage;
-use pilothouse_actors::lock::Lock;
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_types::lock::Lock;
 
 use crate::api::catalog::Catalog;
 use crate::api::catalog::build::Builtin;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use actix::Addr;
 use pilothouse_actors::broadcaster::Broadcaster;
-use pilothouse_actors::lock::Lock;
 use pilothouse_actors::session::LiveSessions;
+use pilothouse_types::lock::Lock;
 
 use crate::api::gates::WATCH_LIST;
 use crate::config::Config;

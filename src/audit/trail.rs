@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::identity::Identity;
-use pilothouse_actors::memory::Reservation;
+use pilothouse_types::clock::Clock;
+use pilothouse_types::identity::Identity;
+use pilothouse_types::memory::Reservation;
 
 use crate::api::audit::bodies::{BodyIdentity, compact};
 use crate::api::audit::event::{Event, EventMetadata, ObjectRef, ResponseStatus, TRUNCATED, span};
@@ -296,8 +296,8 @@ mod tests {
     use std::panic::AssertUnwindSafe;
 
     use futures::FutureExt as _;
-    use pilothouse_actors::clock::Timestamp;
-    use pilothouse_actors::memory::MemoryBudget;
+    use pilothouse_types::clock::Timestamp;
+    use pilothouse_types::memory::MemoryBudget;
     use tokio::sync::mpsc;
 
     use super::*;

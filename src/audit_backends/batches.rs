@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pilothouse_actors::clock::{Clock, Moment};
-use pilothouse_actors::memory::Reservation;
+use pilothouse_types::clock::{Clock, Moment};
+use pilothouse_types::memory::Reservation;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
@@ -279,8 +279,8 @@ impl Batches {
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_actors::clock::Timestamp;
-    use pilothouse_actors::memory::MemoryBudget;
+    use pilothouse_types::clock::Timestamp;
+    use pilothouse_types::memory::MemoryBudget;
 
     use super::*;
     use crate::api::audit::Stage;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_types::clock::{Clock, Timestamp};
 
 use super::batches::{EncodedEvent, Writer};
 use crate::api::audit::event::Event;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_types::clock::{Clock, Timestamp};
 use tokio::sync::Semaphore;
 
 use super::batches::{EncodedEvent, Writer, spawn};

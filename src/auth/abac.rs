@@ -1,8 +1,9 @@
 //! ABAC: a policy file with one JSON object per line. Read once, at start.
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authorizer::{Action, Decision, Grant, Grants, Policy, Target};
-use pilothouse_actors::identity::Identity;
+use pilothouse_actors::authorizer::Policy;
+use pilothouse_types::authorization::{Action, Decision, Grant, Grants, Target};
+use pilothouse_types::identity::Identity;
 use serde::Deserialize;
 
 use crate::api::well_known::AUTHENTICATED;

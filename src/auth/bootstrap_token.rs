@@ -6,9 +6,9 @@ use std::sync::Arc;
 use openssl::memcmp;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
-use pilothouse_actors::clock::{Clock, Timestamp};
-use pilothouse_actors::identity::{Credentials, Identity};
-use pilothouse_actors::object::Key;
+use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::identity::{Credentials, Identity};
+use pilothouse_types::object::Key;
 
 use super::token_objects::{Facts, TokenObjectKind, TokenObjects};
 use crate::api::time;

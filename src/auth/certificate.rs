@@ -11,8 +11,8 @@ use openssl::sha::sha256;
 use openssl::x509::{X509, X509NameEntryRef};
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::identity::{Credentials, Identity};
+use pilothouse_types::clock::Clock;
+use pilothouse_types::identity::{Credentials, Identity};
 use prometheus::Histogram;
 
 use super::chain_verifier::ChainVerifier;

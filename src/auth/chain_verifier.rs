@@ -19,8 +19,8 @@ use openssl::stack::Stack;
 use openssl::x509::store::{X509Store, X509StoreBuilder};
 use openssl::x509::verify::{X509VerifyFlags, X509VerifyParam};
 use openssl::x509::{X509, X509PurposeId, X509Ref, X509StoreContext, X509VerifyResult};
-use pilothouse_actors::clock::{Clock, Timestamp};
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::lock::Lock;
 
 use crate::limits::{CERTIFICATES_REMEMBERED, REFUSED_CERTIFICATE_REMEMBERED};
 use crate::signatures;

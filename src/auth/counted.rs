@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authorizer::{Action, Decision, ExplainedDecision, Grants, Policy, Selection};
-use pilothouse_actors::identity::Identity;
+use pilothouse_actors::authorizer::Policy;
+use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Grants, Selection};
+use pilothouse_types::identity::Identity;
 use prometheus::IntCounter;
 
 use crate::metrics::Metrics;

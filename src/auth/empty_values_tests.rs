@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
-use pilothouse_actors::authorizer::{Action, Decision, Policy, Target};
-use pilothouse_actors::clock::{Clock, Timestamp};
-use pilothouse_actors::identity::{Credentials, Identity};
+use pilothouse_actors::authorizer::Policy;
+use pilothouse_types::authorization::{Action, Decision, Target};
+use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::identity::{Credentials, Identity};
 
 use super::abac::Abac;
 use super::certificate::tests::{NOW, Says, party, root};

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use pilothouse_actors::clock::Timestamp;
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::lock::Lock;
 
 use crate::limits::WEBHOOK_ANSWERS_KEPT;
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use openssl::error::ErrorStack;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::identity::{Credentials, Identity};
+use pilothouse_types::clock::Clock;
+use pilothouse_types::identity::{Credentials, Identity};
 
 use super::certificate::common_name;
 use super::chain_verifier::ChainVerifier;

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use pilothouse_actors::authorizer::{Action, Target};
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::authorization::{Action, Target};
+use pilothouse_types::identity::Identity;
 
 use crate::api::query;
 use crate::api::reviews::IDENTITY_GROUP;

@@ -18,12 +18,12 @@ use std::sync::{Arc, RwLockReadGuard, Weak};
 use actix::Addr;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::directory::{Directory, Find};
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::lock::{Lock, SharedLock};
-use pilothouse_actors::object::{Key, Object, Revision};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{OpenWatch, Position};
 use pilothouse_actors::window::{Change, Read, Window};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::lock::{Lock, SharedLock};
+use pilothouse_types::object::{Key, Object, Revision};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
 

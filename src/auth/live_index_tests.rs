@@ -3,8 +3,8 @@ use std::thread::{self, ThreadId};
 use futures::FutureExt as _;
 use pilothouse_actors::directory::{self, Options, Stores};
 use pilothouse_actors::engine::memory::Memory;
-use pilothouse_actors::object::{Draft, Pairs};
 use pilothouse_actors::store::{Create, Remove, Replace};
+use pilothouse_types::object::{Draft, Pairs};
 
 use super::*;
 
@@ -140,8 +140,8 @@ const FOLLOWED: [&str; 25] = [
 
 /// The objects of all views, of each type one, with these contents. Answers the types whose object is reported.
 async fn reported_types(contents: &str) -> Vec<String> {
-    use pilothouse_actors::clock::{Clock, Timestamp};
     use pilothouse_actors::fair_queuing::levels::Levels;
+    use pilothouse_types::clock::{Clock, Timestamp};
 
     use crate::backend::admission::policies::table::{self as policies, PolicyKind};
     use crate::backend::admission::{lookup, webhooks};
@@ -152,7 +152,7 @@ async fn reported_types(contents: &str) -> Vec<String> {
 
     let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
     for of in FOLLOWED {
-        let type_name = pilothouse_actors::object::TypeName::new(of);
+        let type_name = pilothouse_types::object::TypeName::new(of);
         let store = stores.directory.send(Find { type_name }).await.unwrap().unwrap();
         let head = r#"{"metadata":{"name":"v1.x","resourceVersion":""#;
         let bytes = format!(r#"{head}"}},{contents}}}"#).into();

@@ -1,8 +1,9 @@
 //! The authorization modes without rules.
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authorizer::{Action, Decision, Grant, Grants, Policy};
-use pilothouse_actors::identity::Identity;
+use pilothouse_actors::authorizer::Policy;
+use pilothouse_types::authorization::{Action, Decision, Grant, Grants};
+use pilothouse_types::identity::Identity;
 
 /// Allows everything. For test rigs.
 pub struct AlwaysAllow;

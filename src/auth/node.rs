@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authorizer::{Action, Decision, ExplainedDecision, Grants, Policy, Selection, Target};
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::filter::FieldRule;
-use pilothouse_actors::identity::Identity;
-use pilothouse_actors::object::Key;
+use pilothouse_actors::authorizer::Policy;
+use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Grants, Selection, Target};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::filter::FieldRule;
+use pilothouse_types::identity::Identity;
+use pilothouse_types::object::Key;
 
 use super::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 use super::stored_object::{FollowedType, ReadError, StoredObject};
@@ -362,9 +363,9 @@ impl Policy for Nodes {
 mod tests {
     use pilothouse_actors::directory::{self, Find, Options};
     use pilothouse_actors::engine::memory::Memory;
-    use pilothouse_actors::object::{Draft, Pairs, TypeName};
     use pilothouse_actors::permit::Permit;
     use pilothouse_actors::store::Create;
+    use pilothouse_types::object::{Draft, Pairs, TypeName};
 
     use super::*;
     use crate::api::rbac::rule::tests::action;

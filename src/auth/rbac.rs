@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authorizer::{Action, Decision, ExplainedDecision, Grants, Policy, Selection};
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::identity::Identity;
-use pilothouse_actors::object::Key;
+use pilothouse_actors::authorizer::Policy;
+use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Grants, Selection};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::identity::Identity;
+use pilothouse_types::object::Key;
 
 use super::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 use super::stored_object::{FollowedType, ReadError, StoredObject};
@@ -142,12 +143,12 @@ impl Policy for Rbac {
 #[cfg(test)]
 mod tests {
     use actix::Addr;
-    use pilothouse_actors::authorizer::Target;
     use pilothouse_actors::directory::{self, Find, Options, Stores};
     use pilothouse_actors::engine::memory::Memory;
-    use pilothouse_actors::object::{Draft, Pairs, Revision, TypeName};
     use pilothouse_actors::permit::Permit;
     use pilothouse_actors::store::{Create, Remove, Store};
+    use pilothouse_types::authorization::Target;
+    use pilothouse_types::object::{Draft, Pairs, Revision, TypeName};
 
     use super::*;
     use crate::api::schema::Registry;

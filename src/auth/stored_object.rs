@@ -3,7 +3,7 @@
 //! A record may be damaged, or whole and written by a later release: with an apiVersion, a type or a word that this one does not
 //! know. To a guard it is all the same: it cannot be read.
 
-use pilothouse_actors::object::{Object, TypeName};
+use pilothouse_types::object::{Object, TypeName};
 use serde::Deserialize;
 
 use crate::api::codec;
@@ -150,7 +150,8 @@ impl<'a> StoredObject<'a> {
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_actors::object::{Key, Revision};
+
+    use pilothouse_types::object::{Key, Revision};
 
     use super::*;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
-use pilothouse_actors::identity::{Credentials, Identity};
+use pilothouse_types::identity::{Credentials, Identity};
 
 /// The tokens of one file; by default none.
 #[derive(Default)]

@@ -8,11 +8,11 @@ use std::sync::{Arc, OnceLock};
 
 use actix::Addr;
 use pilothouse_actors::directory::{Directory, Find};
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Key, Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{Get, OpenWatch, Store};
 use pilothouse_actors::window::Window;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, Object, Revision, TypeName};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use openssl::sha::Sha256;
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authenticator::{Authenticated, Verification, Verifier};
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::identity::{Credentials, Identity};
-use pilothouse_actors::lock::Lock;
+use pilothouse_actors::authenticator::{Verification, Verifier};
+use pilothouse_types::authentication::Authenticated;
+use pilothouse_types::clock::Clock;
+use pilothouse_types::identity::{Credentials, Identity};
+use pilothouse_types::lock::Lock;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::OnceCell;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authorizer::{Action, Decision, ExplainedDecision, Grants, Policy, Selection, Target};
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::filter::{FieldRule, LabelRule};
-use pilothouse_actors::identity::Identity;
+use pilothouse_actors::authorizer::Policy;
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Grants, Selection, Target};
+use pilothouse_types::clock::Clock;
+use pilothouse_types::filter::{FieldRule, LabelRule};
+use pilothouse_types::identity::Identity;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use thiserror::Error;

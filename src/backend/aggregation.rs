@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::lock::SharedLock;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::lock::SharedLock;
 
 use crate::api::aggregation::discovered::{DiscoveredVersion, STALE};
 use crate::api::aggregation::{ApiService, name_of};

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use actix::{Addr, Handler, MailboxError, Message};
 use pilothouse_actors::authenticator::Authenticator;
-use pilothouse_actors::authorizer::{
-    Action, Authorize, AuthorizeExplained, Authorizer, Decision, ExplainedDecision, Selection, Target,
-};
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::identity::Identity;
+use pilothouse_actors::authorizer::{Authorize, AuthorizeExplained, Authorizer};
+use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Selection, Target};
+use pilothouse_types::clock::Clock;
+use pilothouse_types::identity::Identity;
 
 use crate::api::denial::denied;
 use crate::api::path;

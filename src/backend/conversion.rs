@@ -10,12 +10,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::memory::MemoryBudget;
-use pilothouse_actors::object::{Draft, Key, Object, Pairs};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::throttle::Throttle;
 use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_types::clock::Clock;
+use pilothouse_types::memory::MemoryBudget;
+use pilothouse_types::object::{Draft, Key, Object, Pairs};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 

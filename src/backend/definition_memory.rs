@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pilothouse_actors::lock::Lock;
-use pilothouse_actors::memory::MemoryBudget;
-use pilothouse_actors::object::Revision;
+use pilothouse_types::lock::Lock;
+use pilothouse_types::memory::MemoryBudget;
+use pilothouse_types::object::Revision;
 
 use crate::api::json;
 use crate::api::status::Result;

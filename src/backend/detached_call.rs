@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pilothouse_actors::clock::Moment;
-use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
+use pilothouse_types::clock::Moment;
+use pilothouse_types::identity::Identity;
 
 use crate::api::audit::Level;
 use crate::api::catalog::resource::{Resource, Stored};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pilothouse_actors::object::Object;
 use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_types::object::Object;
 
 use super::objects::Objects;
 use crate::api::catalog::resource::Resource;

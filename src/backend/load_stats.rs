@@ -6,8 +6,8 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pilothouse_actors::lock::{Lock, SharedLock};
-use pilothouse_actors::object::TypeName;
+use pilothouse_types::lock::{Lock, SharedLock};
+use pilothouse_types::object::TypeName;
 
 /// The statistics of one server.
 #[derive(Debug, Default)]

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::identity::Identity;
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_types::clock::Clock;
+use pilothouse_types::identity::Identity;
 
 use crate::api::audit::event::EventMetadata;
 use crate::api::media::Encoding;

@@ -29,11 +29,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pilothouse_actors::clock::{Clock, Moment};
-use pilothouse_actors::identity::Identity;
-use pilothouse_actors::memory::MemoryBudget;
-use pilothouse_actors::object::{Key, Object};
 use pilothouse_actors::permit::Permit;
+use pilothouse_types::clock::{Clock, Moment};
+use pilothouse_types::identity::Identity;
+use pilothouse_types::memory::MemoryBudget;
+use pilothouse_types::object::{Key, Object};
 
 use crate::api::catalog::resource::{Resource, Stored};
 use crate::api::custom::CustomResource;

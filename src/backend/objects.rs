@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::memory::MemoryBudget;
-use pilothouse_actors::object::{Draft, Key, Object, Pairs};
+use pilothouse_types::clock::Clock;
+use pilothouse_types::memory::MemoryBudget;
+use pilothouse_types::object::{Draft, Key, Object, Pairs};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::{self, Decoded};

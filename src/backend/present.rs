@@ -8,7 +8,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
-use pilothouse_actors::object::{Object, Revision, Variant};
+use pilothouse_types::object::{Object, Revision, Variant};
 use serde_json::value::RawValue;
 
 use crate::api::catalog::resource::Resource;

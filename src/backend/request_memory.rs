@@ -1,8 +1,8 @@
 //! The memory of requests: what their bodies, and the stored objects that they change, take while they are processed.
 
-use pilothouse_actors::memory::{MemoryBudget, OutOfMemory, Reservation};
-use pilothouse_actors::object::Object;
 use pilothouse_actors::user_shares::{UserShare, UserShares};
+use pilothouse_types::memory::{MemoryBudget, OutOfMemory, Reservation};
+use pilothouse_types::object::Object;
 
 use crate::api::codec::decoded_bytes_bound;
 use crate::api::media::Encoding;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Draft, Object, TypeName};
 use pilothouse_actors::permit::Permit;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Draft, Object, TypeName};
 
 use super::Backend;
 use crate::api::status::{GroupResource, Result, Status};

@@ -18,11 +18,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use actix::Addr;
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Draft, Key, Object, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{PortAllocator, ReleasePorts};
+use pilothouse_types::clock::Clock;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Draft, Key, Object, TypeName};
 
 use crate::api::codec;
 use crate::api::meta;

@@ -1,9 +1,9 @@
 //! The default RBAC roles and bindings. Unlike other bootstrap objects they are reconciled at every start: control plane
 //! components cannot work without them.
 
-use pilothouse_actors::object::{Key, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_types::object::{Key, TypeName};
 
 use crate::api::bootstrap::BootstrapObject;
 use crate::api::bootstrap::roles::{self, Reconciliation};

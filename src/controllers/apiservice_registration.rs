@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::object::TypeName;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_types::object::TypeName;
 
 use crate::api::aggregation::STORE;
 use crate::api::bootstrap::api_services::{DEFINED, MANAGED, ON_START, defined};

@@ -12,8 +12,8 @@ use futures::future::LocalBoxFuture;
 use openssl::hash::MessageDigest;
 use openssl::pkey::PKey;
 use openssl::sign::Signer;
-use pilothouse_actors::object::{Key, Object, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_types::object::{Key, Object, TypeName};
 
 use crate::api::meta;
 use crate::api::options::DeleteOptions;

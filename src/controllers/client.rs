@@ -10,11 +10,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::identity::Identity;
-use pilothouse_actors::object::{Key, Object, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::identity::Identity;
+use pilothouse_types::object::{Key, Object, TypeName};
 
 use crate::api::audit::Level;
 use crate::api::catalog::resource::{Resource, Stored};

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::object::{Key, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_types::object::{Key, TypeName};
 
 use crate::api::field::quoted;
 use crate::api::json;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::object::Key;
+use pilothouse_types::clock::Clock;
+use pilothouse_types::object::Key;
 
 use crate::api::status::{IgnoreErrors as _, Result, Status};
 use crate::api::value::Value;

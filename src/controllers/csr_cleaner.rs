@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use openssl::asn1::Asn1Time;
 use openssl::x509::X509;
-use pilothouse_actors::object::Key;
+use pilothouse_types::object::Key;
 
 use crate::api::meta;
 use crate::api::options::DeleteOptions;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use pilothouse_actors::clock::Clock;
+use pilothouse_types::clock::Clock;
 
 use super::bootstrap_tokens::{BootstrapSigner, TokenCleaner};
 use super::client::Client;

@@ -1,6 +1,6 @@
 //! Events of control loops.
 
-use pilothouse_actors::object::Key;
+use pilothouse_types::object::Key;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::value::Value;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::clock::{Clock, Timestamp};
-use pilothouse_actors::object::{Key, Revision, TypeName};
+use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::object::{Key, Revision, TypeName};
 use serde::Deserialize;
 
 use crate::api::time;

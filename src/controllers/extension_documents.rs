@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::future::LocalBoxFuture;
 use futures::{FutureExt as _, join};
 use openssl::sha::Sha256;
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::identity::Identity;
 use tokio::task::spawn_blocking;
 
 use crate::api::aggregation::discovered::{

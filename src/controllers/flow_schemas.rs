@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::clock::{Clock, Timestamp};
-use pilothouse_actors::object::{Key, TypeName};
+use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::object::{Key, TypeName};
 
 use crate::api::bootstrap::flow_control;
 use crate::api::status::{IgnoreErrors as _, Result};

@@ -15,7 +15,6 @@ use actix::Addr;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use openssl::sha::sha256;
-use pilothouse_actors::object::{Object, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::catalog::resource::Resource;
@@ -31,6 +30,7 @@ use super::queue::{Outcome, Queue};
 use super::resource_index::ResourceIndex;
 use super::runner::{Controller, Follows, ObjectChange};
 use graph::{DeletionMode, Graph, ObjectLocation, Owner, Task, Uid};
+use pilothouse_types::object::{Object, TypeName};
 
 /// Events are not collected: they are many, own nothing, and expire.
 const IGNORED: &str = "events";

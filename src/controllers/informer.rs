@@ -14,9 +14,9 @@ use std::time::Duration;
 use actix::prelude::*;
 use futures::future::join_all;
 use pilothouse_actors::notifier::{ChangeNotifier, ChangeNotifiers, Published};
-use pilothouse_actors::object::{Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::window::{Event, Read, Window};
+use pilothouse_types::object::{Revision, TypeName};
 use tokio::sync::watch;
 
 use crate::backend::stores::{StoreResult, Stores};

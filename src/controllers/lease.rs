@@ -10,7 +10,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_types::clock::{Clock, Timestamp};
 
 use crate::api::json;
 use crate::api::meta;

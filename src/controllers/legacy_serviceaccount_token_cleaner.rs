@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::clock::{Clock, Timestamp};
-use pilothouse_actors::object::{Object, TypeName};
+use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::object::{Object, TypeName};
 
 use crate::api::meta;
 use crate::api::options::DeleteOptions;

@@ -16,8 +16,6 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::object::{Object, TypeName};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::store_named;
@@ -39,6 +37,8 @@ use super::queue::{Outcome, Queue};
 use super::runner::{Controller, Follows, ObjectChange};
 use aggregated::AggregatedResources;
 use conditions::DeletionFindings;
+use pilothouse_types::clock::Clock;
+use pilothouse_types::object::{Object, TypeName};
 
 /// Seconds until the next check if only finalizers are left.
 const FINALIZERS_TAKE: i64 = 15;

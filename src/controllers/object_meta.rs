@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use pilothouse_actors::object::Object;
+use pilothouse_types::object::Object;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 

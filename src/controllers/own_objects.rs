@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::clock::Clock;
+use pilothouse_types::clock::Clock;
 
 use crate::api::status::Result;
 use crate::api::well_known::{NAMESPACES, SYSTEM_NAMESPACE, SYSTEM_NAMESPACES};

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::object::Key;
+use pilothouse_types::object::Key;
 
 use crate::api::status::Result;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::object::{Key, Object, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_types::object::{Key, Object, TypeName};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::meta;

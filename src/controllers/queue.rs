@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::time::Duration;
 
-use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::limits::CLOCK_SET_BACK;
+use pilothouse_types::clock::Timestamp;
 
 /// The first pause of a key whose work failed; doubled after each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(5);

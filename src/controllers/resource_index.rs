@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pilothouse_actors::object::TypeName;
+use pilothouse_types::object::TypeName;
 
 use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::clock::{Clock, Moment};
-use pilothouse_actors::object::{Key, Object, TypeName};
 use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_types::clock::{Clock, Moment};
+use pilothouse_types::object::{Key, Object, TypeName};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::quota::usage::Change;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::object::{Key, Object};
+use pilothouse_types::object::{Key, Object};
 
 use crate::api::meta;
 use crate::api::options::DeleteOptions;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::object::{Key, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_types::object::{Key, TypeName};
 
 use crate::api::status::{GroupResource, Result, Status};
 use crate::backend::services::ADDRESSES;

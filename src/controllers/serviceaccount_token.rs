@@ -9,8 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::object::{Key, Object, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_types::object::{Key, Object, TypeName};
 use serde_json::json;
 
 use crate::api::meta;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use pilothouse_actors::clock::Clock;
 use pilothouse_actors::notifier::ChangeNotifiers;
+use pilothouse_types::clock::Clock;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::api::quota::Features;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::clock::Clock;
+use pilothouse_types::clock::Clock;
 use tokio::sync::Mutex;
 
 use crate::api::meta;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pilothouse_actors::object::Key;
+use pilothouse_types::object::Key;
 
 use crate::api::meta;
 use crate::api::options::{DeleteOptions, Propagation};

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use pilothouse_actors::object::Key;
+use pilothouse_types::object::Key;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use pilothouse_actors::object::{Revision, TypeName};
+use pilothouse_types::object::{Revision, TypeName};
 
 use super::{Defined, Pending};
 use crate::api::catalog::resource::Resource;

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
-use pilothouse_actors::object::{Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
+use pilothouse_types::object::{Object, Revision, TypeName};
 
 use super::reconcile::Reconciler;
 use crate::api::catalog::resource::Resource;

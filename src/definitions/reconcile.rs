@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use pilothouse_actors::directory::Released;
-use pilothouse_actors::identity::Identity;
-use pilothouse_actors::object::{Object, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::Position;
 use pilothouse_actors::window::Read;
+use pilothouse_types::identity::Identity;
+use pilothouse_types::object::{Object, TypeName};
 use tokio::sync::{Semaphore, watch};
 
 use super::Defined;

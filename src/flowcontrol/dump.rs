@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::fair_queuing::levels::Levels;
 use pilothouse_actors::fair_queuing::requests::{QueueSnapshot, RequestPosition};
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::identity::Identity;
 
 use super::table::Flow;
 use crate::api::path::{Request, ResourcePath};

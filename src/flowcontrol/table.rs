@@ -7,8 +7,8 @@ use bytes::Bytes;
 use pilothouse_actors::fair_queuing::level;
 use pilothouse_actors::fair_queuing::levels::{Levels, Spec};
 use pilothouse_actors::fair_queuing::queues::LevelKind;
-use pilothouse_actors::identity::Identity;
-use pilothouse_actors::object::Key;
+use pilothouse_types::identity::Identity;
+use pilothouse_types::object::Key;
 
 use super::dump::RequestRecord;
 use crate::api::bootstrap::flow_control::{CATCH_ALL, EXEMPT, GROUP};

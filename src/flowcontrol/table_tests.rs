@@ -1,4 +1,4 @@
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_types::clock::{Clock, Timestamp};
 
 use super::*;
 use crate::api::bootstrap::flow_control;

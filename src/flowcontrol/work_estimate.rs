@@ -77,7 +77,7 @@ fn seats(things: usize, per_seat: usize) -> u32 {
 mod tests {
     use std::sync::Arc;
 
-    use pilothouse_actors::identity::Identity;
+    use pilothouse_types::identity::Identity;
 
     use super::*;
     use crate::api::catalog::build::Builtin;

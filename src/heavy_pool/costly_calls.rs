@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pilothouse_actors::clock::Moment;
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::clock::Moment;
+use pilothouse_types::lock::Lock;
 
 use crate::limits::{COSTLY_CALLS, COSTLY_CALLS_REMEMBERED};
 
@@ -59,7 +59,8 @@ fn nanoseconds(moment: Moment) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_actors::clock::Clock;
+
+    use pilothouse_types::clock::Clock;
 
     use super::*;
 

@@ -22,10 +22,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
-use pilothouse_actors::clock::{Clock, Moment};
-use pilothouse_actors::lock::Lock;
-use pilothouse_actors::memory::MemoryBudget;
 use pilothouse_actors::watch_memory::CutSignal;
+use pilothouse_types::clock::{Clock, Moment};
+use pilothouse_types::lock::Lock;
+use pilothouse_types::memory::MemoryBudget;
 
 use self::table::Table;
 use crate::config::Config;

@@ -12,7 +12,7 @@ use actix_http::{Request, Response};
 use actix_rt::net::TcpStream;
 use actix_service::{IntoServiceFactory, Service, ServiceFactory, fn_factory, fn_service};
 use actix_web::dev::AppConfig;
-use pilothouse_actors::clock::Clock;
+use pilothouse_types::clock::Clock;
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::oneshot;

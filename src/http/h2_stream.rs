@@ -14,8 +14,8 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{Method, StatusCode};
-use pilothouse_actors::clock::Clock;
 use pilothouse_actors::watch_memory::CutSignal;
+use pilothouse_types::clock::Clock;
 use tokio::time::timeout;
 
 use super::app::App;
@@ -240,7 +240,8 @@ impl Dates {
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_actors::clock::Timestamp;
+
+    use pilothouse_types::clock::Timestamp;
 
     use super::*;
 

@@ -350,7 +350,7 @@ mod tests {
     use std::future::poll_fn;
 
     use openssl::ssl::SslConnector;
-    use pilothouse_actors::clock::Clock;
+    use pilothouse_types::clock::Clock;
 
     use super::*;
     use crate::config::Config;

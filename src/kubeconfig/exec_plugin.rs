@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use openssl::pkey::PKey;
 use openssl::x509::X509;
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_types::clock::{Clock, Timestamp};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pilothouse_actors::clock::Clock;
+use pilothouse_types::clock::Clock;
 
 use super::exec_plugin::{Cluster, Exec, ExecPlugin};
 use super::{Access, ActingAs, Credentials, IdentityPem, Proxy};

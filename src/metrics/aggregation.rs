@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::lock::Lock;
 use prometheus::{IntCounterVec, IntGaugeVec};
 
 use super::registration::{MetricRegistry, Result};

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use openssl::sha::sha256;
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 use prometheus::{DEFAULT_BUCKETS, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge};
 
 use super::registration::{MetricRegistry, Result};

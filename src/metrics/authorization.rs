@@ -1,6 +1,6 @@
 //! What is counted of judging requests: by whom, with what result, and with which configuration.
 
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 use prometheus::{DEFAULT_BUCKETS, GaugeVec, HistogramVec, IntCounter, IntCounterVec};
 
 use super::authorization_webhooks::{AuthorizationResult, AuthorizationWebhookMeter};

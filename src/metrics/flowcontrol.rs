@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use pilothouse_actors::fair_queuing::levels::LevelSnapshot;
 use pilothouse_actors::fair_queuing::queues::Refusal;
 use pilothouse_actors::fair_queuing::utilization::{BOUNDS, TimeByPart};
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::lock::Lock;
 use prometheus::core::{MetricVec, MetricVecBuilder};
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,

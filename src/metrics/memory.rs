@@ -1,6 +1,6 @@
 //! Metrics of the memory ledger, read when they are scraped.
 
-use pilothouse_actors::memory::MemoryLedger;
+use pilothouse_types::memory::MemoryLedger;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::registration::{MetricRegistry, Result};

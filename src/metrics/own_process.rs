@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeVal;
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 use prometheus::{Counter, IntGauge, Opts};
 
 use super::registration::{MetricRegistry, Result};

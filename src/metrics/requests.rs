@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use pilothouse_actors::clock::Moment;
+use pilothouse_types::clock::Moment;
 use prometheus::{Histogram, IntCounter};
 
 use super::{COMPONENT, Metrics};
@@ -206,7 +206,7 @@ impl Meter {
 mod tests {
     use std::time::Duration;
 
-    use pilothouse_actors::clock::Timestamp;
+    use pilothouse_types::clock::Timestamp;
 
     use super::*;
     use crate::api::catalog::build::Builtin;

@@ -1,6 +1,6 @@
 //! What is counted of health checks. It has a page of its own, /metrics/slis, which is scraped more often than the rest.
 
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 use prometheus::{Encoder as _, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 
 use super::own_process::tell_start;

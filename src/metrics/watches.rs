@@ -1,6 +1,6 @@
 //! What is counted of watches, and of the history that they tell from.
 
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 use prometheus::{GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::registration::{MetricRegistry, Result};

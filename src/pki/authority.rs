@@ -15,7 +15,7 @@ use openssl::x509::extension::{
     SubjectKeyIdentifier,
 };
 use openssl::x509::{X509, X509Builder, X509Name, X509NameRef};
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 
 use super::Identity;
 use super::host::Names;

@@ -32,7 +32,6 @@ use std::path::{Path, PathBuf};
 
 use openssl::pkey::{PKey, Private};
 use openssl::x509::X509;
-use pilothouse_actors::clock::Clock;
 
 use crate::api::well_known;
 use crate::api::well_known::SERVER_NAME;
@@ -41,6 +40,7 @@ use authority::{Authority, Purpose};
 use files::Folder;
 pub use host::Names;
 pub(crate) use host::url;
+use pilothouse_types::clock::Clock;
 pub use token_keys::TokenKeys;
 
 /// An error about a key, a certificate or its file.

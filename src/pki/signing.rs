@@ -10,7 +10,7 @@ use openssl::nid::Nid;
 use openssl::pkey::{Id, PKey, Private};
 use openssl::x509::extension::{AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage};
 use openssl::x509::{X509, X509Builder, X509Extension, X509Req};
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 
 use super::{Identity, PkiError};
 use crate::signatures;

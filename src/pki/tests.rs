@@ -7,7 +7,7 @@ use openssl::stack::Stack;
 use openssl::x509::X509StoreContext;
 use openssl::x509::store::X509StoreBuilder;
 use openssl::x509::verify::X509VerifyParam;
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 
 use super::*;
 use crate::signatures;

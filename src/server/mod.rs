@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use pilothouse_actors::clock::Clock;
+use pilothouse_types::clock::Clock;
 use tokio::sync::watch;
 
 pub use handle::{Exit, Handle, Stopper};

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pilothouse_actors::clock::{Clock, Moment};
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::clock::{Clock, Moment};
+use pilothouse_types::lock::Lock;
 use tracing::callsite::Identifier;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
@@ -95,7 +95,7 @@ impl<S: Subscriber> Layer<S> for Limited {
 mod tests {
     use std::sync::Arc;
 
-    use pilothouse_actors::clock::Timestamp;
+    use pilothouse_types::clock::Timestamp;
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use pilothouse_actors::lock::{Lock, wait_while};
+use pilothouse_types::lock::{Lock, wait_while};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 

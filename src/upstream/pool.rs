@@ -15,8 +15,8 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
 use openssl::sha::Sha256;
-use pilothouse_actors::clock::{Clock, Moment};
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::clock::{Clock, Moment};
+use pilothouse_types::lock::Lock;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::http1_connection::Http1Connection;

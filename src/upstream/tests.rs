@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 
 use futures::StreamExt as _;
-use pilothouse_actors::clock::Clock;
+use pilothouse_types::clock::Clock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 

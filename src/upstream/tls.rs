@@ -11,7 +11,7 @@ use openssl::error::ErrorStack;
 use openssl::ssl::SslContext;
 use openssl::x509::X509;
 use openssl::x509::X509VerifyResult;
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::lock::Lock;
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 

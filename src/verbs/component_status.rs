@@ -3,7 +3,7 @@
 use actix::Addr;
 use bytes::Bytes;
 use pilothouse_actors::committer::{Check, Committer};
-use pilothouse_actors::object::{Draft, Key, Object, Pairs, Revision};
+use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::codec;

@@ -1,7 +1,7 @@
 //! connect: resolves where a connecting subresource leads. The HTTP edge makes the connection, because it has the client's end.
 
-use pilothouse_actors::object::{Key, TypeName};
 use pilothouse_actors::permit::Permit;
+use pilothouse_types::object::{Key, TypeName};
 
 use crate::api::connect::location::{self, Candidate, KubeletRules, Target};
 use crate::api::connect::options::{LogOptions, PortForwardOptions, StreamOptions};

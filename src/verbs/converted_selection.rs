@@ -5,11 +5,11 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use pilothouse_actors::filter::{FieldReader, Filter};
-use pilothouse_actors::lock::Lock;
-use pilothouse_actors::memory::Reservation;
-use pilothouse_actors::object::{Key, Object, Pairs, Revision};
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_types::filter::{FieldReader, Filter};
+use pilothouse_types::lock::Lock;
+use pilothouse_types::memory::Reservation;
+use pilothouse_types::object::{Key, Object, Pairs, Revision};
 
 use super::paging::Start;
 use crate::api::catalog::resource::Resource;

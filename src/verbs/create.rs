@@ -1,6 +1,6 @@
 //! create: decode, default, admit, validate, store.
 
-use pilothouse_actors::error::StoreError;
+use pilothouse_types::error::StoreError;
 
 use crate::api::kinds::{self, KindRules, WriteContext};
 use crate::api::meta;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Draft, Object};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Draft, Object};
 
 use crate::api::deletion::{self, Deletion};
 use crate::api::kinds;

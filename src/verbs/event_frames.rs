@@ -8,12 +8,12 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, WeakShared};
-use pilothouse_actors::clock::Timestamp;
-use pilothouse_actors::filter::Filter;
-use pilothouse_actors::object::{Object, Revision, Variant};
 use pilothouse_actors::session::{EventEncoder, FrameAside, Preparation};
 use pilothouse_actors::watch_event::{self, WatchEventType};
 use pilothouse_actors::window::Event;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::filter::Filter;
+use pilothouse_types::object::{Object, Revision, Variant};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::{cbor, encode_document, protobuf};

@@ -3,13 +3,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use pilothouse_actors::clock::Timestamp;
-use pilothouse_actors::filter::Filter;
-use pilothouse_actors::memory::{OutOfMemory, Reservation};
-use pilothouse_actors::object::Revision;
 use pilothouse_actors::point_in_time::{PointInTimeError, state_at};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::filter::Filter;
+use pilothouse_types::memory::{OutOfMemory, Reservation};
+use pilothouse_types::object::Revision;
 
 use crate::api::options::{self, ListOptions, VersionMatch};
 use crate::api::select;

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use pilothouse_actors::memory::Reservation;
-use pilothouse_actors::object::{Object, Revision};
+use pilothouse_types::memory::Reservation;
+use pilothouse_types::object::{Object, Revision};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::media::Encoding;

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use pilothouse_actors::clock::Timestamp;
-use pilothouse_actors::filter::Filter;
-use pilothouse_actors::object::Object;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::filter::Filter;
+use pilothouse_types::object::Object;
 
 use crate::api::codec::syntax;
 use crate::api::json::read;
@@ -265,7 +265,7 @@ pub async fn select_page(snapshot: &Snapshot, filter: &Filter, start: Start, lim
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use pilothouse_actors::object::{Draft, Key, Pairs, Revision};
+    use pilothouse_types::object::{Draft, Key, Pairs, Revision};
 
     use super::*;
 

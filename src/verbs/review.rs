@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::authenticator::{Remark, ReviewToken};
-use pilothouse_actors::authorizer::{AuthorizeExplained, Decision, Hint, ListGrants, Target};
-use pilothouse_actors::identity::Credentials;
-use pilothouse_actors::object::TypeName;
+use pilothouse_actors::authenticator::ReviewToken;
+use pilothouse_actors::authorizer::{AuthorizeExplained, Hint, ListGrants};
+use pilothouse_types::authentication::Remark;
+use pilothouse_types::authorization::{Decision, Target};
+use pilothouse_types::identity::Credentials;
+use pilothouse_types::object::TypeName;
 
 use crate::api::catalog::resource::{Resource, Stored};
 use crate::api::kinds::ErrorList;

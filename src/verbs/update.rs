@@ -1,8 +1,8 @@
 //! update: the body replaces the object, if the client's resourceVersion still matches.
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Draft, Object};
 use pilothouse_actors::write_turns::{BaseState, TurnMode, WriteTurn};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Draft, Object};
 
 use crate::api::deletion;
 use crate::api::field::{FieldError, FieldPath};

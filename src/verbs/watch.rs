@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilothouse_actors::feed::Feed;
-use pilothouse_actors::filter::{FieldRule, Filter};
-use pilothouse_actors::object::{Object, Revision};
 use pilothouse_actors::session::{InitialObjects, Session, Watch};
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_types::filter::{FieldRule, Filter};
+use pilothouse_types::object::{Object, Revision};
 
 use crate::api::options::{self, ListOptions};
 use crate::api::status::Result;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use openssl::ssl::{SslAcceptor, SslMethod, SslStream};
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::lock::Lock;
 use serde_json::{Value, json};
 
 use super::support::kubelet::Papers;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::lock::Lock;
 
 use super::support::wait::Deadline;
 use super::*;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::lock::Lock;
 use serde_json::{Value, json};
 
 use super::support::compare::text;

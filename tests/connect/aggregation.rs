@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::lock::Lock;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -10,8 +10,8 @@ use pilothouse::controllers::queue::{Outcome, Queue};
 use pilothouse::controllers::runner::{Controller, Follows, ObjectChange};
 use pilothouse::controllers::start::ControllerContext;
 use pilothouse::{Assembly, Config, Server};
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::object::Key;
+use pilothouse_types::clock::Clock;
+use pilothouse_types::object::Key;
 use serde_json::json;
 
 use super::support::Client;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_types::clock::{Clock, Timestamp};
 use serde_json::{Value, json};
 
 use super::support::wait::{CAP, is_long, poll};

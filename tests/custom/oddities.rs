@@ -5,7 +5,7 @@ use std::thread;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::lock::Lock;
 
 use super::hook_server::{Deed, HookServer};
 use super::*;

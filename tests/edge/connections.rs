@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pilothouse::config::Config;
 use pilothouse::server::{Handle, Server};
-use pilothouse_actors::clock::Clock;
+use pilothouse_types::clock::Clock;
 use tokio::io::AsyncReadExt as _;
 
 use super::support::h1::Client;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use pilothouse_actors::engine::redb::Redb;
-use pilothouse_actors::object::TypeName;
+use pilothouse_types::object::TypeName;
 use serde_json::{Value, json};
 
 use crate::support::compare::text;

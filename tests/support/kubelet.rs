@@ -16,7 +16,7 @@ use openssl::pkey::{PKey, Private};
 use openssl::ssl::{SslAcceptor, SslMethod, SslStream, SslVerifyMode};
 use openssl::x509::extension::{BasicConstraints, SubjectAlternativeName};
 use openssl::x509::{X509, X509Name};
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::lock::Lock;
 
 use super::wait::CAP;
 

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread;
 
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::lock::Lock;
 use tempfile::TempDir;
 
 use super::client::Client;

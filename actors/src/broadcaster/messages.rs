@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use actix::prelude::*;
+use pilothouse_types::object::{Revision, TypeName};
 
-use crate::object::{Revision, TypeName};
 use crate::session_waker::{Close, SessionWaker};
 use crate::watch_index::IndexKey;
 use crate::window::Window;

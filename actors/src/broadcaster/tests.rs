@@ -2,10 +2,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision};
 
 use super::*;
-use crate::clock::Timestamp;
-use crate::object::{Draft, Key, Object, Pairs, Revision};
 use crate::session_waker::tests::Counter;
 use crate::session_waker::{Close, SessionWaker};
 use crate::watch_index::IndexKey;

@@ -4,8 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use pilothouse_types::object::{Revision, TypeName};
+
 use super::SubscriptionId;
-use crate::object::{Revision, TypeName};
 use crate::session_waker::SessionWaker;
 use crate::watch_event;
 use crate::watch_index::{IndexKey, WatchIndex};

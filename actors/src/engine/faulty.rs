@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Condvar};
 
+use pilothouse_types::lock::{Lock, wait};
+
 use crate::archive::Archive;
-use crate::lock::{Lock, wait};
 
 use super::{Batch, Engine, EngineError, Stats, Visitor};
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pilothouse_types::lock::Lock;
+use pilothouse_types::object::{Revision, TypeName};
+
 use super::{Batch, Counters, Engine, EngineError, Stats, Visitor};
-use crate::lock::Lock;
-use crate::object::{Revision, TypeName};
 use crate::record::Record;
 
 /// A clone is the same log, so that tests can "reopen" it.

@@ -23,13 +23,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use pilothouse_types::object::{Revision, TypeName};
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
 
 use self::reader::Reader;
 use super::{Batch, Counters, Engine, EngineError, Stats, Visitor};
 use crate::archive::Archive;
 use crate::limits::{COMPACTED_FROM_BYTES, COMPACTED_IF_TIMES, REDB_CACHE_BYTES};
-use crate::object::{Revision, TypeName};
 use crate::record::Record;
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
@@ -428,9 +428,10 @@ mod tests {
 
     /// Writes records into a file until it has about 8 MiB, and leaves every n-th of them.
     fn written(path: &Path, leaves_each: u64) {
-        use crate::clock::Timestamp;
+        use pilothouse_types::clock::Timestamp;
+        use pilothouse_types::object::{Draft, Key, Object, Pairs};
+
         use crate::engine::Write;
-        use crate::object::{Draft, Key, Object, Pairs};
         use crate::record::Operation;
 
         let pods = TypeName::new("pods");

@@ -5,9 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pilothouse_types::clock::Timestamp;
 use tokio::sync::Notify;
-
-use crate::clock::Timestamp;
 
 /// Nothing is due, as far as anybody knows.
 const NEVER: u64 = u64::MAX;

@@ -1,6 +1,6 @@
 //! The recent seat demand of a level, which decides how many seats it lends and borrows.
 
-use crate::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 
 /// How much of the old smoothed demand remains after one look: half of it after five minutes. The reference's value.
 const KEPT: f64 = 0.977;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 
 /// The maximum pause in seconds; the reference's value.
 const LONGEST: u64 = 32;

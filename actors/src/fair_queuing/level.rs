@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::lock::Lock;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -16,8 +18,6 @@ use super::drops::Drops;
 use super::queues::{Arrival, Dispatched, LevelKind, Load, Queues, Refusal, Seated, Ticket, WorkEstimate};
 use super::requests::{Counts, QueueSnapshot, RequestEntry, RequestPosition, RequestTable};
 use super::utilization::TimeByPart;
-use crate::clock::{Clock, Timestamp};
-use crate::lock::Lock;
 
 /// What calls a request that waits: it is told when its turn came.
 struct WakeHandle {

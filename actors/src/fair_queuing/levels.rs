@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::lock::Lock;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::alarm::Alarm;
@@ -12,8 +14,6 @@ use super::level::Level;
 use super::queues::LevelKind;
 use super::shares::{Bounds, LendingLevel, Share, divide, lend};
 use super::utilization::TimeByPart;
-use crate::clock::{Clock, Timestamp};
-use crate::lock::Lock;
 
 /// How often seats are lent anew; the reference's value.
 const LENT_EVERY: Duration = Duration::from_secs(10);

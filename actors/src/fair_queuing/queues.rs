@@ -14,11 +14,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
+use pilothouse_types::clock::Timestamp;
+
 use super::demand::{Demand, Observed};
 use super::hand::Hand;
 use super::requests::QueueSnapshot;
 use super::utilization::{TimeByPart, Utilization};
-use crate::clock::Timestamp;
 use crate::limits::{CLOCK_SET_BACK, REQUESTS_WAITING_PER_LEVEL};
 
 /// The estimated duration of a request; the reference's value.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use pilothouse_types::clock::Timestamp;
+
 use super::queues::WorkEstimate;
-use crate::clock::Timestamp;
 
 /// Somebody who is in a level.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! How much of a level's seats is taken, over time.
 
-use crate::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 
 /// The bounds of the parts that are told apart; the reference's.
 pub const BOUNDS: [f64; 13] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];

@@ -6,16 +6,16 @@ use std::sync::atomic::Ordering;
 
 use actix::Addr;
 use bytes::Bytes;
+use pilothouse_types::filter::Filter;
+use pilothouse_types::frame::Frame;
+use pilothouse_types::memory::OutOfMemory;
+use pilothouse_types::object::{Object, Revision, TypeName, Variant};
 
 use super::{EventEncoder, FrameAside, InitialObjects, LiveSessions, Preparation, Watch};
 use crate::archive::{ArchiveError, ArchiveReader};
 use crate::broadcaster::{Broadcaster, Subscribe, SubscriptionId, Unsubscribe};
 use crate::feed::{Feed, FeedWriter, feed};
-use crate::filter::Filter;
-use crate::frame::Frame;
 use crate::limits::{ENCODED_ASIDE_BYTES, SESSION_BYTES_PER_EVENT, SESSION_EVENTS_PER_TURN};
-use crate::memory::OutOfMemory;
-use crate::object::{Object, Revision, TypeName, Variant};
 use crate::session_waker::{Close, SessionWaker, WakeReasons};
 use crate::watch_event::{self, WatchEventType};
 use crate::watch_index::IndexKey;

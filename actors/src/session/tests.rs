@@ -6,14 +6,14 @@ use std::time::Duration;
 use actix::Actor as _;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::object::{Draft, Key, Pairs, Variant};
 
 use super::*;
 use crate::archive::{Archive, ArchiveError, ArchiveReader, Span};
-use crate::clock::Timestamp;
 use crate::fatal::Fatal;
 use crate::limits::{ENCODED_ASIDE_BYTES, SESSION_BYTES};
 use crate::notifier::ChangeNotifiers;
-use crate::object::{Draft, Key, Pairs, Variant};
 use crate::session::Session;
 use crate::session_waker::Close;
 use crate::session_waker::tests::Counter;
@@ -542,8 +542,8 @@ async fn what_the_log_had_is_made_ready_also_where_the_body_waits() {
 
 #[actix::test]
 async fn a_session_without_memory_waits_and_loses_nothing() {
-    use crate::clock::Clock;
-    use crate::memory::MemoryBudget;
+    use pilothouse_types::clock::Clock;
+    use pilothouse_types::memory::MemoryBudget;
 
     const LARGE: usize = 100 << 10;
     let frames = MemoryBudget::alone(LARGE + 1_000);

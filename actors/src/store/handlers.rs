@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use actix::{ActorContext, Handler, MessageResult, ResponseFuture};
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::error::StoreError;
 use tokio::sync::oneshot;
 
-use crate::clock::Timestamp;
 use crate::committer::Committed;
-use crate::error::StoreError;
 use crate::key_queue::{QueuedReader, ReadResult};
 use crate::recover::State;
 use crate::snapshot::Snapshot;

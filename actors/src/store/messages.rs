@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Message;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Draft, Key, Object, Revision};
 
-use crate::error::StoreError;
-use crate::object::{Draft, Key, Object, Revision};
 use crate::permit::Permit;
 use crate::recover::State;
 use crate::snapshot::Snapshot;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Draft, Key, Object, Revision};
 use tokio::sync::oneshot;
 
-use crate::clock::Timestamp;
-use crate::error::StoreError;
 use crate::key_queue::KeyQueue;
-use crate::object::{Draft, Key, Object, Revision};
 use crate::permit::Permit;
 use crate::window::Event;
 use crate::write_limiter::WriteSlot;

@@ -7,10 +7,10 @@ use actix::Addr;
 use bytes::Bytes;
 use pilothouse_actors::directory::{Find, Options, Stores, start};
 use pilothouse_actors::engine::Engine;
-use pilothouse_actors::object::{Draft, Key, Object, Pairs, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{Create, ObjectResult, OpenWatch, Position, Remove, Replace, Store};
 use pilothouse_actors::window::{Event, Read};
+use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision, TypeName};
 
 /// An object whose bytes hold a body that tests recognise.
 pub fn draft(key: &str, body: &str) -> Draft {

@@ -6,8 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pilothouse_actors::authorizer::{Action, Target};
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::authorization::{Action, Target};
+use pilothouse_types::lock::Lock;
 
 use crate::api::cel::{Fault, Foreign, Val};
 use crate::api::names;

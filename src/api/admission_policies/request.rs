@@ -1,6 +1,6 @@
 //! The `request` and `namespaceObject` variables of CEL expressions.
 
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::identity::Identity;
 
 use crate::api::matching::AdmissionAttributes;
 use crate::api::value::Value;

@@ -1,7 +1,7 @@
 //! Evaluates policies over values, without a server.
 
-use pilothouse_actors::authorizer::Target;
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::authorization::Target;
+use pilothouse_types::identity::Identity;
 
 use super::authorizer::{AuthorizationResult, Authorizer, RequestTarget};
 use super::decision::{

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilothouse_actors::clock::Timestamp;
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::identity::Identity;
 
 use super::bodies::compact;
 use super::response::Response;

@@ -1,6 +1,6 @@
 //! The audit policy: ordered rules, of which the first match decides the level of a request.
 
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::identity::Identity;
 
 use super::{API_VERSION, Level, Stage, Stages};
 use crate::api::field::{FieldError, FieldPath, quoted};

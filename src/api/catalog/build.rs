@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use openssl::sha::sha256;
-use pilothouse_actors::object::TypeName;
+use pilothouse_types::object::TypeName;
 
 use super::Catalog;
 use super::resource::{Column, ColumnDescription, RELEASE, Resource, Stored, Subresource};

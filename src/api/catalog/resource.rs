@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::object::TypeName;
+use pilothouse_types::object::TypeName;
 
 use crate::api::custom::CustomResource;
 use crate::api::status::GroupResource;

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use openssl::sha::sha256;
-use pilothouse_actors::object::TypeName;
+use pilothouse_types::object::TypeName;
 
 use super::conversion::Conversion;
 use super::json_path::JsonPath;

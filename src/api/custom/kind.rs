@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use pilothouse_actors::filter::MARK_FIELD;
-use pilothouse_actors::object::Pairs;
+use pilothouse_types::filter::MARK_FIELD;
+use pilothouse_types::object::Pairs;
 
 use super::conversion::Conversion;
 use super::json_path::JsonPath;

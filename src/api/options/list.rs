@@ -1,6 +1,6 @@
 //! The options of list, watch and deletecollection.
 
-use pilothouse_actors::filter::LabelRule;
+use pilothouse_types::filter::LabelRule;
 
 use super::refuse;
 use crate::api::field::{FieldError, FieldPath, quoted};

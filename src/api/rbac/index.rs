@@ -10,8 +10,8 @@ use std::hash::{Hash, Hasher};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use pilothouse_actors::authorizer::{Action, Grants, Target};
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::authorization::{Action, Grants, Target};
+use pilothouse_types::identity::Identity;
 use serde::Deserialize;
 
 use super::role::Role;

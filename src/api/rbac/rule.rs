@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use pilothouse_actors::authorizer::{Action, Grant, Target};
+use pilothouse_types::authorization::{Action, Grant, Target};
 use serde::{Deserialize, Deserializer};
 
 use crate::api::field::quoted;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use pilothouse_actors::authorizer::{Action, Decision, ExplainedDecision, Selection, Target};
-use pilothouse_actors::filter::{FieldRule, LabelRule};
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Selection, Target};
+use pilothouse_types::filter::{FieldRule, LabelRule};
+use pilothouse_types::identity::Identity;
 
 use crate::api::field::{FieldError, FieldPath};
 use crate::api::kinds::{ErrorList, FieldValue, check_values, is_set_based};

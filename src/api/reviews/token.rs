@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pilothouse_actors::authenticator::{Authenticated, Refusal, UNKNOWN_TOKEN};
+use pilothouse_types::authentication::{Authenticated, Refusal, UNKNOWN_TOKEN};
 
 use super::{describe, texts};
 use crate::api::bearer::bearer;
@@ -66,7 +66,8 @@ fn together(mut reasons: Vec<String>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_actors::identity::Identity;
+
+    use pilothouse_types::identity::Identity;
 
     use super::*;
 

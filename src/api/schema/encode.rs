@@ -1,7 +1,7 @@
 //! Writes canonical JSON: fields in the order of the type, sorted map keys, and each field present or absent as the type says.
 
 use bytes::Bytes;
-use pilothouse_actors::object::{Draft, Key, Pairs};
+use pilothouse_types::object::{Draft, Key, Pairs};
 
 use super::{Field, Other, Registry, Scalar, Struct, Type, TypeId};
 use crate::api::json;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pilothouse_actors::filter::LabelRule;
+use pilothouse_types::filter::LabelRule;
 
 use crate::api::field::quoted;
 use crate::api::names;

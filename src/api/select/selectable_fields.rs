@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::filter::{FieldReader, NAME_FIELD as NAME, NAMESPACE_FIELD as NAMESPACE};
-use pilothouse_actors::object::{Pairs, Variant};
+use pilothouse_types::filter::{FieldReader, NAME_FIELD as NAME, NAMESPACE_FIELD as NAMESPACE};
+use pilothouse_types::object::{Pairs, Variant};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::CustomResource;

@@ -7,7 +7,7 @@ use openssl::hash::MessageDigest;
 use openssl::pkey::{PKey, Private};
 use openssl::x509::extension::{BasicConstraints, ExtendedKeyUsage};
 use openssl::x509::{X509Builder, X509NameBuilder};
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 
 use super::*;
 use crate::limits::{CERTIFICATES_REMEMBERED, REFUSED_CERTIFICATE_REMEMBERED};

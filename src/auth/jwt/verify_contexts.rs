@@ -5,7 +5,7 @@
 use openssl::error::ErrorStack;
 use openssl::pkey::{PKeyRef, Public};
 use openssl::pkey_ctx::PkeyCtx;
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::lock::Lock;
 
 use super::Algorithm;
 use crate::limits::CHECKS_KEPT;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use pilothouse_actors::clock::{Clock, Timestamp};
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::lock::Lock;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::timeout;
 

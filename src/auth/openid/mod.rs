@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
-use pilothouse_actors::clock::{Clock, Moment, Timestamp};
-use pilothouse_actors::identity::{Credentials, Identity};
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::clock::{Clock, Moment, Timestamp};
+use pilothouse_types::identity::{Credentials, Identity};
+use pilothouse_types::lock::Lock;
 
 pub use self::keys::Keys;
 pub use self::provider::Provider;

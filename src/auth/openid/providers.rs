@@ -7,8 +7,8 @@ use arc_swap::ArcSwap;
 use futures::future::join_all;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::identity::Credentials;
+use pilothouse_types::clock::Clock;
+use pilothouse_types::identity::Credentials;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -131,12 +131,12 @@ impl Verifier for Providers {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_types::clock::Timestamp;
     use serde_json::json;
 
     use super::super::test_provider::{NOW, Signer, TestProvider, claims};
     use super::*;
     use crate::config::authentication_file::{Mapping, Source};
-    use pilothouse_actors::clock::Timestamp;
 
     fn claim(claim: &str, prefix: &str) -> Source {
         Source::Claim(Mapping { claim: claim.into(), prefix: prefix.into() })

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pilothouse_actors::clock::Timestamp;
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::identity::Identity;
 use serde_json::{Map, Value};
 
 use crate::api::admission_policies::request::user;

@@ -1,8 +1,8 @@
 //! Checks that the objects of a token still exist: the service account, and the Secret, pod or node that it is bound to.
 
 use openssl::memcmp;
-use pilothouse_actors::clock::Timestamp;
-use pilothouse_actors::object::Key;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::object::Key;
 
 use super::claims::{Bound, Claims, Reference};
 use super::legacy_use::INVALID_SINCE;

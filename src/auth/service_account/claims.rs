@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use pilothouse_actors::clock::Timestamp;
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::identity::Identity;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};

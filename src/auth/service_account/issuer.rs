@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use openssl::pkey::{PKey, Private};
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 
 use super::claims::Grant;
 use crate::auth::jwt::SigningKey;

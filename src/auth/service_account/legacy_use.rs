@@ -1,7 +1,7 @@
 //! The use of legacy tokens: verifiers report it, and a loop writes the date onto the Secret.
 
-use pilothouse_actors::clock::Timestamp;
-use pilothouse_actors::object::Key;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::object::Key;
 use tokio::sync::mpsc;
 
 use crate::api::time;

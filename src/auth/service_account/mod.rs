@@ -10,7 +10,7 @@ pub mod verifier;
 
 use std::sync::Arc;
 
-use pilothouse_actors::clock::Clock;
+use pilothouse_types::clock::Clock;
 
 use self::issuer::Issuer;
 use self::keys::Keys;

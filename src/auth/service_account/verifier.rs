@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authenticator::{Authenticated, Verification, Verifier};
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::identity::{Credentials, Identity};
-use pilothouse_actors::lock::Lock;
-use pilothouse_actors::object::Key;
+use pilothouse_actors::authenticator::{Verification, Verifier};
+use pilothouse_types::authentication::Authenticated;
+use pilothouse_types::clock::Clock;
+use pilothouse_types::identity::{Credentials, Identity};
+use pilothouse_types::lock::Lock;
+use pilothouse_types::object::Key;
 
 use super::bound_objects::{self, BoundObjectsState};
 use super::claims::Claims;

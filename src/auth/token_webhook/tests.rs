@@ -1,4 +1,4 @@
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 use serde_json::Value as Json;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;

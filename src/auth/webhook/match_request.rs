@@ -1,9 +1,9 @@
 //! The request as match conditions see it: the `spec` of the review with all fields, including empty ones, so that a condition
 //! need not check their presence.
 
-use pilothouse_actors::authorizer::{Action, Selection, Target};
-use pilothouse_actors::filter::{FieldRule, LabelRule};
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::authorization::{Action, Selection, Target};
+use pilothouse_types::filter::{FieldRule, LabelRule};
+use pilothouse_types::identity::Identity;
 
 use crate::api::value::Value;
 

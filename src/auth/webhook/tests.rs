@@ -1,8 +1,9 @@
+use pilothouse_types::clock::Timestamp;
+
 use super::*;
 use crate::kubeconfig::Access;
 use crate::metrics::Metrics;
 use crate::webhook::testing;
-use pilothouse_actors::clock::Timestamp;
 
 /// Asks a server that gives these answers, one per connection. Answers what that was asked, too.
 async fn server(

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::authorizer::{AuthorizeExplained, Decision, Selection};
+use pilothouse_actors::authorizer::AuthorizeExplained;
+use pilothouse_types::authorization::{Decision, Selection};
 
 use crate::api::admission_policies::authorizer::{
     AuthorizationCheck, AuthorizationResult, Authorizer, RequestTarget,

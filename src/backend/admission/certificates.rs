@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use openssl::nid::Nid;
 use openssl::x509::X509Req;
-use pilothouse_actors::authorizer::Target;
+use pilothouse_types::authorization::Target;
 
 use crate::api::kinds::same;
 use crate::api::meta;

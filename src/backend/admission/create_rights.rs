@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::authorizer::{Action, AuthorizeExplained, Decision, Target};
+use pilothouse_actors::authorizer::AuthorizeExplained;
+use pilothouse_types::authorization::{Action, Decision, Target};
 
 use crate::api::denial::denied;
 use crate::api::status::{Result, Status};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authorizer::Target;
+use pilothouse_types::authorization::Target;
 
 use crate::api::kinds::same;
 use crate::api::meta;

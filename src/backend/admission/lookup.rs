@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Key, Object, Revision};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, Object, Revision};
 
 use crate::api::schema::Registry;
 use crate::api::status::{GroupResource, Result, Status};

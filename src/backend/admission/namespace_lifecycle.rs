@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Key, Object, TypeName};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, Object, TypeName};
 
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;

@@ -3,8 +3,8 @@
 
 mod requests;
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Key, TypeName};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, TypeName};
 
 use crate::api::gates::{
     ALLOW_INSECURE_KUBELET_CERTIFICATE_SIGNING_REQUESTS, SERVICE_ACCOUNT_NODE_AUDIENCE_RESTRICTION,

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use actix::Addr;
-use pilothouse_actors::authorizer::{Authorizer, Decision, Target};
-use pilothouse_actors::identity::Identity;
+use pilothouse_actors::authorizer::Authorizer;
+use pilothouse_types::authorization::{Decision, Target};
+use pilothouse_types::identity::Identity;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::meta;
@@ -159,7 +160,8 @@ fn finalizers(group: String, version: String, resource: String, namespace: Strin
 mod tests {
     use actix::Actor as _;
     use pilothouse_actors::answer::Answer;
-    use pilothouse_actors::authorizer::{Action, Policy};
+    use pilothouse_actors::authorizer::Policy;
+    use pilothouse_types::authorization::Action;
 
     use super::*;
     use crate::api::catalog::build::Builtin;

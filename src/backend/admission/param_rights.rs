@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::authorizer::Target;
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::authorization::Target;
+use pilothouse_types::identity::Identity;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::field::{FieldError, FieldPath};

@@ -15,7 +15,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use pilothouse_actors::object::{Key, Object, TypeName};
+use pilothouse_types::object::{Key, Object, TypeName};
 
 use crate::api::audit;
 use crate::api::field::FieldError;

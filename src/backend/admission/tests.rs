@@ -1,8 +1,8 @@
 use actix::Actor as _;
 use pilothouse_actors::batcher::Batcher;
-use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::directory::{Options, start};
 use pilothouse_actors::engine::memory::Memory;
+use pilothouse_types::clock::{Clock, Timestamp};
 
 use super::policies::table::PolicyKind;
 use super::*;

@@ -1,7 +1,7 @@
 //! PodTopologyLabels: copies the topology labels of a node to its pods, so that containers need not read the Node.
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Key, TypeName};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, TypeName};
 
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;

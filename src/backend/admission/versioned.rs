@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::object::Object;
+use pilothouse_types::object::Object;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::codec;

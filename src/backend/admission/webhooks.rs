@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::clock::Clock;
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_types::clock::Clock;
 use tokio::sync::Semaphore;
 
 use crate::api::admission_plugins::PluginName;

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use hyper::Method;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderValue, IF_NONE_MATCH, USER_AGENT};
-use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
+use pilothouse_types::identity::Identity;
 use tokio::time::timeout;
 
 use super::Extensions;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pilothouse_actors::object::Key;
+use pilothouse_types::object::Key;
 
 use crate::api::aggregation::ApiService;
 use crate::auth::live_index::StoreIndex;
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn only_what_others_serve_is_led_there() {
-        let mut table = Table::new(Pool::new(pilothouse_actors::clock::Clock::system()));
+        let mut table = Table::new(Pool::new(pilothouse_types::clock::Clock::system()));
         table.set(
             "v1.apps",
             registration(r#"{"metadata":{"name":"v1.apps"},"spec":{"group":"apps","version":"v1"}}"#),

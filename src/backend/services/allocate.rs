@@ -4,9 +4,9 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use pilothouse_actors::object::Key;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{AllocatePorts, CheckPorts, PortRequest, Reason};
+use pilothouse_types::object::Key;
 
 use super::Services;
 use super::claim::{Claim, Open};

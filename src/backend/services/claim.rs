@@ -3,9 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::Key;
 use pilothouse_actors::permit::Permit;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::Key;
 use tokio::time::{sleep, timeout};
 
 use super::Services;

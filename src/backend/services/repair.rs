@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Key, Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{AllocatePorts, ListOwners, PortRequest, ReleasePorts};
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, Object, Revision, TypeName};
 
 use super::{ADDRESSES, MANAGED_BY, MANAGER, SERVICES, Services, StoredAllocations, parent};
 use crate::api::codec;

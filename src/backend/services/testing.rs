@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use actix::Actor as _;
-use pilothouse_actors::clock::Clock;
 use pilothouse_actors::directory::{Options, Stores as Storage, start};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::ports::{PortAllocator, PortPool};
+use pilothouse_types::clock::Clock;
 
 use super::Services;
 use crate::api::schema::Registry;

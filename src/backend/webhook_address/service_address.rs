@@ -1,8 +1,8 @@
 //! Resolves the address of a service: its cluster IP, or one of its endpoints.
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Key, TypeName};
 use pilothouse_actors::permit::Permit;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, TypeName};
 
 use crate::api::field::quoted;
 use crate::api::value::Value;

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pilothouse_actors::object::Object;
 use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_types::object::Object;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use pilothouse_actors::object::Key;
+use pilothouse_types::object::Key;
 
 /// Cached UIDs of removed objects without known dependents. Types are told one after the other: a dependent may be seen after the
 /// removal of its owner, and of the owner's kind.

@@ -3,9 +3,9 @@ use std::future::pending;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::directory;
 use pilothouse_actors::engine::memory::Memory;
+use pilothouse_types::clock::Timestamp;
 
 use super::super::informer::Break;
 use super::super::queue::{Outcome, Queue};

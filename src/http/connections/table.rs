@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pilothouse_actors::limits::RESERVE_FOR_REQUESTS_UP_TO;
-use pilothouse_actors::memory::{MemoryBudget, Reservation};
+use pilothouse_types::limits::RESERVE_FOR_REQUESTS_UP_TO;
+use pilothouse_types::memory::{MemoryBudget, Reservation};
 
 use super::{Bounds, Counts, EvictionReason, RefusalReason, Source, Standing, State, micros};
 use crate::limits;

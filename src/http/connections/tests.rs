@@ -1,8 +1,8 @@
 use std::future::{pending, ready};
 
 use futures::FutureExt as _;
-use pilothouse_actors::clock::Timestamp;
-use pilothouse_actors::memory::MemoryLedger;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::memory::MemoryLedger;
 use proptest::prelude::*;
 
 use super::*;

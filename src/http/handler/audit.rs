@@ -12,7 +12,7 @@ use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::identity::Identity;
+use pilothouse_types::identity::Identity;
 
 use crate::api::audit::Stage;
 use crate::api::audit::event::{Event, EventMetadata};

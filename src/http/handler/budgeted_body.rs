@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use actix_web::body::{BodySize, MessageBody};
 use bytes::Bytes;
-use pilothouse_actors::memory::Reservation;
+use pilothouse_types::memory::Reservation;
 
 /// Bodies are sent in pieces of this size.
 const PIECE_BYTES: usize = 64 << 10;
@@ -47,7 +47,7 @@ impl MessageBody for BudgetedBody {
 #[cfg(test)]
 mod tests {
     use actix_web::body::to_bytes;
-    use pilothouse_actors::memory::MemoryBudget;
+    use pilothouse_types::memory::MemoryBudget;
 
     use super::*;
 

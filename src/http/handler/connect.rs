@@ -19,8 +19,8 @@ use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use hyper::Method;
-use pilothouse_actors::identity::Identity;
-use pilothouse_actors::memory::MemoryBudget;
+use pilothouse_types::identity::Identity;
+use pilothouse_types::memory::MemoryBudget;
 use tokio::time::sleep;
 
 use crate::api::catalog::resource::Resource;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use actix_web::HttpResponse;
 use jiff::tz::TimeZone;
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::clock::Timestamp;
 
 use super::render::{PLAIN_TEXT, plain};
 use crate::api::release::Release;

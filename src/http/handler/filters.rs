@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use actix_web::http::{Version, header};
 use actix_web::{HttpMessage as _, HttpRequest};
-use pilothouse_actors::authenticator::{Authenticate, Refusal, Remark};
-use pilothouse_actors::authorizer::{Action, Selection};
+use pilothouse_actors::authenticator::Authenticate;
 use pilothouse_actors::fair_queuing::level::Refused;
-use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::permit::Permit;
+use pilothouse_types::authentication::{Refusal, Remark};
+use pilothouse_types::authorization::{Action, Selection};
+use pilothouse_types::identity::{Credentials, Identity};
 
 use crate::api::bearer::bearer;
 use crate::api::path::{Request, Target};

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix::Addr;
 use actix_web::HttpResponse;
-use pilothouse_actors::clock::{Clock, Moment};
 use pilothouse_actors::committer::{Check as CheckCommitter, Committer};
 use pilothouse_actors::directory::{Directory, Types};
 use pilothouse_actors::fatal::Fatal;
-use pilothouse_actors::lock::Lock;
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_types::clock::{Clock, Moment};
+use pilothouse_types::lock::Lock;
 use tokio::sync::watch;
 
 use crate::api::field::quoted;

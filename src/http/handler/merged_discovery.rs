@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::lock::Lock;
+use pilothouse_types::lock::Lock;
 
 use crate::api::aggregation::ApiService;
 use crate::api::discovery::{Documents, usual_places};

@@ -13,8 +13,8 @@ use actix_web::http::header::{self, HeaderName, HeaderValue, HttpDate};
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
 use openssl::sha::sha512;
-use pilothouse_actors::lock::Lock;
-use pilothouse_actors::memory::{MemoryBudget, OutOfMemory};
+use pilothouse_types::lock::Lock;
+use pilothouse_types::memory::{MemoryBudget, OutOfMemory};
 
 use crate::api::aggregation::ApiService;
 use crate::api::media;

@@ -10,10 +10,9 @@ use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
-
-use pilothouse_actors::clock::Timestamp;
-use pilothouse_actors::identity::Identity;
-use pilothouse_actors::memory::{MemoryBudget, reserved_bytes};
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::identity::Identity;
+use pilothouse_types::memory::{MemoryBudget, reserved_bytes};
 
 use crate::api::codec;
 use crate::api::discovery::Document;

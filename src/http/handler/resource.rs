@@ -7,9 +7,9 @@ use std::sync::Arc;
 use actix_web::http::header;
 use actix_web::web::Payload;
 use actix_web::{HttpRequest, HttpResponse};
-use pilothouse_actors::clock::Moment;
-use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
+use pilothouse_types::clock::Moment;
+use pilothouse_types::identity::Identity;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::ConnectSubresource;

@@ -10,7 +10,7 @@ use actix_web::body::{BodySize, MessageBody};
 use bytes::{Buf as _, Bytes};
 use futures::Stream;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::memory::Reservation;
+use pilothouse_types::memory::Reservation;
 
 use crate::api::codec::indent::Indenter;
 use crate::api::codec::yaml_list::YamlList;

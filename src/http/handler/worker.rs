@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use actix_web::http::header::{HeaderValue, InvalidHeaderValue};
 use arc_swap::{ArcSwap, Guard};
-use pilothouse_actors::memory::MemoryLedger;
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_types::memory::MemoryLedger;
 use tokio::sync::watch;
 
 use crate::api::catalog::Catalog;

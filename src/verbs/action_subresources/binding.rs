@@ -1,6 +1,6 @@
 //! Binds a pod to a node.
 
-use pilothouse_actors::object::Object;
+use pilothouse_types::object::Object;
 
 use crate::api::kinds::ErrorList;
 use crate::api::meta;

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use pilothouse_actors::object::{Object, TypeName};
+use pilothouse_types::object::{Object, TypeName};
 
 use crate::api::deletion;
 use crate::api::kinds::{self, ErrorList, WriteContext};

@@ -1,6 +1,6 @@
 //! TokenRequest: issues a token for a service account.
 
-use pilothouse_actors::object::{Key, TypeName};
+use pilothouse_types::object::{Key, TypeName};
 
 use crate::api::kinds::ErrorList;
 use crate::api::meta;

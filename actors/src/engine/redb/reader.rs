@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
+use pilothouse_types::object::{Object, Revision, TypeName};
 use redb::{Database, ReadableDatabase as _};
 
 use super::{LOG, TYPES, fault, guarded};
 use crate::archive::{Archive, ArchiveError, Span};
 use crate::engine::EngineError;
-use crate::object::{Object, Revision, TypeName};
 use crate::record::{Operation, Record};
 use crate::window::{Change, Event};
 

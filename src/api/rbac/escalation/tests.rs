@@ -1,6 +1,6 @@
 //! Escalation by examples, and against an enumeration of single permissions and of requests.
 
-use pilothouse_actors::authorizer::{Action, Target};
+use pilothouse_types::authorization::{Action, Target};
 use proptest::prelude::*;
 
 use super::*;

@@ -1,4 +1,4 @@
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_types::clock::{Clock, Timestamp};
 use serde_json::json;
 
 use super::super::test_provider::{Signer, TestProvider, TestResponse, flags};

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pilothouse_actors::authenticator::{Authenticated, Remark};
-use pilothouse_actors::clock::Timestamp;
+use pilothouse_types::authentication::{Authenticated, Remark};
+use pilothouse_types::clock::Timestamp;
 
 use super::{Claims, Shared, Signed};
 

@@ -5,12 +5,12 @@ use bytes::Bytes;
 use openssl::ec::{EcGroup, EcKey};
 use openssl::nid::Nid;
 use openssl::pkey::{PKey, Private};
-use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::directory::{self, Find, Options, Stores};
 use pilothouse_actors::engine::memory::Memory;
-use pilothouse_actors::object::{Draft, Key, Object, Pairs, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{Create, Get, Remove, Store};
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::object::{Draft, Key, Object, Pairs, TypeName};
 use serde_json::{Value, json};
 
 use super::*;
@@ -370,7 +370,7 @@ impl<T> Now<T> for Answer<T> {
 
 /// What is said of a token that is good: the warnings, and what is written down.
 async fn said(house: &House, token: &str) -> (Vec<&'static str>, Vec<(&'static str, String)>) {
-    use pilothouse_actors::authenticator::Remark;
+    use pilothouse_types::authentication::Remark;
     let Verification::KnownFor(bearer) = house.verdict(token).await else { panic!("known") };
     let (mut warnings, mut annotations) = (Vec::new(), Vec::new());
     for remark in bearer.remarks {

@@ -6,7 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use openssl::nid::Nid;
 use openssl::x509::X509Req;
-use pilothouse_actors::authorizer::{Action, AuthorizeExplained, Decision, Target};
+use pilothouse_actors::authorizer::AuthorizeExplained;
+use pilothouse_types::authorization::{Action, Decision, Target};
 
 use super::{Allowances, Looked, PODS, find, is_on};
 use crate::api::meta;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use pilothouse_actors::object::Object;
 use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_types::object::Object;
 
 use crate::api::meta;
 use crate::api::value::Value;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Key, Object};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, Object};
 
 use crate::api::admission_policies::policy::{Binding, ParamRef, Policy};
 use crate::api::catalog::resource::{Resource, Stored};

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::Key;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::Key;
 
 use crate::api::admission_policies::policy::{Binding, Policy};
 use crate::api::status::{GroupResource, Result, Status};
@@ -194,7 +194,8 @@ impl StoreIndex for Table {
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_actors::object::{Object, Revision};
+
+    use pilothouse_types::object::{Object, Revision};
 
     use super::*;
     use crate::api::schema::Registry;

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use pilothouse_actors::batcher::BatchHandler;
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Draft, Key, Object, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::write_turns::WriteTurn;
+use pilothouse_types::clock::Clock;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Draft, Key, Object, TypeName};
 use tokio::sync::oneshot;
 
 use crate::api::codec;

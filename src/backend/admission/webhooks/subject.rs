@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Key, TypeName};
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, TypeName};
 
 use crate::api::admission_policies::decision::{ConditionsResult, evaluate_conditions};
 use crate::api::admission_policies::evaluate::Inputs;

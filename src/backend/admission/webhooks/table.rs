@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::Key;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::Key;
 
 use super::Phase;
 use crate::api::admission_webhooks::Webhook;
@@ -191,7 +191,8 @@ impl StoreIndex for Table {
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_actors::clock::Clock;
+
+    use pilothouse_types::clock::Clock;
 
     use super::*;
     use crate::api::json;

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use pilothouse_actors::object::{Draft, Pairs, TypeName};
 use pilothouse_actors::ports::{AllocatePorts, CheckPorts, PortRequest};
+use pilothouse_types::object::{Draft, Pairs, TypeName};
 
 use super::super::testing::running;
 use super::*;

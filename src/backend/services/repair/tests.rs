@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use pilothouse_actors::object::Pairs;
 use pilothouse_actors::ports::CheckPorts;
+use pilothouse_types::object::Pairs;
 
 use super::super::testing::running;
 use super::*;

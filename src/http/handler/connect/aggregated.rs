@@ -11,8 +11,8 @@ use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
 use futures::StreamExt as _;
 use hyper::Method;
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, LOCATION};
-use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
+use pilothouse_types::identity::Identity;
 use tokio::time::timeout;
 
 use crate::api::aggregation::{ApiService, Service, version_at};

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use flate2::read::GzDecoder;
 use futures::{Stream, StreamExt as _, stream};
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName};
-use pilothouse_actors::memory::Reservation;
+use pilothouse_types::memory::Reservation;
 use tokio::time::sleep;
 
 use crate::api::connect::links::Links;
@@ -154,7 +154,7 @@ fn make(page: &Bytes, packing: Packing, links: &Links, held: &mut Reservation) -
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
-    use pilothouse_actors::memory::MemoryBudget;
+    use pilothouse_types::memory::MemoryBudget;
 
     use super::*;
 

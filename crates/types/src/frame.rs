@@ -44,7 +44,7 @@ impl LargeFrame {
     }
 
     /// Counts the frame until the last of these reservations is dropped.
-    pub(crate) fn reserve(&self, budget: &MemoryBudget) -> Result<Arc<Reservation>, OutOfMemory> {
+    pub fn reserve(&self, budget: &MemoryBudget) -> Result<Arc<Reservation>, OutOfMemory> {
         let mut reserved = self.reserved.lock();
         if let Some(reserved) = reserved.upgrade() {
             return Ok(reserved);
