@@ -16,16 +16,18 @@ use std::hint::black_box;
 use std::process::Command;
 
 use criterion::Criterion;
-use pilothouse::api::codec::{self, protobuf};
-use pilothouse::api::json;
-use pilothouse::api::kinds::{self, EnabledFeatures, Kind, UserInfo, WriteContext};
-use pilothouse::api::managed_fields::{self, Versions, Write, apply::apply};
+use pilothouse::api::kinds::{self, Kind, UserInfo, WriteContext};
 use pilothouse::api::rbac::index::{Binding, Index, RoleRef, RuleLookup, Subject, read_binding, read_role};
 use pilothouse::api::rbac::role::Role;
 use pilothouse::api::rbac::rule::Rule;
-use pilothouse::api::schema::{GroupVersionKind, Registry, TypeId, default};
-use pilothouse::api::value::Value;
-use pilothouse::api::version::GroupVersion;
+use pilothouse_apimachinery::codec::{self, protobuf};
+use pilothouse_apimachinery::features::EnabledFeatures;
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::managed_fields::apply::apply;
+use pilothouse_apimachinery::managed_fields::{self, Versions, Write};
+use pilothouse_apimachinery::schema::{GroupVersionKind, Registry, TypeId, default};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::authorization::{Action, Target};
 use pilothouse_types::identity::Identity;
 

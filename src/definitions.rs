@@ -26,11 +26,11 @@ use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::store_named;
 use crate::api::openapi;
-use crate::api::status::{Result, Status};
 use crate::backend::{Backend, loopback};
 use crate::limits::{DEFINITIONS_MAILBOX, DELETIONS_AT_ONCE};
 use definition_set::DefinitionSet;
 use deletion::{Ended, Progress};
+use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::object::TypeName;
 use reconcile::Reconciler;
 

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, Uri};
+use pilothouse_apimachinery::well_known::SERVER_NAME;
 use pilothouse_types::clock::Clock;
 use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use self::connector::Connector;
-use crate::api::well_known::SERVER_NAME;
 use crate::kubeconfig::{Access, PresentedCredentials};
 use crate::limits::{QUESTION_ATTEMPTS, WEBHOOK_ANSWER_BYTES, WEBHOOK_QUESTIONS, WEBHOOK_TIMEOUT};
 use crate::upstream::RequestBody;

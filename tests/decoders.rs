@@ -9,13 +9,12 @@ mod support;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use pilothouse::api::codec::{
+use pilothouse_apimachinery::codec::{
     DecodeError, Decoded, SET_ITEM_BYTES, cbor, decode_object, decoded_bytes_bound, protobuf, yaml,
 };
-use pilothouse::api::media::Encoding;
-use pilothouse::api::schema::{GroupVersionKind, Registry};
-use pilothouse::api::value::Value;
-
+use pilothouse_apimachinery::media::Encoding;
+use pilothouse_apimachinery::schema::{GroupVersionKind, Registry};
+use pilothouse_apimachinery::value::Value;
 use support::Server;
 use support::client::JSON;
 use support::wait::{CAP, poll};

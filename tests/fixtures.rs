@@ -10,10 +10,10 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use pilothouse::api::codec::transcode::{Encoding, transcode};
-use pilothouse::api::codec::{self, protobuf, yaml};
-use pilothouse::api::json;
-use pilothouse::api::schema::{GroupVersionKind, Registry};
+use pilothouse_apimachinery::codec::transcode::{Encoding, transcode};
+use pilothouse_apimachinery::codec::{self, protobuf, yaml};
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::schema::{GroupVersionKind, Registry};
 
 fn folder() -> PathBuf {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures/roundtrip-1.33");

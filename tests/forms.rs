@@ -8,7 +8,7 @@ use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 
 use flate2::read::GzDecoder;
-use pilothouse::api::codec;
+use pilothouse_apimachinery::codec;
 use serde_json::{Value, json};
 use support::wait::{CAP, Deadline};
 use support::wire::{Connection, Framing};
@@ -221,7 +221,7 @@ fn large_answers_are_compressed_for_those_who_take_it() {
 
 /// A JSON document as YAML.
 fn yaml_of(json: &[u8]) -> Vec<u8> {
-    codec::yaml::to_yaml(pilothouse::api::json::read(json).unwrap())
+    codec::yaml::to_yaml(pilothouse_apimachinery::json::read(json).unwrap())
 }
 
 /// Lists are laid out piece by piece; what comes out is what laying out the whole would give.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that meets the unexpected fails")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -262,6 +262,21 @@ fn imports_point_down() {
     assert!(wrong.is_empty(), "see LAYERS:\n{}", wrong.join("\n"));
 }
 
+/// Rules are pure: no actors, no I/O, no clock.
+#[test]
+fn the_object_model_knows_nobody() {
+    let tree = Tree::read(&["crates/apimachinery/src"]);
+    let outside = |file: &Source| {
+        file.outside(&["serde_json::"])
+            .into_iter()
+            .map(|path| format!("{} names {path}", file.path))
+            .collect::<Vec<_>>()
+    };
+    let files = tree.files.iter().filter(|file| file.module != ["testing"]);
+    let wrong: Vec<String> = files.flat_map(outside).collect();
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn the_lower_crate_knows_neither_http_nor_objects() {
     const ENGINES_MAY: &[&str] = &["engine", "archive", "limits", "record", "window"];
@@ -358,6 +373,43 @@ fn only_the_clock_reads_the_clock() {
         .map(|file| &file.path)
         .collect();
     assert!(wrong.is_empty(), "read the clock elsewhere: {wrong:?}");
+}
+
+/// Nobody spells an identifier a second time.
+#[test]
+fn each_identifier_is_declared_once() {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut files = Vec::new();
+    crates().iter().for_each(|place| sources(&root().join(place), &mut files));
+    for path in files.iter().filter(|path| !path.ends_with("tests.rs")) {
+        let source = fs::read_to_string(path).unwrap();
+        for (name, text) in constants(&source).into_iter().filter(|(_, text)| is_identifier(text)) {
+            let place = path.strip_prefix(root()).unwrap().display();
+            places.entry(text.to_owned()).or_default().push(format!("{place}: {name}"));
+        }
+    }
+    assert!(places.contains_key("application/json"), "{places:?}");
+    places.retain(|_, places| places.len() > 1);
+    let advice = "declare it in one place: well_known, if more than one part of the server uses it";
+    assert_eq!(places, BTreeMap::new(), "{advice}");
+}
+
+/// Whether a text is a name that the ecosystem knows, rather than a word.
+fn is_identifier(text: &str) -> bool {
+    let begins =
+        ["system:", "kube-", "application/", "text/", "/."].iter().any(|start| text.starts_with(start));
+    (begins || ["k8s.io", "kubernetes.io"].iter().any(|part| text.contains(part))) && !text.contains(' ')
+}
+
+/// The constants of a source file that are texts: name and text.
+fn constants(source: &str) -> Vec<(&str, &str)> {
+    let source = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let declared = source.split("const ").skip(1).filter_map(|rest| rest.split_once(": &str ="));
+    let texts = declared.filter_map(|(name, rest)| {
+        let text = rest.trim_start().strip_prefix('"')?.split_once('"')?.0;
+        Some((name, text))
+    });
+    texts.filter(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')).collect()
 }
 
 /// One source file without its tests and comments: tests may reach up to set a scene.

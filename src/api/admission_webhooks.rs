@@ -4,7 +4,7 @@
 pub mod response;
 pub mod webhook;
 
-use crate::api::well_known::ADMISSION_REGISTRATION_GROUP;
+use pilothouse_apimachinery::well_known::ADMISSION_REGISTRATION_GROUP;
 
 pub use webhook::{ClientConfig, ReviewVersion, Webhook};
 

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known::MASTERS;
 use pilothouse_types::identity::Identity;
 
 use super::connect::ServerVerification;
-use super::meta;
-use super::value::Value;
-use super::version::GroupVersion;
-use super::well_known::MASTERS;
 
 /// The store of APIServices.
 pub const STORE: &str = "apiservices.apiregistration.k8s.io";
@@ -130,8 +130,9 @@ pub fn version_at(path: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+
     use super::*;
-    use crate::api::json;
 
     fn value(text: &str) -> Value {
         json::read(text.as_bytes()).unwrap()

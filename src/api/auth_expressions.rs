@@ -8,11 +8,12 @@ mod tests;
 
 use std::sync::{Arc, LazyLock};
 
+use pilothouse_apimachinery::limits::RULE_COST;
+use pilothouse_apimachinery::pattern::Patterns;
+use pilothouse_apimachinery::value::Value;
+
 use super::cel::types::Type;
 use super::cel::{Environment, Library, Outcome, Program, Val};
-use super::limits::RULE_COST;
-use super::pattern::Patterns;
-use super::value::Value;
 
 /// No older server must read these files, so all functions are available.
 static ALL: LazyLock<Environment> =

@@ -5,7 +5,7 @@ pub mod flow_control;
 pub mod priority_classes;
 pub mod roles;
 
-use super::value::Value;
+use pilothouse_apimachinery::value::Value;
 
 /// One object that must exist.
 #[derive(Clone, Debug, PartialEq)]

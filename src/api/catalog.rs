@@ -10,10 +10,10 @@ pub mod runtime_config;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::field::quoted;
 use super::path::ResourcePath;
-use super::status::{Result, Status};
-use super::version;
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::version;
 use resource::Resource;
 
 /// The priority of custom groups: after all built-in ones.
@@ -199,12 +199,13 @@ pub fn priority(group: &str) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::query::Query;
+    use pilothouse_apimachinery::version::GroupVersion;
+
     use super::build::Builtin;
     use super::runtime_config::RuntimeConfig;
     use super::*;
     use crate::api::path::Request;
-    use crate::api::query::Query;
-    use crate::api::version::GroupVersion;
 
     fn everything() -> Catalog {
         let config = RuntimeConfig::parse("api/all=true").unwrap();

@@ -50,7 +50,7 @@ use source::{Issues, Source};
 use types::Type;
 pub use value::{ConstructedObject, Fault, Foreign, List, Map, NativeError, Outcome, SizeBudget, Text, Val};
 
-use super::pattern::Patterns;
+use pilothouse_apimachinery::pattern::Patterns;
 
 /// The functions of the environment for new expressions.
 static NEW: LazyLock<Arc<Functions>> = LazyLock::new(|| Arc::new(Functions::of(&Library::NEW)));

@@ -9,9 +9,10 @@ pub mod url;
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::query::Query;
+use pilothouse_apimachinery::status::{Result, Status};
+
 use super::catalog::resource::Resource;
-use super::query::Query;
-use super::status::{Result, Status};
 
 /// A connecting subresource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,13 @@
 //! The effect of a deletion on an object: it is removed now, marked and removed later, or already pending.
 
+use pilothouse_apimachinery::meta::{self, FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
+use pilothouse_apimachinery::options::{DeleteOptions, Propagation};
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::clock::Timestamp;
 
 use super::kinds::{FirstDeletion, KindRules, grace_period};
-use super::meta::{self, FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
-use super::options::{DeleteOptions, Propagation};
-use super::status::{GroupResource, Result, Status};
-use super::time;
-use super::value::Value;
 
 /// The next step of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,8 +200,9 @@ pub fn is_over(rules: &KindRules, object: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+
     use super::*;
-    use crate::api::json;
     use crate::api::kinds::rules;
 
     #[test]

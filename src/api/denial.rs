@@ -1,8 +1,7 @@
 //! The message of a 403.
 
+use pilothouse_apimachinery::status::{GroupResource, Status};
 use pilothouse_types::authorization::{Action, Target};
-
-use super::status::{GroupResource, Status};
 
 /// 403 in the reference's words. `reason`: the reasons of the authorizers, if any.
 pub fn denied(user: &str, action: &Action, reason: &str) -> Box<Status> {

@@ -6,13 +6,13 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use openssl::sha::sha512;
+use pilothouse_apimachinery::well_known::DISCOVERY_GROUP;
 use serde::Serialize;
 
 use self::merged::{Member, Merged};
 use super::aggregation::discovered::{CURRENT, DiscoveredVersion, STALE};
 use super::catalog::resource::{Resource, Subresource};
 use super::catalog::{Catalog, Version};
-use super::well_known::DISCOVERY_GROUP;
 
 pub use self::merged::{Other, usual_places};
 

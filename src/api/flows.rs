@@ -6,14 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pilothouse_actors::fair_queuing::queues::LevelKind;
 use pilothouse_actors::fair_queuing::shares::Share;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::verb::Verb;
+use pilothouse_apimachinery::well_known::ACCOUNT_PREFIX;
 use pilothouse_types::identity::Identity;
 
 use super::bootstrap::flow_control::{self, EXEMPT};
-use super::meta;
 use super::path::{Request, ResourcePath, Target};
-use super::value::Value;
-use super::verb::Verb;
-use super::well_known::ACCOUNT_PREFIX;
 
 /// The wildcard.
 const EVERY: &str = "*";

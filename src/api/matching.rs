@@ -1,7 +1,7 @@
 //! Match rules of policies and webhooks.
 
-use super::kinds::{selector_is_empty, selector_matches};
-use super::value::Value;
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::value::Value;
 
 /// A request as rules see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,21 +131,22 @@ impl MatchConstraints {
 
     /// Whether the labels of the namespace are needed.
     pub fn selects_namespaces(&self) -> bool {
-        !selector_is_empty(&self.namespaces)
+        !label_selector::is_empty(&self.namespaces)
     }
 
     /// Whether the namespaceSelector matches these labels.
     pub fn selects_namespace(&self, labels: Option<&Value>) -> bool {
-        selector_matches(Some(&self.namespaces), labels)
+        label_selector::matches(Some(&self.namespaces), labels)
     }
 
     /// Whether the objectSelector matches the old or the new object.
     pub fn selects_object(&self, new: &Value, old: Option<&Value>) -> bool {
-        if selector_is_empty(&self.objects) {
+        if label_selector::is_empty(&self.objects) {
             return true;
         }
         let fits = |object: &Value| {
-            !object.is_null() && selector_matches(Some(&self.objects), object.at(&["metadata", "labels"]))
+            !object.is_null()
+                && label_selector::matches(Some(&self.objects), object.at(&["metadata", "labels"]))
         };
         fits(new) || old.is_some_and(fits)
     }
@@ -182,8 +183,9 @@ impl MatchConstraints {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+
     use super::*;
-    use crate::api::json;
 
     fn value(text: &str) -> Value {
         json::read(text.as_bytes()).unwrap()

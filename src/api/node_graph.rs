@@ -3,9 +3,9 @@
 //! Pods lead from a node to Secrets, ConfigMaps, claims and service accounts; volumes lead from a claim to the objects that they
 //! need. Indexed by the needed object, so that a question is one lookup.
 
-use crate::api::well_known::annotations::MIRROR;
 use std::collections::{BTreeSet, HashMap};
 
+use pilothouse_apimachinery::well_known::annotations::MIRROR;
 use serde_json::Value as Json;
 
 /// A kind of object that a node may read because of its pods.

@@ -18,8 +18,9 @@ mod tests;
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::schema::{GroupVersionKind, Registry};
+
 use super::catalog::Catalog;
-use super::schema::{GroupVersionKind, Registry};
 
 pub(in crate::api) use names::META as META_PACKAGE;
 pub use protobuf::{v2_protobuf, v3_protobuf};

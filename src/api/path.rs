@@ -4,11 +4,12 @@
 
 use std::borrow::Cow;
 
+use pilothouse_apimachinery::options::ListOptions;
+use pilothouse_apimachinery::query::Query;
+use pilothouse_apimachinery::status::{self, Status};
+use pilothouse_apimachinery::verb::Verb;
+
 use super::connect::WAYS;
-use super::options::ListOptions;
-use super::query::Query;
-use super::status::{self, Status};
-use super::verb::Verb;
 
 /// A request, as authorization and the handlers see it.
 #[derive(Clone, Debug, PartialEq, Eq)]

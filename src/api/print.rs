@@ -33,9 +33,9 @@ pub use table::{head, metadata_only, row, tail, without_rows};
 use std::cmp::Ordering;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::time;
-use crate::api::value::Value;
 use cells::{PrintedObject, cells};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
 
 /// Makes the cells of an object of one kind.
 type Printer = fn(&PrintedObject<'_>) -> Vec<Value>;

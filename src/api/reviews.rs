@@ -5,11 +5,10 @@
 pub mod access;
 pub mod token;
 
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::authorization::{Grant, Grants};
 use pilothouse_types::identity::Identity;
-
-use super::status::{Result, Status};
-use super::value::Value;
 
 /// The group of reviews about identities.
 pub const IDENTITY_GROUP: &str = "authentication.k8s.io";

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::verb::Verb;
+
 use super::catalog::resource::Resource;
 use super::catalog::{Catalog, Group};
-use super::field::quoted;
 use super::path::{self, ResourcePath};
-use super::status::{Result, Status};
-use super::verb::Verb;
 
 /// The resource of the path. `None`: even its group is unknown, which the reference answers in plain text.
 pub fn find(
@@ -142,11 +143,12 @@ fn check_segment(name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::query::Query;
+
     use super::*;
     use crate::api::catalog::build::Builtin;
     use crate::api::catalog::runtime_config::RuntimeConfig;
     use crate::api::path::Request;
-    use crate::api::query::Query;
 
     /// The resulting verb, or the code of the error; 0 for an unknown path.
     fn routed(catalog: &Catalog, method: &str, path: &str) -> std::result::Result<Verb, u16> {

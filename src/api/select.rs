@@ -1,18 +1,16 @@
 //! Selectors of lists and watches.
 
-pub mod fields;
-mod labels;
 mod selectable_fields;
 
+use pilothouse_apimachinery::selectors::fields::Term;
 use pilothouse_types::filter::{FieldRule, Filter, LabelRule, NAME_FIELD, NAMESPACE_FIELD};
 
-pub use fields::{FieldSelector, Term};
-pub use labels::parse as parse_labels;
 pub use selectable_fields::fields_of;
 
+use pilothouse_apimachinery::options::ListOptions;
+use pilothouse_apimachinery::status::{self, Status};
+
 use super::catalog::resource::Resource;
-use super::options::ListOptions;
-use super::status::{self, Status};
 
 /// The filter of a request for a collection: its options, the namespace of its path (empty for all), and the name of its path
 /// (empty for all), which only a watch of one object has.
@@ -22,7 +20,7 @@ pub fn filter(
     namespace: &str,
     name: &str,
 ) -> status::Result<Filter> {
-    let wanted = options.fields.for_kind(resource)?;
+    let wanted = selectable_fields::of_kind(&options.fields, resource)?;
     if !name.is_empty() && !wanted.is_empty() && wanted.exact(NAME_FIELD).as_deref() != Some(name) {
         return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
     }
@@ -69,10 +67,11 @@ fn nothing() -> LabelRule {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::query::Query;
+
     use super::*;
     use crate::api::catalog::build::Builtin;
     use crate::api::catalog::runtime_config::RuntimeConfig;
-    use crate::api::query::Query;
 
     fn of(plural: &str, query: &str, namespace: &str, name: &str) -> Result<Filter, String> {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use pilothouse_actors::authorizer::{Policies, Policy, PolicySource};
+use pilothouse_apimachinery::well_known::MASTERS;
 use pilothouse_types::clock::Clock;
 
-use crate::api::well_known::MASTERS;
 use crate::application::StartError;
 use crate::auth::abac::Abac;
 use crate::auth::counted::CountedAuthorizer;

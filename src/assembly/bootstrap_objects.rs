@@ -8,9 +8,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::join;
+use pilothouse_apimachinery::status::Result;
 
 use super::{ServerParts, extension_authentication};
-use crate::api::status::Result;
 use crate::application::StartError;
 use crate::auth::service_account::legacy_use::day;
 use crate::backend::Backend;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use actix::Actor as _;
 use futures::FutureExt as _;
 use pilothouse_actors::authorizer::Authorizer;
+use pilothouse_apimachinery::status::Status;
 use pilothouse_types::lock::Lock;
 use tokio::sync::watch;
 
@@ -14,7 +15,6 @@ use super::authentication::extension_authentication;
 use super::{ServerParts, backend};
 use crate::api::admission_plugins::PluginName;
 use crate::api::gates::ORDERED_NAMESPACE_DELETION;
-use crate::api::status::Status;
 use crate::application::StartError;
 use crate::auth::service_account::legacy_use::{self, LegacyUseReceiver, LegacyUseSender};
 use crate::backend::Backend;
@@ -31,7 +31,10 @@ use crate::pki::signers::Signers;
 use crate::pki::{Pki, PkiError};
 
 /// Restores the system namespaces, the `kubernetes` service and the extension-apiserver-authentication ConfigMap.
-async fn settle(parts: Arc<ServerParts>, backend: Rc<Backend>) -> crate::api::status::Result<()> {
+async fn settle(
+    parts: Arc<ServerParts>,
+    backend: Rc<Backend>,
+) -> pilothouse_apimachinery::status::Result<()> {
     let served = parts.shared.served.load_full();
     // Each step runs even if another fails: a taken service address must not keep extension servers from learning the CAs.
     let namespaces = bootstrap::namespaces(&backend, &served.catalog).await;
@@ -47,14 +50,17 @@ async fn settle(parts: Arc<ServerParts>, backend: Rc<Backend>) -> crate::api::st
 }
 
 /// Restores the built-in flow schemas and priority levels.
-async fn settle_flows(parts: Arc<ServerParts>, backend: Rc<Backend>) -> crate::api::status::Result<()> {
+async fn settle_flows(
+    parts: Arc<ServerParts>,
+    backend: Rc<Backend>,
+) -> pilothouse_apimachinery::status::Result<()> {
     let served = parts.shared.served.load_full();
     bootstrap::flow_control(&backend, &served.catalog).await?;
     count_flows(parts).await
 }
 
 /// Applies the current flow schemas and priority levels to requests that wait.
-async fn count_flows(parts: Arc<ServerParts>) -> crate::api::status::Result<()> {
+async fn count_flows(parts: Arc<ServerParts>) -> pilothouse_apimachinery::status::Result<()> {
     let RequestLimiter::Fair(gate) = &parts.shared.room else { return Ok(()) };
     gate.settle().await.map_err(|error| Status::unavailable(error.to_string()))
 }

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pilothouse_apimachinery::media::Encoding;
+use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::status::Status;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::Identity;
 use pilothouse_types::memory::Reservation;
@@ -16,10 +19,7 @@ use crate::api::audit::policy::Decision;
 use crate::api::audit::response::Response;
 use crate::api::audit::{Level, Stage};
 use crate::api::catalog::resource::Resource;
-use crate::api::media::Encoding;
 use crate::api::path::{Request, Target};
-use crate::api::schema::Registry;
-use crate::api::status::Status;
 use crate::audit_backends::AuditBackends;
 use crate::limits::{AUDIT_AGENT_BYTES, AUDIT_BODY_BYTES};
 

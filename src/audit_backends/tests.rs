@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use pilothouse_apimachinery::status::Status;
 use pilothouse_types::clock::{Clock, Timestamp};
 use tokio::sync::Semaphore;
 
@@ -10,7 +11,6 @@ use super::batches::{EncodedEvent, Writer, spawn};
 use super::*;
 use crate::api::audit::event::{EventMetadata, ResponseStatus};
 use crate::api::audit::{Level, Stage};
-use crate::api::status::Status;
 use crate::config::audit::{Batching, Truncation};
 use crate::limits::{AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES};
 use crate::metrics::Metrics;

@@ -2,11 +2,10 @@
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::Policy;
+use pilothouse_apimachinery::well_known::AUTHENTICATED;
 use pilothouse_types::authorization::{Action, Decision, Grant, Grants, Target};
 use pilothouse_types::identity::Identity;
 use serde::Deserialize;
-
-use crate::api::well_known::AUTHENTICATED;
 
 /// The apiVersion of versioned lines.
 const API_VERSION: &str = "abac.authorization.kubernetes.io/v1beta1";
@@ -148,8 +147,9 @@ impl Policy for Abac {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::well_known::UNAUTHENTICATED;
+
     use super::*;
-    use crate::api::well_known::UNAUTHENTICATED;
 
     const FILE: &str = r#"
 # people

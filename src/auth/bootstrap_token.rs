@@ -6,13 +6,13 @@ use std::sync::Arc;
 use openssl::memcmp;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::well_known::{BOOTSTRAP_TOKEN_TYPE, SYSTEM_NAMESPACE};
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::identity::{Credentials, Identity};
 use pilothouse_types::object::Key;
 
 use super::token_objects::{Facts, TokenObjectKind, TokenObjects};
-use crate::api::time;
-use crate::api::well_known::{BOOTSTRAP_TOKEN_TYPE, SYSTEM_NAMESPACE};
 
 /// The group of all bootstrap tokens.
 const GROUP: &str = "system:bootstrappers";

@@ -1,6 +1,5 @@
 //! Client certificates: the common name is the user, each organization a group.
 
-use crate::api::well_known::CREDENTIAL_ID;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use openssl::sha::sha256;
 use openssl::x509::{X509, X509NameEntryRef};
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
+use pilothouse_apimachinery::well_known::CREDENTIAL_ID;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::{Credentials, Identity};
 use prometheus::Histogram;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
 use pilothouse_actors::authorizer::Policy;
+use pilothouse_apimachinery::well_known::{ANONYMOUS, AUTHENTICATED, NODES, UNAUTHENTICATED};
 use pilothouse_types::authorization::{Action, Decision, Target};
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::identity::{Credentials, Identity};
@@ -20,7 +21,6 @@ use super::token_file::TokenFile;
 use crate::api::rbac::index::{Index, RuleLookup, read_binding, read_role};
 use crate::api::rbac::role::Role;
 use crate::api::rbac::rule::tests::{action, rule};
-use crate::api::well_known::{ANONYMOUS, AUTHENTICATED, NODES, UNAUTHENTICATED};
 
 fn who(name: &str, groups: &[&str]) -> Identity {
     let groups = groups.iter().map(|group| (*group).to_owned()).collect();

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use openssl::error::ErrorStack;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
+use pilothouse_apimachinery::query;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::{Credentials, Identity};
 
 use super::certificate::common_name;
 use super::chain_verifier::ChainVerifier;
-use crate::api::query;
 use crate::config::external_authenticators::{self as config, listed};
 
 /// The names of the identity headers, in lower case.

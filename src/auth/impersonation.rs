@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 
+use pilothouse_apimachinery::query;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::well_known::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
 use pilothouse_types::authorization::{Action, Target};
 use pilothouse_types::identity::Identity;
 
-use crate::api::query;
 use crate::api::reviews::IDENTITY_GROUP;
-use crate::api::status::{Result, Status};
-use crate::api::well_known::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
 use crate::auth::service_account::claims;
 
 /// The prefix of the headers, in lower case.

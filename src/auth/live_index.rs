@@ -21,6 +21,7 @@ use pilothouse_actors::directory::{Directory, Find};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{OpenWatch, Position};
 use pilothouse_actors::window::{Change, Read, Window};
+use pilothouse_apimachinery::schema::Registry;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::lock::{Lock, SharedLock};
 use pilothouse_types::object::{Key, Object, Revision};
@@ -28,7 +29,6 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
 
 use super::stored_object::{FollowedType, ReadError, StoredObject};
-use crate::api::schema::Registry;
 use crate::limits::{HEAVY_BYTES, READ_ANEW_ATTEMPTS};
 
 /// Events that are read from a window at a time.

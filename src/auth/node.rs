@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::Policy;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::well_known::{LEASE_NAMESPACE, NODE_PREFIX, NODES};
 use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Grants, Selection, Target};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::filter::FieldRule;
@@ -16,11 +18,9 @@ use crate::api::bootstrap::roles;
 use crate::api::gates::{
     AUTHORIZE_NODE_WITH_SELECTORS, KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS,
 };
-use crate::api::meta;
 use crate::api::node_graph::{Graph, PodDependency};
 use crate::api::rbac::role::Role;
 use crate::api::rbac::rule::{PreparedAction, rules_of};
-use crate::api::well_known::{LEASE_NAMESPACE, NODE_PREFIX, NODES};
 
 /// The types that relate objects to nodes.
 const TYPES: [FollowedType; 4] = [
@@ -383,7 +383,7 @@ mod tests {
     #[actix::test]
     async fn a_node_sees_its_own() {
         let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
-        let registry = Arc::new(crate::api::schema::Registry::builtin().unwrap());
+        let registry = Arc::new(pilothouse_apimachinery::schema::Registry::builtin().unwrap());
         let indexes = LiveIndexes::new(stores.directory.clone(), registry);
         let policy = Nodes::open(&indexes, |gate| gate == AUTHORIZE_NODE_WITH_SELECTORS).await.unwrap();
         let store = stores.directory.send(Find { type_name: TypeName::new("pods") }).await.unwrap().unwrap();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::Policy;
+use pilothouse_apimachinery::well_known::RBAC_GROUP;
 use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Grants, Selection};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::identity::Identity;
@@ -13,7 +14,6 @@ use super::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 use super::stored_object::{FollowedType, ReadError, StoredObject};
 use crate::api::rbac::RESOURCES;
 use crate::api::rbac::index::{Index, RuleLookup, read_binding, read_role};
-use crate::api::well_known::RBAC_GROUP;
 
 /// The RBAC index, as of the last acknowledged write.
 pub type Roles = LiveIndex<Index>;
@@ -147,11 +147,11 @@ mod tests {
     use pilothouse_actors::engine::memory::Memory;
     use pilothouse_actors::permit::Permit;
     use pilothouse_actors::store::{Create, Remove, Store};
+    use pilothouse_apimachinery::schema::Registry;
     use pilothouse_types::authorization::Target;
     use pilothouse_types::object::{Draft, Pairs, Revision, TypeName};
 
     use super::*;
-    use crate::api::schema::Registry;
 
     async fn rbac(stores: &Stores) -> Rbac {
         let registry = Arc::new(Registry::builtin().unwrap());

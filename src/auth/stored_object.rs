@@ -3,16 +3,16 @@
 //! A record may be damaged, or whole and written by a later release: with an apiVersion, a type or a word that this one does not
 //! know. To a guard it is all the same: it cannot be read.
 
+use pilothouse_apimachinery::codec;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::features::EnabledFeatures;
+use pilothouse_apimachinery::field::ErrorType;
+use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::{Object, TypeName};
 use serde::Deserialize;
 
-use crate::api::codec;
-use crate::api::error_list::ErrorList;
-use crate::api::features::EnabledFeatures;
-use crate::api::field::ErrorType;
 use crate::api::kinds;
-use crate::api::schema::Registry;
-use crate::api::value::Value;
 
 /// A type that a view follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

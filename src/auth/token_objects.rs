@@ -11,12 +11,12 @@ use pilothouse_actors::directory::{Directory, Find};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{Get, OpenWatch, Store};
 use pilothouse_actors::window::Window;
+use pilothouse_apimachinery::time;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision, TypeName};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
-use crate::api::time;
 use crate::limits::{TOKEN_LOOKUP_TIMEOUT, TOKEN_LOOKUPS};
 
 /// The types that tokens depend on.

@@ -4,15 +4,15 @@
 use std::cell::{Cell, RefCell};
 
 use bytes::Bytes;
+use pilothouse_apimachinery::codec;
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::media::PatchType;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::META_GROUP;
 
 use crate::api::audit::Level;
 use crate::api::audit::bodies::{BodyIdentity, compact};
-use crate::api::codec;
-use crate::api::json;
-use crate::api::media::PatchType;
-use crate::api::meta;
-use crate::api::value::Value;
-use crate::api::well_known::META_GROUP;
 
 use super::Call;
 use super::objects::Objects;

@@ -13,6 +13,13 @@ use bytes::Bytes;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::throttle::Throttle;
 use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_apimachinery::codec;
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::media::Encoding;
+use pilothouse_apimachinery::response_format::ResponseFormat;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::memory::MemoryBudget;
 use pilothouse_types::object::{Draft, Key, Object, Pairs};
@@ -21,15 +28,8 @@ use tokio::time::timeout;
 
 use crate::api::admission_webhooks::response;
 use crate::api::catalog::resource::Resource;
-use crate::api::codec;
 use crate::api::custom::conversion::{self, Conversion, ConversionError, FailureKind};
 use crate::api::custom::{self, CustomResource};
-use crate::api::field::quoted;
-use crate::api::media::Encoding;
-use crate::api::response_format::ResponseFormat;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
 use crate::kubeconfig::users::Users;
 use crate::limits::{
     CONVERSION_BYTES, CONVERSION_OBJECTS, CONVERSION_QUESTIONS, CONVERSION_ROUNDS, CONVERSION_TIMEOUT,

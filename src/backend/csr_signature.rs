@@ -4,10 +4,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use openssl::pkey::Id;
 use openssl::x509::X509Req;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::value::Value;
 
-use crate::api::field::{FieldError, FieldPath};
-use crate::api::kinds::ErrorList;
-use crate::api::value::Value;
 use crate::signatures;
 
 /// Adds an error if a new CertificateSigningRequest is not signed by its key. The rules of the kind cannot do cryptography, so

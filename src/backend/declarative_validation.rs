@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::schema::validate::{self, Unchanged};
+use pilothouse_apimachinery::value::Value;
+
 use crate::api::custom::CustomResource;
 use crate::api::kinds::validation_engines::{Authority, judge};
-use crate::api::kinds::{ErrorList, WarningList};
-use crate::api::schema::validate::{self, Unchanged};
-use crate::api::value::Value;
 use crate::metrics::Metrics;
 
 use super::objects::Objects;

@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::lock::Lock;
 use pilothouse_types::memory::MemoryBudget;
 use pilothouse_types::object::Revision;
 
-use crate::api::json;
-use crate::api::status::Result;
-use crate::api::value::Value;
 use crate::limits::DEFINITION_GROWTH;
 
 use super::request_memory::{BodyMemory, Claim, RequestMemory};

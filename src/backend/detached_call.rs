@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilothouse_actors::permit::Permit;
+use pilothouse_apimachinery::managed_fields::ConvertedVersions;
+use pilothouse_apimachinery::media::{Encoding, PatchType};
+use pilothouse_apimachinery::query::Query;
+use pilothouse_apimachinery::response_format::ResponseFormat;
 use pilothouse_types::clock::Moment;
 use pilothouse_types::identity::Identity;
 
 use crate::api::audit::Level;
 use crate::api::catalog::resource::{Resource, Stored};
-use crate::api::managed_fields::ConvertedVersions;
-use crate::api::media::{Encoding, PatchType};
-use crate::api::query::Query;
-use crate::api::response_format::ResponseFormat;
 
 use super::work_limit::WorkLimit;
 use super::{Call, Origin, Warnings};

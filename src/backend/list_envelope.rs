@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_apimachinery::codec::protobuf::ListFields;
+use pilothouse_apimachinery::codec::{cbor, protobuf};
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::media::Encoding;
+use pilothouse_apimachinery::response_format::{MetaVersion, Representation, ResponseFormat};
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Object;
 
 use super::objects::Objects;
 use crate::api::catalog::resource::Resource;
-use crate::api::codec::protobuf::ListFields;
-use crate::api::codec::{cbor, protobuf};
-use crate::api::json;
-use crate::api::media::Encoding;
 use crate::api::print;
-use crate::api::response_format::{MetaVersion, Representation, ResponseFormat};
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
 use crate::limits::LIST_TURN_BYTES;
 
 /// The bytes that an object counts at least while a list is encoded: many small ones are work, too.

@@ -6,17 +6,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_apimachinery::media::Encoding;
+use pilothouse_apimachinery::query::Query;
+use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::verb::Verb;
+use pilothouse_apimachinery::well_known::{AUTHENTICATED, MASTERS};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::Identity;
 
 use crate::api::audit::event::EventMetadata;
-use crate::api::media::Encoding;
 use crate::api::path::Request;
-use crate::api::query::Query;
-use crate::api::schema::Registry;
-use crate::api::status::{Result, Status};
-use crate::api::verb::Verb;
-use crate::api::well_known::{AUTHENTICATED, MASTERS};
 use crate::audit::{Audit, Trail};
 use crate::metrics::Metrics;
 use crate::random;

@@ -30,6 +30,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilothouse_actors::permit::Permit;
+use pilothouse_apimachinery::error_list::WarningList;
+use pilothouse_apimachinery::managed_fields::ConvertedVersions;
+use pilothouse_apimachinery::media::{Encoding, PatchType};
+use pilothouse_apimachinery::query::Query;
+use pilothouse_apimachinery::response_format::ResponseFormat;
+use pilothouse_apimachinery::status::{self, GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::identity::Identity;
 use pilothouse_types::memory::MemoryBudget;
@@ -38,14 +46,7 @@ use pilothouse_types::object::{Key, Object};
 use crate::api::catalog::resource::{Resource, Stored};
 use crate::api::custom::CustomResource;
 use crate::api::kinds::{self, Kind, UserInfo};
-use crate::api::managed_fields::ConvertedVersions;
-use crate::api::media::{Encoding, PatchType};
-use crate::api::query::Query;
-use crate::api::response_format::ResponseFormat;
-use crate::api::status::{self, GroupResource, Result, Status};
 use crate::api::subresources::{self, SubresourceStrategy};
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
 use crate::audit::Trail;
 use crate::auth::service_account::issuer::Issuer;
 use crate::limits::{CUT_WARNING_CHARS, REQUEST_NOTES, WARNING_CHARS, WARNING_HEADERS};
@@ -305,7 +306,7 @@ impl Call<'_> {
     }
 
     /// Adds warnings. Repeated attempts add them once.
-    pub fn warn(&self, warned: kinds::WarningList) {
+    pub fn warn(&self, warned: WarningList) {
         warned.into_iter().for_each(|warning| self.warnings.add(warning));
     }
 
@@ -315,7 +316,11 @@ impl Call<'_> {
     }
 
     /// 422 for invalid fields, with the kind of the body.
-    pub fn invalid_body(&self, name: &str, errors: &[crate::api::field::FieldError]) -> Box<Status> {
+    pub fn invalid_body(
+        &self,
+        name: &str,
+        errors: &[pilothouse_apimachinery::field::FieldError],
+    ) -> Box<Status> {
         let (gv, kind) = self.shown_kind();
         Status::invalid(&gv.group, kind, name, errors)
     }
@@ -325,7 +330,7 @@ impl Call<'_> {
         &self,
         name: &str,
         object: &Value,
-        errors: &[crate::api::field::FieldError],
+        errors: &[pilothouse_apimachinery::field::FieldError],
     ) -> Box<Status> {
         let kind = object.str("kind");
         if self.resource.custom.is_none() || kind.is_empty() {
@@ -349,7 +354,7 @@ impl Call<'_> {
     }
 
     /// 422 for invalid fields, with the storage group of the kind: events have two groups.
-    pub fn invalid(&self, name: &str, errors: &[crate::api::field::FieldError]) -> Box<Status> {
+    pub fn invalid(&self, name: &str, errors: &[pilothouse_apimachinery::field::FieldError]) -> Box<Status> {
         Status::invalid(&self.stored.version.group, &self.resource.kind, name, errors)
     }
 }

@@ -2,27 +2,28 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::codec::{self, Decoded};
+use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::limits::OBJECT_PARTS;
+use pilothouse_apimachinery::media::Encoding;
+use pilothouse_apimachinery::options::{DeleteOptions, FieldValidation};
+use pilothouse_apimachinery::patch::Coerce as _;
+use pilothouse_apimachinery::schema::{GroupVersionKind, Registry, TypeId, default};
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known::META_GROUP;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::memory::MemoryBudget;
 use pilothouse_types::object::{Draft, Key, Object, Pairs};
 
 use crate::api::catalog::resource::Resource;
-use crate::api::codec::{self, Decoded};
 use crate::api::custom;
-use crate::api::features::{EnabledFeatures, Feature};
-use crate::api::json;
 use crate::api::kinds;
-use crate::api::limits::OBJECT_PARTS;
-use crate::api::media::Encoding;
-use crate::api::options::{DeleteOptions, FieldValidation};
-use crate::api::schema::{GroupVersionKind, Registry, TypeId, default};
 use crate::api::select;
-use crate::api::status::{Result, Status};
 use crate::api::subresources;
-use crate::api::time;
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
-use crate::api::well_known::META_GROUP;
 
 use super::Call;
 use super::declarative_validation::DeclarativeValidation;

@@ -2,15 +2,16 @@
 
 use std::borrow::Cow;
 
-use crate::api::codec::SET_ITEM_BYTES;
-use crate::api::managed_fields::scale_view::ScaleView;
-use crate::api::managed_fields::{self, Versions, Write};
-use crate::api::schema::Registry;
-use crate::api::status::Result;
+use pilothouse_apimachinery::codec::SET_ITEM_BYTES;
+use pilothouse_apimachinery::managed_fields::scale_view::ScaleView;
+use pilothouse_apimachinery::managed_fields::{self, Versions, Write};
+use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known::SERVER_NAME;
+
 use crate::api::subresources::SubresourceStrategy;
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
-use crate::api::well_known::SERVER_NAME;
 
 use crate::limits::SMALL_BODY_BYTES;
 

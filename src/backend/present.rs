@@ -8,24 +8,24 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
+use pilothouse_apimachinery::codec::{self, cbor, protobuf};
+use pilothouse_apimachinery::convert::convert;
+use pilothouse_apimachinery::media::Encoding;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::response_format::{
+    IncludeObject, MetaVersion, Representation, ResponseFormat, partial_metadata,
+};
+use pilothouse_apimachinery::schema::encode::EmptyLists as Telling;
+use pilothouse_apimachinery::schema::{Registry, TypeId};
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known::{INITIAL_EVENTS_BLUEPRINT, INITIAL_EVENTS_END};
 use pilothouse_types::object::{Object, Revision, Variant};
 use serde_json::value::RawValue;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::codec::{self, cbor, protobuf};
-use crate::api::convert::convert;
-use crate::api::media::Encoding;
-use crate::api::meta;
 use crate::api::print;
-use crate::api::response_format::{
-    IncludeObject, MetaVersion, Representation, ResponseFormat, partial_metadata,
-};
-use crate::api::schema::encode::EmptyLists as Telling;
-use crate::api::schema::{Registry, TypeId};
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
-use crate::api::well_known::{INITIAL_EVENTS_BLUEPRINT, INITIAL_EVENTS_END};
 
 use super::Call;
 use super::objects::Objects;

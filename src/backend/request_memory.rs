@@ -1,12 +1,12 @@
 //! The memory of requests: what their bodies, and the stored objects that they change, take while they are processed.
 
 use pilothouse_actors::user_shares::{UserShare, UserShares};
+use pilothouse_apimachinery::codec::decoded_bytes_bound;
+use pilothouse_apimachinery::media::Encoding;
+use pilothouse_apimachinery::status::Result;
 use pilothouse_types::memory::{MemoryBudget, OutOfMemory, Reservation};
 use pilothouse_types::object::Object;
 
-use crate::api::codec::decoded_bytes_bound;
-use crate::api::media::Encoding;
-use crate::api::status::Result;
 use crate::limits::{HEAVY_BYTES, LARGE_BODY_BYTES};
 
 /// Whether memory may be refused.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use pilothouse_actors::permit::Permit;
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Object, TypeName};
 
 use super::Backend;
-use crate::api::status::{GroupResource, Result, Status};
 
 /// Where such an object is, and how often the change is tried.
 pub struct RewriteTarget<'a> {

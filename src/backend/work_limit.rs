@@ -3,8 +3,9 @@
 
 use std::cell::Cell;
 
+use pilothouse_apimachinery::status::{Result, Status};
+
 use crate::api::cel::meter;
-use crate::api::status::{Result, Status};
 use crate::limits::{HEAVY_BYTES, HEAVY_CEL_COST, LIST_TURN_BYTES};
 
 /// The work that a call may still do where it is carried out.

@@ -2,14 +2,14 @@
 
 use std::net::IpAddr;
 
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::well_known::NETWORKING_GROUP;
 use serde_json::Value as Json;
 use serde_json::json;
 
 use super::{ObjectAddress, Own, Verb};
 use crate::api::catalog::Catalog;
 use crate::api::services::addresses::AddressRange;
-use crate::api::status::Result;
-use crate::api::well_known::NETWORKING_GROUP;
 use crate::backend::Backend;
 
 /// The field manager of the ServiceCIDR's Ready condition.

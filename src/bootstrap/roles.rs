@@ -3,15 +3,15 @@
 
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_apimachinery::status::{GroupResource, IgnoreErrors as _, Result, Status};
+use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::{codec, meta};
 use pilothouse_types::object::{Key, TypeName};
 
 use crate::api::bootstrap::BootstrapObject;
 use crate::api::bootstrap::roles::{self, Reconciliation};
 use crate::api::catalog::Catalog;
 use crate::api::rbac::RESOURCES;
-use crate::api::status::{GroupResource, IgnoreErrors as _, Result, Status};
-use crate::api::version::GroupVersion;
-use crate::api::{codec, meta};
 use crate::backend::Backend;
 
 use super::{ObjectAddress, Own, Verb, all_of};

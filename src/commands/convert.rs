@@ -5,10 +5,10 @@ use std::io::{self, BufRead, Read, Write};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Parser, ValueEnum};
+use pilothouse_apimachinery::codec::transcode::{Encoding, transcode};
+use pilothouse_apimachinery::schema::Registry;
 use serde::{Deserialize, Serialize};
 
-use crate::api::codec::transcode::{Encoding, transcode};
-use crate::api::schema::Registry;
 use crate::limits;
 
 /// Convert an object from stdin to stdout, by its type alone: nothing is defaulted, nothing is validated, and fields

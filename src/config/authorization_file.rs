@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
 use super::document;
 use super::flag_groups::{Authorization, AuthorizationMode};
 use super::values::go_duration;
 use crate::api::auth_expressions::Expression;
 use crate::api::auth_expressions::match_conditions::Compiler;
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::names;
-use crate::api::value::Value;
 use crate::limits::{AUTHORIZATION_FILE_BYTES, MATCH_CONDITIONS, WEBHOOK_TIMEOUT};
 
 const KIND: &str = "AuthorizationConfiguration";

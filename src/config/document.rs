@@ -1,7 +1,7 @@
 //! Reads configuration files with a kind and version.
 
-use crate::api::codec::yaml;
-use crate::api::value::Value;
+use pilothouse_apimachinery::codec::yaml;
+use pilothouse_apimachinery::value::Value;
 
 /// The object in a text of at most `most` bytes, which must have this kind and one of these versions.
 pub(super) fn read(text: &[u8], most: usize, kind: &str, versions: &[&str]) -> Result<Value, String> {

@@ -168,8 +168,9 @@ impl FeatureGates {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+
     use super::*;
-    use crate::api::features::{EnabledFeatures, Feature};
 
     fn gates(text: &str) -> FeatureGates {
         let settings: Vec<GateSetting> = text.split(',').map(|one| one.parse().unwrap()).collect();

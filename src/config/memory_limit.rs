@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::api::quantity::Quantity;
+use pilothouse_apimachinery::quantity::Quantity;
+
 use crate::limits::CGROUP_PART_PERCENT;
 
 /// How much memory the server may use.

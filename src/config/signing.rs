@@ -1,10 +1,10 @@
 //! Who answers requests for certificates, and for how long.
 
-use crate::api::well_known::signers;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use pilothouse_apimachinery::well_known::signers;
 
 use super::values::go_duration;
 

@@ -2,8 +2,7 @@
 //! it.
 
 use futures::{StreamExt as _, stream};
-
-use crate::api::status::{Result, Status};
+use pilothouse_apimachinery::status::{Result, Status};
 
 /// The errors so far. The first one makes the loop retry, after all other steps are done.
 #[derive(Debug, Default)]

@@ -13,15 +13,14 @@ use openssl::hash::MessageDigest;
 use openssl::pkey::PKey;
 use openssl::sign::Signer;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::DeleteOptions;
+use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::stores::{CONFIG_MAPS, SECRETS};
+use pilothouse_apimachinery::well_known::{BOOTSTRAP_TOKEN_TYPE, PUBLIC_NAMESPACE, SYSTEM_NAMESPACE};
 use pilothouse_types::object::{Key, Object, TypeName};
-
-use crate::api::meta;
-use crate::api::options::DeleteOptions;
-use crate::api::status::{IgnoreErrors as _, Result};
-use crate::api::time;
-use crate::api::value::Value;
-use crate::api::well_known::stores::{CONFIG_MAPS, SECRETS};
-use crate::api::well_known::{BOOTSTRAP_TOKEN_TYPE, PUBLIC_NAMESPACE, SYSTEM_NAMESPACE};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};

@@ -12,24 +12,26 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::media::PatchType;
+use pilothouse_apimachinery::options::{DeleteOptions, Propagation, WriteMode};
+use pilothouse_apimachinery::query::Query;
+use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::status::{GroupResource, IgnoreErrors as _, Result, Status};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::verb::Verb;
+use pilothouse_apimachinery::well_known::{
+    ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, SERVER_NAME, SYSTEM_NAMESPACE,
+};
+use pilothouse_apimachinery::{codec, meta};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::identity::Identity;
 use pilothouse_types::object::{Key, Object, TypeName};
 
 use crate::api::audit::Level;
 use crate::api::catalog::resource::{Resource, Stored};
-use crate::api::json;
-use crate::api::media::PatchType;
-use crate::api::options::{DeleteOptions, Propagation, WriteMode};
-use crate::api::query::Query;
 use crate::api::release::RELEASE;
-use crate::api::schema::Registry;
-use crate::api::status::{GroupResource, IgnoreErrors as _, Result, Status};
-use crate::api::time;
-use crate::api::value::Value;
-use crate::api::verb::Verb;
-use crate::api::well_known::{ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, SERVER_NAME, SYSTEM_NAMESPACE};
-use crate::api::{codec, meta};
 use crate::backend::audit_body::note_difference;
 use crate::backend::loopback::{Admitted, LoopbackRequest, Response, own_identity};
 use crate::backend::services::Services;

@@ -7,16 +7,16 @@ use std::rc::Rc;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::{IgnoreErrors as _, Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::RBAC_GROUP;
 use pilothouse_types::object::{Key, TypeName};
 
-use crate::api::field::quoted;
-use crate::api::json;
-use crate::api::meta;
 use crate::api::rbac::aggregate::{RoleAggregator, joined};
 use crate::api::rbac::rule::{Rule, rules_of};
-use crate::api::status::{IgnoreErrors as _, Result, Status};
-use crate::api::value::Value;
-use crate::api::well_known::RBAC_GROUP;
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pilothouse_apimachinery::status::{IgnoreErrors as _, Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::signers::{CLIENT, KUBELET, SERVING};
+use pilothouse_apimachinery::well_known::stores::SIGNING_REQUESTS;
+use pilothouse_apimachinery::well_known::{NODE_PREFIX, NODES};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::object::Key;
 
-use crate::api::status::{IgnoreErrors as _, Result, Status};
-use crate::api::value::Value;
-use crate::api::well_known::signers::{CLIENT, KUBELET, SERVING};
-use crate::api::well_known::stores::SIGNING_REQUESTS;
-use crate::api::well_known::{NODE_PREFIX, NODES};
 use crate::pki::signing::{Request, Subject};
 
 use super::client::{At, Client};
@@ -270,8 +270,9 @@ impl PerObject for CertificateApprover {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::well_known::signers::LEGACY;
+
     use super::*;
-    use crate::api::well_known::signers::LEGACY;
 
     #[test]
     fn each_signer_has_its_rules() {

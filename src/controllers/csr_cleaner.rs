@@ -7,14 +7,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use openssl::asn1::Asn1Time;
 use openssl::x509::X509;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::DeleteOptions;
+use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::stores::SIGNING_REQUESTS;
 use pilothouse_types::object::Key;
-
-use crate::api::meta;
-use crate::api::options::DeleteOptions;
-use crate::api::status::{IgnoreErrors as _, Result};
-use crate::api::time;
-use crate::api::value::Value;
-use crate::api::well_known::stores::SIGNING_REQUESTS;
 
 use super::client::{At, Client};
 use super::per_object::PerObject;

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_apimachinery::time;
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::object::{Key, Revision, TypeName};
 use serde::Deserialize;
 
-use crate::api::time;
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::client::{At, Client};

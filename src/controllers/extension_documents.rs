@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::future::LocalBoxFuture;
 use futures::{FutureExt as _, join};
 use openssl::sha::Sha256;
+use pilothouse_apimachinery::well_known::JSON;
 use pilothouse_types::identity::Identity;
 use tokio::task::spawn_blocking;
 
@@ -17,7 +18,6 @@ use crate::api::aggregation::discovered::{
 };
 use crate::api::aggregation::{ApiService, READS_AS, STORE, Service, asker};
 use crate::api::openapi::merged::ServedSpec;
-use crate::api::well_known::JSON;
 use crate::backend::aggregation::{
     Description, ExtensionRequest, ExtensionResponse, Extensions, PublishedDocuments,
 };

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::object::{Key, TypeName};
 
 use crate::api::bootstrap::flow_control;
-use crate::api::status::{IgnoreErrors as _, Result};
-use crate::api::value::Value;
 
 use super::attempts::Attempts;
 use super::client::{At, Client};
@@ -184,9 +184,10 @@ impl Controller for FlowSchemas {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::meta;
+
     use super::super::testing::object;
     use super::*;
-    use crate::api::meta;
 
     #[test]
     fn what_is_said_already_is_not_said_again() {

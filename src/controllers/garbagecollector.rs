@@ -18,8 +18,6 @@ use openssl::sha::sha256;
 use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
-use crate::api::status::{Result, Status};
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::client::Client;
@@ -30,6 +28,8 @@ use super::queue::{Outcome, Queue};
 use super::resource_index::ResourceIndex;
 use super::runner::{Controller, Follows, ObjectChange};
 use graph::{DeletionMode, Graph, ObjectLocation, Owner, Task, Uid};
+use pilothouse_apimachinery::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
+use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::object::{Object, TypeName};
 
 /// Events are not collected: they are many, own nothing, and expire.

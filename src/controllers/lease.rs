@@ -10,15 +10,14 @@ use std::time::Duration;
 use actix::prelude::*;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::stores::LEASES;
+use pilothouse_apimachinery::well_known::{NAMESPACES, SYSTEM_NAMESPACE};
 use pilothouse_types::clock::{Clock, Timestamp};
-
-use crate::api::json;
-use crate::api::meta;
-use crate::api::status::Result;
-use crate::api::time;
-use crate::api::value::Value;
-use crate::api::well_known::stores::LEASES;
-use crate::api::well_known::{NAMESPACES, SYSTEM_NAMESPACE};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::DeleteOptions;
+use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::ACCOUNT_TOKEN_TYPE;
+use pilothouse_apimachinery::well_known::annotations::{ACCOUNT_NAME, ACCOUNT_UID};
+use pilothouse_apimachinery::well_known::stores::{CONFIG_MAPS, SECRETS};
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::object::{Object, TypeName};
 
-use crate::api::meta;
-use crate::api::options::DeleteOptions;
-use crate::api::status::{IgnoreErrors as _, Result};
-use crate::api::time;
-use crate::api::value::Value;
-use crate::api::well_known::ACCOUNT_TOKEN_TYPE;
-use crate::api::well_known::annotations::{ACCOUNT_NAME, ACCOUNT_UID};
-use crate::api::well_known::stores::{CONFIG_MAPS, SECRETS};
 use crate::auth::service_account::legacy_use::{INVALID_SINCE, LAST_USED, day, is_day};
 use crate::bootstrap::system_config_maps::{SINCE, TRACKED};
 

@@ -65,8 +65,8 @@ pub fn choose(asked: &[String]) -> (Vec<&'static ControllerDescriptor>, Vec<&str
 
 #[cfg(test)]
 mod testing {
-    use crate::api::json;
-    use crate::api::value::Value;
+    use pilothouse_apimachinery::json;
+    use pilothouse_apimachinery::value::Value;
 
     /// Parses an object from JSON.
     pub fn object(text: &str) -> Value {

@@ -19,14 +19,6 @@ use futures::future::LocalBoxFuture;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::store_named;
-use crate::api::field::quoted;
-use crate::api::meta;
-use crate::api::options::{DeleteOptions, Propagation};
-use crate::api::status::{IgnoreErrors as _, Result};
-use crate::api::time;
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
-use crate::api::well_known::{NAMESPACE_FINALIZER, NAMESPACES};
 use crate::backend::aggregation::Extensions;
 use crate::limits::DELETIONS_IN_FLIGHT;
 
@@ -37,6 +29,14 @@ use super::queue::{Outcome, Queue};
 use super::runner::{Controller, Follows, ObjectChange};
 use aggregated::AggregatedResources;
 use conditions::DeletionFindings;
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::{DeleteOptions, Propagation};
+use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known::{NAMESPACE_FINALIZER, NAMESPACES};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::object::{Object, TypeName};
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::well_known::{NAMESPACES, SYSTEM_NAMESPACE, SYSTEM_NAMESPACES};
 use pilothouse_types::clock::Clock;
 
-use crate::api::status::Result;
-use crate::api::well_known::{NAMESPACES, SYSTEM_NAMESPACE, SYSTEM_NAMESPACES};
 use crate::bootstrap::kubernetes_service::KUBERNETES;
 use crate::bootstrap::system_config_maps;
 

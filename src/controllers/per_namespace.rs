@@ -7,12 +7,11 @@ use std::rc::Rc;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::{NAMESPACES, ROOT_CERTIFICATE};
 use pilothouse_types::object::TypeName;
-
-use crate::api::meta;
-use crate::api::status::Result;
-use crate::api::value::Value;
-use crate::api::well_known::{NAMESPACES, ROOT_CERTIFICATE};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
@@ -174,8 +173,9 @@ impl Controller for PerNamespace {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::codec;
+
     use super::*;
-    use crate::api::codec;
 
     #[test]
     fn what_somebody_changed_is_put_right_once() {

@@ -4,9 +4,8 @@ use std::rc::Rc;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_apimachinery::status::Result;
 use pilothouse_types::object::Key;
-
-use crate::api::status::Result;
 
 use super::queue::{Outcome, Queue};
 use super::runner::{Controller, Follows, ObjectChange};

@@ -13,15 +13,15 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::DeleteOptions;
+use pilothouse_apimachinery::status::{IgnoreErrors as _, Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::stores::PODS;
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::object::{Key, Object, TypeName};
 
 use crate::api::catalog::resource::Resource;
-use crate::api::meta;
-use crate::api::options::DeleteOptions;
-use crate::api::status::{IgnoreErrors as _, Result, Status};
-use crate::api::value::Value;
-use crate::api::well_known::stores::PODS;
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::attempts::{self, Attempts};

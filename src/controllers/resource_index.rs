@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::verb::Verb;
+use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::TypeName;
 
 use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
-use crate::api::verb::Verb;
-use crate::api::version::GroupVersion;
 
 /// A published catalog.
 pub type Published = Arc<dyn AsRef<Catalog> + Send + Sync>;

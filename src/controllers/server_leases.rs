@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::DeleteOptions;
+use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::stores::LEASES;
+use pilothouse_apimachinery::well_known::{SERVER_NAME, SYSTEM_NAMESPACE};
 use pilothouse_types::object::{Key, Object};
-
-use crate::api::meta;
-use crate::api::options::DeleteOptions;
-use crate::api::status::{IgnoreErrors as _, Result};
-use crate::api::time;
-use crate::api::value::Value;
-use crate::api::well_known::stores::LEASES;
-use crate::api::well_known::{SERVER_NAME, SYSTEM_NAMESPACE};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};

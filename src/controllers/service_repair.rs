@@ -10,9 +10,9 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_types::object::{Key, TypeName};
 
-use crate::api::status::{GroupResource, Result, Status};
 use crate::backend::services::ADDRESSES;
 use crate::backend::services::repair::Finding;
 

@@ -10,16 +10,15 @@ use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::DeleteOptions;
+use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::ACCOUNT_TOKEN_TYPE;
+use pilothouse_apimachinery::well_known::annotations::{ACCOUNT_NAME, ACCOUNT_UID};
+use pilothouse_apimachinery::well_known::stores::SECRETS;
 use pilothouse_types::object::{Key, Object, TypeName};
 use serde_json::json;
-
-use crate::api::meta;
-use crate::api::options::DeleteOptions;
-use crate::api::status::{IgnoreErrors as _, Result};
-use crate::api::value::Value;
-use crate::api::well_known::ACCOUNT_TOKEN_TYPE;
-use crate::api::well_known::annotations::{ACCOUNT_NAME, ACCOUNT_UID};
-use crate::api::well_known::stores::SECRETS;
 
 use super::attempts;
 use super::client::{At, Client};

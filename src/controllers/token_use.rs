@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::stores::CONFIG_MAPS;
 use pilothouse_types::clock::Clock;
 use tokio::sync::Mutex;
 
-use crate::api::meta;
-use crate::api::status::{IgnoreErrors as _, Result};
-use crate::api::value::Value;
-use crate::api::well_known::stores::CONFIG_MAPS;
 use crate::auth::service_account::legacy_use::{
     LAST_USED, LegacyTokenUse, LegacyUseReceiver, day, is_day, is_outdated,
 };

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::{DeleteOptions, Propagation};
+use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Key;
-
-use crate::api::meta;
-use crate::api::options::{DeleteOptions, Propagation};
-use crate::api::status::{IgnoreErrors as _, Result};
-use crate::api::time;
-use crate::api::value::Value;
 
 use super::client::{At, Client};
 use super::per_object::PerObject;

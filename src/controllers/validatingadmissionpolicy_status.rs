@@ -3,15 +3,15 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::schema::{GroupVersionKind, Registry};
+use pilothouse_apimachinery::status::{IgnoreErrors as _, Result, Status};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Key;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use crate::api::admission_policies::type_checking::{Mismatch, check, named, type_of};
-use crate::api::meta;
-use crate::api::schema::{GroupVersionKind, Registry};
-use crate::api::status::{IgnoreErrors as _, Result, Status};
-use crate::api::value::Value;
 
 use super::client::{At, Client};
 use super::per_object::PerObject;

@@ -5,6 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::{Revision, TypeName};
 
 use super::{Defined, Pending};
@@ -12,11 +16,7 @@ use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::{DefinedResources, digest, resources, store_named};
 use crate::api::custom::openapi::published;
 use crate::api::custom::status::{self, AcceptedNames};
-use crate::api::meta;
 use crate::api::openapi;
-use crate::api::schema::Registry;
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
 
 /// Ordinals of resources wrap around after this one: cached forms of objects are numbered by them, several per ordinal.
 const LAST_ORDINAL: u32 = 10_000_000;

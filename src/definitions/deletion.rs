@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use pilothouse_actors::permit::Permit;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::DeleteOptions;
+use pilothouse_apimachinery::query::Query;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::{Object, Revision, TypeName};
 
 use super::reconcile::Reconciler;
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::store_named;
 use crate::api::custom::status::{self, DeletionProgress};
-use crate::api::meta;
-use crate::api::options::DeleteOptions;
-use crate::api::query::Query;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
 use crate::backend::{Call, Warnings};
 use crate::limits::DELETIONS_AT_ONCE;
 use crate::verbs::delete::delete_object;

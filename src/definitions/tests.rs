@@ -1,9 +1,9 @@
 //! The consequences and the cost of changes to definitions.
 
+use pilothouse_apimachinery::json;
 use tokio::sync::watch;
 
 use super::*;
-use crate::api::json;
 
 fn definition(plural: &str, kind: &str, made: &str) -> Value {
     let text = format!(

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use pilothouse_actors::fair_queuing::levels::Levels;
 use pilothouse_actors::fair_queuing::requests::{QueueSnapshot, RequestPosition};
+use pilothouse_apimachinery::query::Query;
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::verb::Verb;
 use pilothouse_types::clock::Timestamp;
 use pilothouse_types::identity::Identity;
 
 use super::table::Flow;
 use crate::api::path::{Request, ResourcePath};
-use crate::api::query::Query;
-use crate::api::time;
-use crate::api::verb::Verb;
 use crate::limits::{EMPTY_QUEUES_TOLD, VISIT_CHARS};
 
 const ROOT: &str = "/debug/api_priority_and_fairness/";

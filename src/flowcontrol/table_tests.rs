@@ -1,12 +1,12 @@
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::query::Query;
+use pilothouse_apimachinery::testing::object;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::{AUTHENTICATED, MASTERS};
 use pilothouse_types::clock::{Clock, Timestamp};
 
 use super::*;
 use crate::api::bootstrap::flow_control;
-use crate::api::kinds::testing::object;
-use crate::api::meta;
-use crate::api::query::Query;
-use crate::api::value::Value;
-use crate::api::well_known::{AUTHENTICATED, MASTERS};
 
 /// What there is where nobody has made anything.
 fn empty() -> Table {

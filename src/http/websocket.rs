@@ -19,9 +19,9 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::Stream as _;
 use pilothouse_actors::feed::Feed;
+use pilothouse_apimachinery::media::Encoding;
+use pilothouse_apimachinery::status::{Result, Status};
 
-use crate::api::media::Encoding;
-use crate::api::status::{Result, Status};
 use crate::frames::websocket::frame::{
     self, BINARY, CLOSE, Head, LONGEST_HEAD, NORMAL, PING, PONG, PROTOCOL_ERROR, TEXT, TOKEN_PROTOCOL,
 };

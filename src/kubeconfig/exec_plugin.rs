@@ -13,6 +13,9 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use openssl::pkey::PKey;
 use openssl::x509::X509;
+use pilothouse_apimachinery::codec::{self, yaml};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::clock::{Clock, Timestamp};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
@@ -20,9 +23,6 @@ use tokio::sync::Mutex;
 
 use super::IdentityPem;
 use super::file::texts;
-use crate::api::codec::{self, yaml};
-use crate::api::time;
-use crate::api::value::Value;
 use crate::limits::{EXEC_OUTPUT_BYTES, EXEC_PLUGIN_TIMEOUT};
 
 const GROUP: &str = "client.authentication.k8s.io";

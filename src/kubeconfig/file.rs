@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pilothouse_apimachinery::codec::yaml;
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::clock::Clock;
 
 use super::exec_plugin::{Cluster, Exec, ExecPlugin};
 use super::{Access, ActingAs, Credentials, IdentityPem, Proxy};
-use crate::api::codec::yaml;
-use crate::api::value::Value;
 use crate::limits::KUBECONFIG_BYTES;
 
 /// The bytes of a file, up to a limit.

@@ -41,7 +41,8 @@ impl Proxy {
         let user = authority.as_str().rsplit_once('@').map(|(user, _)| {
             let (name, password) = user.split_once(':').unwrap_or((user, ""));
             let plain = |text: &str| {
-                crate::api::query::unescape(text, false).map_or_else(|| text.to_owned(), Into::into)
+                pilothouse_apimachinery::query::unescape(text, false)
+                    .map_or_else(|| text.to_owned(), Into::into)
             };
             (plain(name), plain(password))
         });

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use pilothouse_apimachinery::codec::yaml;
+use pilothouse_apimachinery::value::Value;
+
 use super::{Access, file};
-use crate::api::codec::yaml;
-use crate::api::value::Value;
 
 /// Credentials by server.
 #[derive(Clone, Default)]

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use pilothouse_apimachinery::verb::Verb;
 use pilothouse_types::clock::Moment;
 use prometheus::{Histogram, IntCounter};
 
@@ -11,7 +12,6 @@ use super::{COMPONENT, Metrics};
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::ConnectSubresource;
 use crate::api::path::{Request, ResourcePath, Target};
-use crate::api::verb::Verb;
 
 /// Paths that are no resources and are counted by name, with that name.
 const PATHS: [(&str, &str); 9] = [
@@ -206,12 +206,12 @@ impl Meter {
 mod tests {
     use std::time::Duration;
 
+    use pilothouse_apimachinery::query::Query;
     use pilothouse_types::clock::Timestamp;
 
     use super::*;
     use crate::api::catalog::build::Builtin;
     use crate::api::catalog::runtime_config::RuntimeConfig;
-    use crate::api::query::Query;
 
     fn scraped(paths: &[(&str, &str, u16)]) -> String {
         let metrics = Arc::new(Metrics::new(Timestamp(1_500_000)).unwrap());

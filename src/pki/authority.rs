@@ -15,11 +15,11 @@ use openssl::x509::extension::{
     SubjectKeyIdentifier,
 };
 use openssl::x509::{X509, X509Builder, X509Name, X509NameRef};
+use pilothouse_apimachinery::well_known::SERVER_NAME;
 use pilothouse_types::clock::Timestamp;
 
 use super::Identity;
 use super::host::Names;
-use crate::api::well_known::SERVER_NAME;
 use crate::{limits, signatures};
 
 pub(super) const AUTHORITY_NAME: &str = "pilothouse-ca";

@@ -33,13 +33,13 @@ use std::path::{Path, PathBuf};
 use openssl::pkey::{PKey, Private};
 use openssl::x509::X509;
 
-use crate::api::well_known;
-use crate::api::well_known::SERVER_NAME;
 use crate::config::{Config, NamedCertificate, Serving};
 use authority::{Authority, Purpose};
 use files::Folder;
 pub use host::Names;
 pub(crate) use host::url;
+use pilothouse_apimachinery::well_known;
+use pilothouse_apimachinery::well_known::SERVER_NAME;
 use pilothouse_types::clock::Clock;
 pub use token_keys::TokenKeys;
 

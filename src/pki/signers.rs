@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::well_known::signers::{CLIENT, KUBELET, LEGACY, SERVING};
+
 use super::signing::Signer;
 use super::{Identity, Pki, PkiError, check_pair, files};
-use crate::api::well_known::signers::{CLIENT, KUBELET, LEGACY, SERVING};
 use crate::config::Config;
 use crate::config::signing::{SignedBy, SigningFiles};
 

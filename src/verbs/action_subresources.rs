@@ -7,13 +7,14 @@ mod token;
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::WriteOptions;
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
+
 use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::{Resource, Stored};
-use crate::api::meta;
-use crate::api::options::WriteOptions;
-use crate::api::status::{GroupResource, Result, Status};
 use crate::api::subresources;
-use crate::api::value::Value;
 
 use super::VerbResult;
 use crate::backend::admission::{Operation, Write};

@@ -1,14 +1,14 @@
 //! Server-side apply: the body states some fields, and its sender becomes their owner.
 
-use crate::api::codec;
-use crate::api::json;
-use crate::api::managed_fields::apply::{Applied, apply as merge};
-use crate::api::media::Encoding;
-use crate::api::meta;
-use crate::api::options::{FieldValidation, PatchOptions};
-use crate::api::schema::GroupVersionKind;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
+use pilothouse_apimachinery::codec;
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::managed_fields::apply::{Applied, apply as merge};
+use pilothouse_apimachinery::media::Encoding;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::{FieldValidation, PatchOptions};
+use pilothouse_apimachinery::schema::GroupVersionKind;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
 
 use super::VerbResult;
 use super::update::{NewState, store_update};

@@ -3,18 +3,18 @@
 use actix::Addr;
 use bytes::Bytes;
 use pilothouse_actors::committer::{Check, Committer};
+use pilothouse_apimachinery::codec;
+use pilothouse_apimachinery::media::Encoding;
+use pilothouse_apimachinery::options::ListOptions;
+use pilothouse_apimachinery::query::Query;
+use pilothouse_apimachinery::response_format::{IncludeObject, MetaVersion, Representation, ResponseFormat};
+use pilothouse_apimachinery::status::{GroupResource, Status};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision};
 
 use crate::api::catalog::resource::Resource;
-use crate::api::codec;
-use crate::api::media::Encoding;
-use crate::api::options::ListOptions;
 use crate::api::print;
-use crate::api::query::Query;
-use crate::api::response_format::{IncludeObject, MetaVersion, Representation, ResponseFormat};
 use crate::api::select;
-use crate::api::status::{GroupResource, Status};
-use crate::api::value::Value;
 
 use super::{Reply, Success, VerbResult};
 use crate::backend::objects::Objects;

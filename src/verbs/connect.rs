@@ -1,16 +1,16 @@
 //! connect: resolves where a connecting subresource leads. The HTTP edge makes the connection, because it has the client's end.
 
 use pilothouse_actors::permit::Permit;
+use pilothouse_apimachinery::features::Feature;
+use pilothouse_apimachinery::query::Query;
+use pilothouse_apimachinery::status::{GroupResource, IgnoreErrors as _, Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::{Key, TypeName};
 
 use crate::api::connect::location::{self, Candidate, KubeletRules, Target};
 use crate::api::connect::options::{LogOptions, PortForwardOptions, StreamOptions};
 use crate::api::connect::{AllowedAddresses, ConnectSubresource, Destination, Location, Trust};
-use crate::api::features::Feature;
-use crate::api::query::Query;
-use crate::api::status::{GroupResource, IgnoreErrors as _, Result, Status};
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
 use crate::limits::SERVICE_CANDIDATES;
 use crate::random;
 

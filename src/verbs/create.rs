@@ -1,12 +1,12 @@
 //! create: decode, default, admit, validate, store.
 
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::{WriteMode, WriteOptions};
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::error::StoreError;
 
 use crate::api::kinds::{self, KindRules, WriteContext};
-use crate::api::meta;
-use crate::api::options::{WriteMode, WriteOptions};
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
 use crate::limits::GENERATED_NAME_ATTEMPTS;
 use crate::random;
 

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use pilothouse_apimachinery::options::{ListOptions, no_force_of_many};
 
-use crate::api::options::{ListOptions, no_force_of_many};
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::converted_selection;

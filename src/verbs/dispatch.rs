@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::verb::Verb;
 
 use super::listing::DetachedListing;
 use super::{Reply, Success, VerbResult};
 use super::{action_subresources, create, delete, delete_collection, get, list, patch, review, update};
-use crate::api::status::{Result, Status};
-use crate::api::verb::Verb;
 use crate::backend::detached_call::DetachedCall;
 use crate::backend::{Backend, Call, Warnings};
 

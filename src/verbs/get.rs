@@ -1,9 +1,10 @@
 //! get: one object, as stored.
 
+use pilothouse_apimachinery::options::{self, GetOptions};
+use pilothouse_apimachinery::status::Status;
+
 use super::list::{not_older, open};
 use super::{Reply, Success, VerbResult};
-use crate::api::options::{self, GetOptions};
-use crate::api::status::Status;
 use crate::backend::{Backend, Call};
 
 /// Answers the object that the path names.

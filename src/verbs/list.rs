@@ -6,14 +6,14 @@ use std::time::Duration;
 use pilothouse_actors::point_in_time::{PointInTimeError, state_at};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
+use pilothouse_apimachinery::options::{self, ListOptions, VersionMatch};
+use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::clock::Timestamp;
 use pilothouse_types::filter::Filter;
 use pilothouse_types::memory::{OutOfMemory, Reservation};
 use pilothouse_types::object::Revision;
 
-use crate::api::options::{self, ListOptions, VersionMatch};
 use crate::api::select;
-use crate::api::status::{Result, Status};
 use crate::limits::LIST_BYTES;
 
 use super::converted_selection;

@@ -32,8 +32,9 @@ use pilothouse_actors::session::LiveSessions;
 use pilothouse_actors::watch_memory::WatchMemory;
 
 pub use self::event_frames::FramesAside;
+use pilothouse_apimachinery::status::{Result, Status};
+
 use self::listing::Listing;
-use crate::api::status::{Result, Status};
 use crate::backend::Call;
 use crate::backend::loopback::{Admitted, Response};
 use crate::metrics::Metrics;

@@ -8,14 +8,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_apimachinery::codec::syntax;
+use pilothouse_apimachinery::json::read;
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::clock::Timestamp;
 use pilothouse_types::filter::Filter;
 use pilothouse_types::object::Object;
 
-use crate::api::codec::syntax;
-use crate::api::json::read;
-use crate::api::status::{GroupResource, Result, Status};
-use crate::api::value::Value;
 use crate::limits::CONTINUE_TOKEN_BYTES;
 
 /// The contents of a continue token.

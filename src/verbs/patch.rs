@@ -3,13 +3,13 @@
 //! The patch is applied to the object in the version of the path, as the client sees it. The result is processed like the body of
 //! an update. If the object changes concurrently, the patch is applied again to the new state.
 
-use crate::api::media::PatchType;
-use crate::api::meta;
-use crate::api::options::{FieldValidation, PatchOptions};
-use crate::api::patch::{self, Patched, Target};
-use crate::api::schema::GroupVersionKind;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
+use pilothouse_apimachinery::media::PatchType;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::{FieldValidation, PatchOptions};
+use pilothouse_apimachinery::patch::{self, Coerce, Patched, Target};
+use pilothouse_apimachinery::schema::GroupVersionKind;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
 
 use super::VerbResult;
 use super::apply::apply;
@@ -50,7 +50,7 @@ impl NewState for Change<'_> {
         let Change { backend, call, .. } = *self;
         let objects = &backend.objects;
         let current = objects.to_shown(call, old.clone())?;
-        let custom = call.custom();
+        let custom = call.custom().map(|custom| custom as &dyn Coerce);
         let target = Target { registry: objects.registry_of(call.resource), kind: &self.kind, custom };
         let Patched { value, warnings } =
             patch::apply(self.language, &call.body, self.validation, target, &current)?;

@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use pilothouse_actors::authenticator::ReviewToken;
 use pilothouse_actors::authorizer::{AuthorizeExplained, Hint, ListGrants};
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::WriteOptions;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::AUTHORIZATION_GROUP;
 use pilothouse_types::authentication::Remark;
 use pilothouse_types::authorization::{Decision, Target};
 use pilothouse_types::identity::Credentials;
 use pilothouse_types::object::TypeName;
 
 use crate::api::catalog::resource::{Resource, Stored};
-use crate::api::kinds::ErrorList;
-use crate::api::meta;
-use crate::api::options::WriteOptions;
 use crate::api::reviews::access::{self, ReviewedSubject};
 use crate::api::reviews::{self, IDENTITY_GROUP, token};
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
-use crate::api::well_known::AUTHORIZATION_GROUP;
 
 use super::{Reply, Success, VerbResult, create};
 use crate::backend::admission::{Operation, Write};

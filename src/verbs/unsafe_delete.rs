@@ -3,12 +3,12 @@
 //! The contents of such an object are unknown. So its finalizers, version and owners are not checked, and admission does not run.
 //! Addresses and ports that it held are found by the next start.
 
+use pilothouse_apimachinery::options::refuse_force;
+use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::authorization::{Decision, Target};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::Object;
 
-use crate::api::options::refuse_force;
-use crate::api::status::{Result, Status};
 use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Reply, VerbResult};

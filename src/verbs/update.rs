@@ -1,18 +1,18 @@
 //! update: the body replaces the object, if the client's resourceVersion still matches.
 
 use pilothouse_actors::write_turns::{BaseState, TurnMode, WriteTurn};
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::managed_fields;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::{self, WriteMode, WriteOptions};
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Object};
 
 use crate::api::deletion;
-use crate::api::field::{FieldError, FieldPath};
 use crate::api::kinds::{self, WriteContext};
-use crate::api::managed_fields;
-use crate::api::meta;
-use crate::api::options::{self, WriteMode, WriteOptions};
-use crate::api::status::{GroupResource, Result, Status};
 use crate::api::subresources::SubresourceStrategy;
-use crate::api::value::Value;
 use crate::limits::WRITE_ATTEMPTS;
 
 use super::create::{FILLED_IN, admit, store_new};

@@ -9,11 +9,11 @@ use std::time::Duration;
 use pilothouse_actors::feed::Feed;
 use pilothouse_actors::session::{InitialObjects, Session, Watch};
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_apimachinery::options::{self, ListOptions};
+use pilothouse_apimachinery::status::Result;
 use pilothouse_types::filter::{FieldRule, Filter};
 use pilothouse_types::object::{Object, Revision};
 
-use crate::api::options::{self, ListOptions};
-use crate::api::status::Result;
 use crate::random;
 
 use super::converted_selection::{self, ConvertedFields};

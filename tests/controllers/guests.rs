@@ -145,7 +145,7 @@ impl Controller for Late {
                 return Outcome::Done;
             }
             let set = |field: &'static str| {
-                move |map: &mut pilothouse::api::value::Value| {
+                move |map: &mut pilothouse_apimachinery::value::Value| {
                     map.entry("data").set(field, "yes");
                     Ok(true)
                 }

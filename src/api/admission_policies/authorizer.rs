@@ -6,11 +6,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::names;
 use pilothouse_types::authorization::{Action, Target};
 use pilothouse_types::lock::Lock;
 
 use crate::api::cel::{Fault, Foreign, Val};
-use crate::api::names;
 
 /// An authorization check.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! The result of a ValidatingAdmissionPolicy for a request.
 
+use pilothouse_apimachinery::limits::{CONDITIONS_COST, RULE_MESSAGE_BYTES, RULES_COST};
+use pilothouse_apimachinery::value::Value;
+
 use super::evaluate::{Evaluation, Inputs, ResultValue, StopReason, USED_UP, run};
 use super::policy::{Expression, Policy, Validation};
-use crate::api::limits::{CONDITIONS_COST, RULE_MESSAGE_BYTES, RULES_COST};
-use crate::api::value::Value;
 
 /// The result of one validation.
 #[derive(Clone, Debug, PartialEq, Eq)]

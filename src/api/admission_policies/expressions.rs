@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
+use pilothouse_apimachinery::limits::VARIABLES_AS_ONE;
+use pilothouse_apimachinery::pattern::Patterns;
+
 use crate::api::cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
 use crate::api::cel::{Environment, JSON_PATCH, Library, OBJECT as MADE_OBJECT, Program};
-use crate::api::limits::VARIABLES_AS_ONE;
-use crate::api::pattern::Patterns;
 
 /// The new object.
 pub const OBJECT: &str = "object";

@@ -1,12 +1,13 @@
 //! Evaluates the mutations of a MutatingAdmissionPolicy.
 
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::limits::RULES_COST;
+use pilothouse_apimachinery::value::Value;
+
 use super::decision::AuthorizationPending;
 use super::evaluate::{Inputs, StopReason, USED_UP, value};
 use super::policy::{Mutation, Policy};
 use crate::api::cel::{ConstructedObject, JSON_PATCH, NativeError, SizeBudget, Val};
-use crate::api::json;
-use crate::api::limits::RULES_COST;
-use crate::api::value::Value;
 
 /// The result of a mutation.
 #[derive(Clone, Debug, PartialEq)]

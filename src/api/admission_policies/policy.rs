@@ -1,12 +1,13 @@
 //! Parsed policies and bindings, with compiled expressions.
 
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
+
 use super::expressions::{Compiler, EnvironmentType, ResultType};
 use crate::api::cel::Program;
-use crate::api::field::quoted;
 use crate::api::matching::MatchConstraints;
-use crate::api::meta;
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
 
 /// An expression and the result of compiling it.
 #[derive(Debug)]

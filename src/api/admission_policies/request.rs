@@ -1,9 +1,9 @@
 //! The `request` and `namespaceObject` variables of CEL expressions.
 
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::identity::Identity;
 
 use crate::api::matching::AdmissionAttributes;
-use crate::api::value::Value;
 
 /// The attributes of a request.
 #[derive(Clone, Copy, Debug)]

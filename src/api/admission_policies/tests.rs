@@ -1,5 +1,7 @@
 //! Evaluates policies over values, without a server.
 
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::authorization::Target;
 use pilothouse_types::identity::Identity;
 
@@ -12,9 +14,7 @@ use super::expressions::{Compiler, EnvironmentType, ResultType};
 use super::policy::Policy;
 use super::request::{RequestInfo, namespace, request};
 use crate::api::admission_policies::evaluate::ResultValue;
-use crate::api::json;
 use crate::api::matching::AdmissionAttributes;
-use crate::api::value::Value;
 
 fn value(text: &str) -> Value {
     json::read(text.as_bytes()).unwrap()

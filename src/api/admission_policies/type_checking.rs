@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::limits::{TYPE_CHECK_COST, TYPE_CHECK_EACH, TYPE_WARNINGS_BYTES, TYPES_CHECKED};
+use pilothouse_apimachinery::schema::{GroupVersionKind, Registry, Scalar, Type as SchemaType, TypeId};
+use pilothouse_apimachinery::value::Value;
+
 use super::expressions::{Compiler, EnvironmentType};
 use crate::api::cel::escape::escape;
 use crate::api::cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
-use crate::api::limits::{TYPE_CHECK_COST, TYPE_CHECK_EACH, TYPE_WARNINGS_BYTES, TYPES_CHECKED};
-use crate::api::schema::{GroupVersionKind, Registry, Scalar, Type as SchemaType, TypeId};
-use crate::api::value::Value;
 
 /// A type checking warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,8 +181,9 @@ impl Walk<'_> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+
     use super::*;
-    use crate::api::json;
 
     fn told(expression: &str) -> Vec<Mismatch> {
         let registry = Registry::builtin().unwrap();

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pilothouse_apimachinery::codec::syntax;
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::limits::HOOK_WARNINGS;
+use pilothouse_apimachinery::status::{Cause, Details, Status};
+use pilothouse_apimachinery::value::Value;
 
 use super::{REVIEW_GROUP, REVIEW_KIND, ReviewVersion};
-use crate::api::codec::syntax;
-use crate::api::field::quoted;
-use crate::api::json;
-use crate::api::limits::HOOK_WARNINGS;
-use crate::api::status::{Cause, Details, Status};
-use crate::api::value::Value;
 
 /// How much of an invalid response a message shows; the reference's value.
 const SHOWN_BYTES: usize = 2_048;

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
 
 use crate::api::admission_policies::expressions::{Compiler, EnvironmentType, ResultType};
 use crate::api::admission_policies::policy::Expression;
-use crate::api::kinds::selector;
 use crate::api::matching::Rule;
-use crate::api::meta;
-use crate::api::value::Value;
 
 /// The default timeout of the API.
 const TIMEOUT_SECONDS: u64 = 10;
@@ -125,7 +125,7 @@ impl Webhook {
             _ => None,
         });
         // A selector that matches everything is dropped.
-        let selects = |field| hook.get(field).filter(|given| !selector::is_empty(given)).cloned();
+        let selects = |field| hook.get(field).filter(|given| !label_selector::is_empty(given)).cloned();
         let seconds = hook.get("timeoutSeconds").and_then(Value::as_int);
         let client = hook.get("clientConfig").unwrap_or(&Value::Null);
         Webhook {
@@ -165,14 +165,14 @@ impl Webhook {
 
     /// Whether the namespaceSelector matches these labels.
     pub fn wants_namespace(&self, labels: Option<&Value>) -> bool {
-        self.namespaces.as_ref().is_none_or(|wanted| selector::matches(Some(wanted), labels))
+        self.namespaces.as_ref().is_none_or(|wanted| label_selector::matches(Some(wanted), labels))
     }
 
     /// Whether the objectSelector matches one of these states. A state without metadata has no labels.
     pub fn wants_object<'a>(&self, states: impl IntoIterator<Item = &'a Value>) -> bool {
         let Some(wanted) = &self.objects else { return true };
         let mut states = states.into_iter().map(meta::of).filter(|meta| !meta.is_null());
-        states.any(|meta| selector::matches(Some(wanted), meta.get("labels")))
+        states.any(|meta| label_selector::matches(Some(wanted), meta.get("labels")))
     }
 }
 
@@ -210,8 +210,9 @@ pub fn client_config(client: &Value) -> ClientConfig {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+
     use super::*;
-    use crate::api::json;
 
     fn value(text: &str) -> Value {
         json::read(text.as_bytes()).unwrap()

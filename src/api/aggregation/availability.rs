@@ -1,8 +1,9 @@
 //! The Available condition of an APIService.
 
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::value::Value;
+
 use super::Service;
-use crate::api::field::quoted;
-use crate::api::value::Value;
 
 /// The type of the condition.
 const AVAILABLE: &str = "Available";
@@ -142,9 +143,10 @@ pub fn tell(object: &mut Value, verdict: &AvailableCondition, now: &str) -> bool
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+
     use super::*;
     use crate::api::aggregation::ApiService;
-    use crate::api::json;
 
     fn value(text: &str) -> Value {
         json::read(text.as_bytes()).unwrap()

@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use pilothouse_apimachinery::version::{self, GroupVersion};
 use serde::Deserialize;
 
 use super::ApiService;
 use super::discovered::{DiscoveredResource, STALE};
 use crate::api::discovery::Other;
-use crate::api::version::{self, GroupVersion};
 
 /// The page size of a list: beyond it only the count matters.
 pub const LISTED: usize = 500;

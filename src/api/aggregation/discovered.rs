@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use pilothouse_apimachinery::limits::EXTENSION_DOCUMENT_OBJECTS;
+use pilothouse_apimachinery::version::GroupVersion;
 use serde::{Deserialize, Deserializer, Serialize};
-
-use crate::api::limits::EXTENSION_DOCUMENT_OBJECTS;
-use crate::api::version::GroupVersion;
 
 /// The word for what was told lately.
 pub const CURRENT: &str = "Current";

@@ -1,11 +1,10 @@
 //! Bodies in audit events: JSON on one line, escaped for HTML, and without managedFields if the policy says so. All of it works
 //! on text: the order of fields is kept.
 
+use pilothouse_apimachinery::codec::raw_fields::raw_fields;
+use pilothouse_apimachinery::codec::syntax;
+use pilothouse_apimachinery::json::write_string;
 use serde_json::value::RawValue;
-
-use crate::api::codec::raw_fields::raw_fields;
-use crate::api::codec::syntax;
-use crate::api::json::write_string;
 
 /// The field of metadata that records field ownership.
 const OWNERS: &str = "managedFields";

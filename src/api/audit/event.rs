@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::json::write_string;
+use pilothouse_apimachinery::status::Status;
+use pilothouse_apimachinery::time;
 use pilothouse_types::clock::Timestamp;
 use pilothouse_types::identity::Identity;
 
 use super::bodies::compact;
 use super::response::Response;
 use super::{API_VERSION, Level, Stage};
-use crate::api::field::quoted;
-use crate::api::json::write_string;
-use crate::api::status::Status;
-use crate::api::time;
 
 /// The annotation of an event that lost parts.
 pub const TRUNCATED: &str = "audit.k8s.io/truncated";

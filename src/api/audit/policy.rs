@@ -1,12 +1,12 @@
 //! The audit policy: ordered rules, of which the first match decides the level of a request.
 
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::identity::Identity;
 
 use super::{API_VERSION, Level, Stage, Stages};
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::names;
 use crate::api::path::{Request, ResourcePath, Target};
-use crate::api::value::Value;
 
 const KIND: &str = "Policy";
 /// The other kinds of the group.

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use pilothouse_apimachinery::codec::transcode::{self, transcode};
+use pilothouse_apimachinery::media::Encoding;
+use pilothouse_apimachinery::schema::Registry;
 
 use super::bodies::without_managed_fields;
-use crate::api::codec::transcode::{self, transcode};
-use crate::api::media::Encoding;
-use crate::api::schema::Registry;
 
 /// How much longer than Protobuf or CBOR the JSON of an object usually is at most.
 const JSON_TIMES: usize = 3;

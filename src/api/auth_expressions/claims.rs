@@ -1,11 +1,12 @@
 //! Expressions that map the claims of a token to a user, and rules about that user.
 
+use pilothouse_apimachinery::pattern::Patterns;
+use pilothouse_apimachinery::value::Value;
+
 use super::{ALL, Expression};
 use crate::api::admission_policies::expressions::{list, object_type, plain, texts};
 use crate::api::cel::types::{DeclKind, Type};
 use crate::api::cel::{Environment, Val};
-use crate::api::pattern::Patterns;
-use crate::api::value::Value;
 
 /// The CEL variable with all claims.
 const CLAIMS: &str = "claims";

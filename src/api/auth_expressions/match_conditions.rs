@@ -2,12 +2,13 @@
 
 use std::sync::LazyLock;
 
+use pilothouse_apimachinery::pattern::Patterns;
+use pilothouse_apimachinery::value::Value;
+
 use super::{ALL, Expression};
 use crate::api::admission_policies::expressions::{full_name, list, nested, object_type, plain, texts};
 use crate::api::cel::types::{DeclKind, Type};
 use crate::api::cel::{Environment, Val};
-use crate::api::pattern::Patterns;
-use crate::api::value::Value;
 
 /// The CEL variable: the spec of a SubjectAccessReview.
 const REQUEST: &str = "request";

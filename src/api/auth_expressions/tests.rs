@@ -5,7 +5,7 @@ use super::match_conditions::{self, Matched, matched};
 use super::*;
 
 fn object(json: &str) -> Value {
-    crate::api::json::read(json.as_bytes()).unwrap()
+    pilothouse_apimachinery::json::read(json.as_bytes()).unwrap()
 }
 
 fn mapping(text: &str) -> Expression {

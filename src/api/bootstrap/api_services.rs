@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known::API_REGISTRATION_GROUP;
+
 use super::{BootstrapObject, named};
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
-use crate::api::well_known::API_REGISTRATION_GROUP;
 
 /// A version and its `versionPriority`.
 type Ranked = (&'static str, i64);
@@ -97,10 +98,11 @@ pub fn available(_: &Value, now: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::meta;
+
     use super::*;
     use crate::api::catalog::build::Builtin;
     use crate::api::catalog::runtime_config::RuntimeConfig;
-    use crate::api::meta;
 
     #[test]
     fn every_version_that_is_served_has_one_but_their_own() {

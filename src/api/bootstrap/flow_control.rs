@@ -3,13 +3,14 @@
 //! An annotation tells whether a server may update their spec: it does so as long as the value is `true`, and always for `exempt`
 //! and `catch-all`.
 
-use super::{BootstrapObject, named};
-use crate::api::field::quoted;
-use crate::api::meta;
-use crate::api::value::Value;
-use crate::api::well_known::{
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::{
     ALL_ACCOUNTS, AUTHENTICATED, MASTERS, NODES, SYSTEM_NAMESPACE, UNAUTHENTICATED,
 };
+
+use super::{BootstrapObject, named};
 
 /// The group of both kinds.
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";

@@ -1,14 +1,15 @@
 //! The default roles and bindings, read from the table beside this file, and how existing ones are reconciled: missing rules are
 //! added, additional ones stay, and objects with the opt-out annotation are left alone.
 
+use pilothouse_apimachinery::field_value::same;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::{RBAC_GROUP, SYSTEM_NAMESPACE};
+
 use super::{BootstrapObject, named};
-use crate::api::kinds::same;
-use crate::api::meta;
 use crate::api::rbac::escalation::{Missing, missing};
 use crate::api::rbac::role::Role;
 use crate::api::rbac::rule::{Rule, rules_of};
-use crate::api::value::Value;
-use crate::api::well_known::{RBAC_GROUP, SYSTEM_NAMESPACE};
 
 const TABLE: &str = include_str!("roles.txt");
 const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
@@ -243,8 +244,9 @@ fn add_missing(to: &mut Value, wanted: &Value, field: &str) {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::codec;
+
     use super::*;
-    use crate::api::codec;
 
     const DEFAULT_ON: [&str; 3] =
         ["KubeletFineGrainedAuthz", "MultiCIDRServiceAllocator", "SELinuxChangePolicy"];

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use openssl::sha::sha256;
+use pilothouse_apimachinery::schema::OBJECT_META;
+use pilothouse_apimachinery::schema::builtin;
+use pilothouse_apimachinery::schema::table::{self, ColumnFact, Facts, ResourceFact, SubFact, TableError};
+use pilothouse_apimachinery::verb::{Verb, Verbs};
+use pilothouse_apimachinery::version::{self, GroupVersion, Level};
+use pilothouse_apimachinery::well_known::{DISCOVERY_GROUP, META_GROUP};
 use pilothouse_types::object::TypeName;
 
 use super::Catalog;
 use super::resource::{Column, ColumnDescription, RELEASE, Resource, Stored, Subresource};
 use super::runtime_config::{RuntimeConfig, RuntimeConfigError};
-use crate::api::schema::OBJECT_META;
-use crate::api::schema::builtin;
-use crate::api::schema::table::{self, ColumnFact, Facts, ResourceFact, SubFact, TableError};
-use crate::api::verb::{Verb, Verbs};
-use crate::api::version::{self, GroupVersion, Level};
-use crate::api::well_known::{DISCOVERY_GROUP, META_GROUP};
 
 /// Beta versions from before this release are enabled by default, later ones are not.
 const BETAS_OFF_SINCE: (u32, u32) = (1, 22);
@@ -240,6 +240,9 @@ pub fn storage_hash(group: &str, version: &str, kind: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::convert::convert;
+    use pilothouse_apimachinery::value::Value;
+
     use super::*;
 
     fn served(config: &str) -> Catalog {
@@ -252,6 +255,24 @@ mod tests {
         let ordinals: std::collections::BTreeSet<u32> =
             builtin.resources().iter().map(|resource| resource.ordinal).collect();
         assert_eq!(ordinals.len(), builtin.resources().len());
+    }
+
+    #[test]
+    fn every_pair_of_versions_that_share_a_store_has_a_way() {
+        let builtin = Builtin::load().unwrap();
+        let all = builtin.resources();
+        let mut pairs = 0;
+        for a in all {
+            for b in all {
+                let store = |r: &Resource| r.stored.as_ref().map(|stored| stored.store.clone());
+                if store(a).is_some() && store(a) == store(b) && a.gv != b.gv {
+                    pairs += 1;
+                    let made = convert(Value::object(), &a.gv, &b.gv, &a.kind);
+                    assert_eq!(made.unwrap().str("apiVersion"), &*b.api_version);
+                }
+            }
+        }
+        assert!(pairs > 30, "{pairs}");
     }
 
     #[test]

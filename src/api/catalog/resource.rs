@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::status::GroupResource;
+use pilothouse_apimachinery::verb::Verbs;
+use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::TypeName;
 
 use crate::api::custom::CustomResource;
-use crate::api::status::GroupResource;
-use crate::api::verb::Verbs;
-use crate::api::version::GroupVersion;
 
 /// A release, as (major, minor).
 pub type Release = (u32, u32);
@@ -148,9 +148,10 @@ impl Resource {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::verb::Verb;
+
     use crate::api::catalog::build::Builtin;
     use crate::api::catalog::runtime_config::RuntimeConfig;
-    use crate::api::verb::Verb;
 
     #[test]
     fn a_resource_tells_a_handler_all_it_needs() {

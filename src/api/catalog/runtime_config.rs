@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::version::{self, GroupVersion, Level};
+
 use super::resource::Resource;
-use crate::api::field::quoted;
-use crate::api::version::{self, GroupVersion, Level};
 
 /// The keys for many versions, in order of precedence: later ones win.
 const LEVELS: [(&str, Option<Level>); 4] = [

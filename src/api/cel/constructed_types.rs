@@ -27,8 +27,9 @@ pub fn field(of: &str, name: &str) -> Option<Type> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::pattern::Patterns;
+
     use super::super::*;
-    use crate::api::pattern::Patterns;
 
     fn environment() -> Environment {
         let all = [&Library::NEW[..], &[Library::JsonPatch]].concat();
@@ -115,7 +116,7 @@ mod tests {
             let program = compiled(text);
             let made = program.evaluate(&|_| None, 1_000_000).outcome.unwrap();
             let shown = |value: Result<_, _>| {
-                value.map(|value| String::from_utf8(crate::api::json::to_json(&value)).unwrap())
+                value.map(|value| String::from_utf8(pilothouse_apimachinery::json::to_json(&value)).unwrap())
             };
             (shown(SizeBudget::default().exact(&made)), shown(SizeBudget::default().json(&made)))
         };

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::limits::CEL_EFFORT;
+use pilothouse_apimachinery::pattern::Patterns;
 use regex::Regex;
 
 use super::cost;
@@ -9,8 +11,6 @@ use super::library;
 use super::meter;
 use super::plan::{Call, FoldNode, Node, Unwrap};
 use super::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
-use crate::api::limits::CEL_EFFORT;
-use crate::api::pattern::Patterns;
 
 /// The state of one evaluation.
 pub struct Evaluator<'v, 'r> {
@@ -48,7 +48,9 @@ impl CallContext {
             return Ok(known.clone());
         }
         let made = self.patterns.compiled(text);
-        made.ok_or_else(|| Fault::error(format!("error parsing regexp: {}", crate::api::field::quoted(text))))
+        made.ok_or_else(|| {
+            Fault::error(format!("error parsing regexp: {}", pilothouse_apimachinery::field::quoted(text)))
+        })
     }
 }
 

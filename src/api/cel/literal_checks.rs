@@ -1,5 +1,7 @@
 //! Checks the values of literals after type checking: timestamps, durations, regular expressions, and lists of mixed types.
 
+use pilothouse_apimachinery::pattern::Patterns;
+
 use super::ast::{Expr, Kind, Literal};
 use super::checker::Checked;
 use super::library;
@@ -7,7 +9,6 @@ use super::source::Issues;
 use super::timestamps::{self, Instant};
 use super::types::Type;
 use super::unify::are_equivalent;
-use crate::api::pattern::Patterns;
 
 /// Checks the literals of an expression.
 pub fn check(root: &Expr, places: &[usize], checked: &Checked, patterns: &mut Patterns, issues: &mut Issues) {

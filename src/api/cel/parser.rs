@@ -3,13 +3,14 @@
 mod aggregates;
 mod copy;
 
+use pilothouse_apimachinery::limits::{CEL_CHARS, CEL_DEPTH, CEL_HEIGHT};
+
 use super::ast::{Expr, Kind, Literal};
 use super::lexer::{self, Token, TokenKind};
 use super::literal_values;
 use super::macros;
 use super::reserved_words;
 use super::source::{Issues, Source};
-use crate::api::limits::{CEL_CHARS, CEL_DEPTH, CEL_HEIGHT};
 
 /// The result of parsing.
 pub struct Parsed {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::pattern::Patterns;
 use regex::Regex;
 
 use super::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
@@ -14,7 +15,6 @@ use super::library::{self, FunctionImpl};
 use super::macros::MAP_INSERT;
 use super::types::Type;
 use super::value::{Map, Text, Val};
-use crate::api::pattern::Patterns;
 
 /// A node of the plan.
 #[derive(Debug)]

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::value::Value;
 use proptest::prelude::*;
 
 use super::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
 use super::*;
-use crate::api::json;
-use crate::api::value::Value;
 
 const LIMIT: u64 = 1_000_000;
 
@@ -749,4 +749,4 @@ fn programs_are_shared_between_threads() {
     });
 }
 
-use crate::api::limits::CEL_DEPTH;
+use pilothouse_apimachinery::limits::CEL_DEPTH;

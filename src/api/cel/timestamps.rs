@@ -3,10 +3,9 @@
 use std::num::IntErrorKind;
 
 use base64::Engine as _;
-
-use crate::api::field::quoted;
-use crate::api::time;
-use crate::api::time_zone;
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::time_zone;
 
 /// A timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

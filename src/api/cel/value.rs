@@ -12,13 +12,14 @@ pub use collections::{Key, List, Map};
 pub use constructed::ConstructedObject;
 pub use native::{NativeError, SizeBudget};
 
+use pilothouse_apimachinery::quantity::Quantity;
+use pilothouse_apimachinery::value::Value;
+
 use super::library::named_format::NamedFormat;
 use super::library::semver::Semver;
 use super::library::url::Url;
 use super::timestamps::{self, Instant};
 use super::types::{DeclKind, DeclType, ListKind};
-use crate::api::quantity::Quantity;
-use crate::api::value::Value;
 
 /// An evaluation error.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,8 @@
 //! The exit status of a command: the kubelet's message, and the Status for the client.
 
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::status::Status;
 use serde_json::{Value, json};
-
-use crate::api::field::quoted;
-use crate::api::status::Status;
 
 /// The protocols whose final message is a Status. Older ones send text, and only after an error.
 pub fn says_status(protocol: &str) -> bool {

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use crate::api::field::quoted;
-use crate::api::names;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
 
 use super::Location;
 
@@ -237,8 +237,9 @@ pub fn no_endpoints(name: &str) -> Box<Status> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json::read;
+
     use super::*;
-    use crate::api::json::read;
 
     fn value(text: &str) -> Value {
         read(text.as_bytes()).unwrap()

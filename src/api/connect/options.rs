@@ -1,9 +1,9 @@
 //! What a client says about a way: the option kinds, read from the parameters of the request.
 
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::query::Query;
-use crate::api::status::{Result, Status};
-use crate::api::time;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::query::Query;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::time;
 
 use super::url;
 

@@ -90,10 +90,10 @@ pub fn sub_path(rest: &str, whole: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::query::{Query, decode_path};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::api::query::{Query, decode_path};
 
     #[test]
     fn paths_are_joined_and_keep_their_last_slash() {

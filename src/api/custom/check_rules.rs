@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::limits::{RULE_ESTIMATE, RULES_ESTIMATE};
+use pilothouse_apimachinery::pattern::Patterns;
+use pilothouse_apimachinery::value::Value;
+
 use super::decl_types;
 use super::rule::{CompiledRule, most_often};
 use crate::api::cel::types::DeclType;
-use crate::api::error_list::ErrorList;
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::limits::{RULE_ESTIMATE, RULES_ESTIMATE};
-use crate::api::pattern::Patterns;
-use crate::api::value::Value;
 
 /// How many of the most expensive rules are named if the total is exceeded.
 const DEAREST: usize = 4;
@@ -96,7 +97,11 @@ impl Check {
         let Some(shape) = shape else {
             let why = "Internal error: internal error: failed to construct type information for \
                        x-kubernetes-validations rules: unable to convert structural schema to CEL declarations";
-            self.found.push(FieldError::worded(&all, crate::api::field::ErrorType::Internal, why.to_owned()));
+            self.found.push(FieldError::worded(
+                &all,
+                pilothouse_apimachinery::field::ErrorType::Internal,
+                why.to_owned(),
+            ));
             return;
         };
         for (index, rule) in rules.iter().enumerate() {

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use pilothouse_apimachinery::limits::REQUEST_BYTES_PRICED;
+use pilothouse_apimachinery::value::{Object, Value};
+
 use crate::api::cel::escape::escape;
 use crate::api::cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property};
-use crate::api::limits::REQUEST_BYTES_PRICED;
-use crate::api::value::{Object, Value};
 
 /// The maximum length of a date-time or duration, with quotes.
 const TIME_BYTES: u64 = 32;

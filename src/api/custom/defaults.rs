@@ -5,13 +5,14 @@
 use std::cell::OnceCell;
 use std::sync::LazyLock;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::value::{Object, Value};
+
 use super::rules::{self, CostBudget};
 use super::schema::Schema;
 use super::{embedded, prune, validate, values};
-use crate::api::error_list::ErrorList;
-use crate::api::field::{FieldError, FieldPath};
-use crate::api::schema::Registry;
-use crate::api::value::{Object, Value};
 
 /// The types of metadata, which are the same for every definition.
 static METADATA: LazyLock<Option<Registry>> = LazyLock::new(|| Registry::metadata().ok());
@@ -170,8 +171,9 @@ impl Walk<'_> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+
     use super::*;
-    use crate::api::json;
 
     fn said_of(schema: &str) -> Vec<String> {
         let mut errors = ErrorList::new();

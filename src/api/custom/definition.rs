@@ -5,6 +5,13 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use openssl::sha::sha256;
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::pattern::Patterns;
+use pilothouse_apimachinery::schema::OBJECT_META;
+use pilothouse_apimachinery::schema::{GroupVersionKind, Registry};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::verb::{Verb, Verbs};
+use pilothouse_apimachinery::version::{self, GroupVersion};
 use pilothouse_types::object::TypeName;
 
 use super::conversion::Conversion;
@@ -16,14 +23,7 @@ use super::types::Types;
 use super::{pruned_defaults, status};
 use crate::api::catalog::build::storage_hash;
 use crate::api::catalog::resource::{Column, ColumnDescription, Resource, Stored, Subresource};
-use crate::api::json;
-use crate::api::pattern::Patterns;
-use crate::api::schema::OBJECT_META;
-use crate::api::schema::{GroupVersionKind, Registry};
 use crate::api::subresources::{ReplicaPaths, SubresourceStrategy};
-use crate::api::value::Value;
-use crate::api::verb::{Verb, Verbs};
-use crate::api::version::{self, GroupVersion};
 
 /// The path of the default age column.
 const AGE_PATH: &str = ".metadata.creationTimestamp";

@@ -1,15 +1,16 @@
 //! Embedded resources: objects within custom resources that have kind and metadata.
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::meta::{self, MetaRules};
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::schema::decode::{self, Refused};
+use pilothouse_apimachinery::schema::{Registry, encode};
+use pilothouse_apimachinery::value::{Object, Value};
+
 use super::schema::{AdditionalProperties, Schema};
 use super::values::shown;
-use crate::api::error_list::ErrorList;
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::json;
-use crate::api::meta::{self, MetaRules};
-use crate::api::names;
-use crate::api::schema::decode::{self, Refused};
-use crate::api::schema::{Registry, encode};
-use crate::api::value::{Object, Value};
 
 /// Normalizes the metadata of embedded resources, and answers the paths of unknown fields. Invalid metadata is an error, or
 /// dropped if `lenient`.

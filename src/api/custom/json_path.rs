@@ -4,8 +4,8 @@
 
 use std::cmp::Ordering;
 
-use crate::api::limits::{JSON_PATH_BYTES, JSON_PATH_DEPTH};
-use crate::api::value::Value;
+use pilothouse_apimachinery::limits::{JSON_PATH_BYTES, JSON_PATH_DEPTH};
+use pilothouse_apimachinery::value::Value;
 
 /// A parsed path.
 #[derive(Clone, Debug, PartialEq)]
@@ -429,8 +429,9 @@ fn holds(item: &Value, left: &[Step], operator: Option<Operator>, right: &[Step]
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+
     use super::*;
-    use crate::api::json;
 
     #[test]
     fn paths_lead_into_objects() {

@@ -4,6 +4,16 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::codec;
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::limits::FILLED_BYTES;
+use pilothouse_apimachinery::patch::Coerce;
+use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
 use pilothouse_types::filter::MARK_FIELD;
 use pilothouse_types::object::Pairs;
 
@@ -12,17 +22,8 @@ use super::json_path::JsonPath;
 use super::rules::Rules;
 use super::schema::Schema;
 use super::{embedded, lists, prune, validate};
-use crate::api::codec;
-use crate::api::error_list::{ErrorList, WarningList};
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::json;
-use crate::api::limits::FILLED_BYTES;
 use crate::api::print;
-use crate::api::schema::Registry;
 use crate::api::subresources::SubresourceStrategy;
-use crate::api::time;
-use crate::api::value::Value;
-use crate::api::{meta, names};
 
 /// The schemas of all versions, by apiVersion.
 pub type Schemas = Arc<BTreeMap<String, Arc<Schema>>>;
@@ -79,9 +80,8 @@ impl PartialEq for CustomResource {
     }
 }
 
-impl CustomResource {
-    /// Prunes unknown fields of a body and answers them. Fails if known fields have wrong types.
-    pub fn coerce(&self, object: &mut Value) -> Result<Vec<String>, String> {
+impl Coerce for CustomResource {
+    fn coerce(&self, object: &mut Value) -> Result<Vec<String>, String> {
         if self.keeps_all {
             return Ok(Vec::new());
         }
@@ -92,7 +92,9 @@ impl CustomResource {
         unknown.append(&mut inside);
         Ok(unknown.into_iter().map(|path| format!("unknown field {}", quoted(&path))).collect())
     }
+}
 
+impl CustomResource {
     /// The unknown fields of a body that states another apiVersion: those of that version, or all if there is no such version.
     pub fn unknown_in(&self, api_version: &str, object: &mut Value) -> Vec<String> {
         if self.keeps_all {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::schema::ListFact;
+use pilothouse_apimachinery::value::{Object, Value};
+
 use super::schema::{AdditionalProperties, Schema};
 use super::values::shown;
-use crate::api::error_list::ErrorList;
-use crate::api::field::{FieldError, FieldPath};
-use crate::api::json;
-use crate::api::schema::ListFact;
-use crate::api::value::{Object, Value};
 
 /// Finds duplicate items.
 pub fn check(schema: &Schema, value: &Value, errors: &mut ErrorList) {

@@ -1,12 +1,13 @@
 //! The OpenAPI schemas of custom resources.
 
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::schema::GroupVersionKind;
+use pilothouse_apimachinery::value::Value;
+
 use super::status;
 use crate::api::descriptions;
-use crate::api::json;
 use crate::api::openapi::Custom;
 use crate::api::openapi::META_PACKAGE;
-use crate::api::schema::GroupVersionKind;
-use crate::api::value::Value;
 
 /// Kinds whose common fields have the usual descriptions.
 const OBJECT: &str = "io.k8s.api.core.v1.Pod";

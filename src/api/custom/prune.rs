@@ -1,9 +1,10 @@
 //! Prunes unknown fields, and sets defaults.
 
+use pilothouse_apimachinery::field::FieldPath;
+use pilothouse_apimachinery::limits::STRICT_FINDINGS;
+use pilothouse_apimachinery::value::{Object, Value};
+
 use super::schema::{AdditionalProperties, Schema};
-use crate::api::field::FieldPath;
-use crate::api::limits::STRICT_FINDINGS;
-use crate::api::value::{Object, Value};
 
 /// The fields of every object, whatever its schema.
 const OWN: [&str; 3] = ["apiVersion", "kind", "metadata"];
@@ -197,8 +198,9 @@ fn taken(schema: &Schema, room: &mut usize) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+
     use super::*;
-    use crate::api::json;
 
     fn value(text: &str) -> Value {
         json::read(text.as_bytes()).unwrap()

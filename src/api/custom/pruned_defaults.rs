@@ -1,11 +1,12 @@
 //! Removes from the defaults of a schema what objects would lose again: fields that the schema does not know, and unknown fields of
 //! metadata.
 
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::value::{Object, Value};
+
 use super::schema::{AdditionalProperties, Schema};
 use super::{defaults, embedded, prune};
-use crate::api::json;
-use crate::api::schema::Registry;
-use crate::api::value::{Object, Value};
 
 /// One step of the path from metadata to a field within.
 #[derive(Clone)]

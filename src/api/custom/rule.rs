@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::field::ErrorType;
+use pilothouse_apimachinery::limits::{REQUEST_BYTES_PRICED, RULE_COST, RULE_MESSAGE_BYTES};
+use pilothouse_apimachinery::pattern::Patterns;
+use pilothouse_apimachinery::value::Value;
+
 use super::rule_path;
 use crate::api::cel::types::{DeclType, Type};
 use crate::api::cel::{Environment, Evaluated, Fault, Outcome, Program, Val};
-use crate::api::field::ErrorType;
-use crate::api::limits::{REQUEST_BYTES_PRICED, RULE_COST, RULE_MESSAGE_BYTES};
-use crate::api::pattern::Patterns;
-use crate::api::value::Value;
 
 /// The variable for the value.
 const SELF: &str = "self";

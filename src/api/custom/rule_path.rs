@@ -1,7 +1,7 @@
 //! The fieldPath of validation rules: `.spec.size`, `.data['a.b']`.
 
-use crate::api::field::FieldPath;
-use crate::api::value::Value;
+use pilothouse_apimachinery::field::FieldPath;
+use pilothouse_apimachinery::value::Value;
 
 /// The path as messages print it; `None` if it is invalid, or not in the schema.
 pub fn read(text: &str, schema: &Value) -> Option<String> {
@@ -55,8 +55,9 @@ fn step(text: &str) -> Option<(String, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+
     use super::*;
-    use crate::api::json;
 
     #[test]
     fn paths_follow_the_schema() {

@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{ErrorType, FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::limits::{DEFAULT_RULES, RULES_COST};
+use pilothouse_apimachinery::pattern::Patterns;
+use pilothouse_apimachinery::value::Value;
+
 use super::decl_types;
 use super::rule::{CompiledRule, RuleOutcome};
 use super::schema::Schema;
 use super::validate::{is_type_field, is_unchanged};
 use crate::api::cel::types::DeclType;
-use crate::api::error_list::{ErrorList, WarningList};
-use crate::api::field::{ErrorType, FieldError, FieldPath, quoted};
-use crate::api::json;
-use crate::api::limits::{DEFAULT_RULES, RULES_COST};
-use crate::api::pattern::Patterns;
-use crate::api::value::Value;
 
 /// The rules of a schema and its subschemas.
 #[derive(Debug)]

@@ -1,13 +1,13 @@
 //! The schema of a version of a custom resource, parsed once from its definition.
 
+use pilothouse_apimachinery::formats::Format;
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::pattern::Patterns;
+use pilothouse_apimachinery::schema::ListFact;
+use pilothouse_apimachinery::value::Value;
 use regex::Regex;
 
 use super::properties::Properties;
-use crate::api::formats::Format;
-use crate::api::json;
-use crate::api::pattern::Patterns;
-use crate::api::schema::ListFact;
-use crate::api::value::Value;
 
 /// A schema.
 #[derive(Clone, Debug, Default)]

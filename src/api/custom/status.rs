@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::field::quoted;
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::APPROVED;
+
 use crate::api::kinds;
-use crate::api::value::Value;
-use crate::api::well_known::annotations::APPROVED;
 
 /// The condition that all its names are accepted.
 pub const NAMES_ACCEPTED: &str = "NamesAccepted";
@@ -312,8 +313,9 @@ pub fn release(definition: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+
     use super::*;
-    use crate::api::json;
 
     fn definition(plural: &str, kind: &str, short: &str) -> Value {
         let text = format!(

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::schema::registry::{Addition, plain_field, structure};
+use pilothouse_apimachinery::schema::{Field, List, Map, Registry, Scalar, Type, TypeId};
+
 use super::schema::{AdditionalProperties, Schema};
-use crate::api::schema::registry::{Addition, plain_field, structure};
-use crate::api::schema::{Field, List, Map, Registry, Scalar, Type, TypeId};
 
 /// Makes types from the schemas of one definition.
 pub struct Types<'a> {
@@ -120,12 +121,13 @@ impl<'a> Types<'a> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+    use pilothouse_apimachinery::managed_fields::{self, Versions, Write};
+    use pilothouse_apimachinery::schema::GroupVersionKind;
+    use pilothouse_apimachinery::value::Value;
+    use pilothouse_apimachinery::version::GroupVersion;
+
     use super::*;
-    use crate::api::json;
-    use crate::api::managed_fields::{self, Versions, Write};
-    use crate::api::schema::GroupVersionKind;
-    use crate::api::value::Value;
-    use crate::api::version::GroupVersion;
 
     fn value(text: &str) -> Value {
         json::read(text.as_bytes()).unwrap()

@@ -4,15 +4,16 @@
 
 use std::collections::BTreeMap;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::limits::CUSTOM_STEPS;
+use pilothouse_apimachinery::schema::ListFact;
+use pilothouse_apimachinery::value::{Object, Value};
+
 use super::schema::{AdditionalProperties, Checks, Schema};
 use super::value_errors::{ErrorKind, ValueError, ValueErrors, ValuePath, nowhere, other};
 use super::values::{of_number, of_text, of_type, of_values};
-use crate::api::error_list::ErrorList;
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::json;
-use crate::api::limits::CUSTOM_STEPS;
-use crate::api::schema::ListFact;
-use crate::api::value::{Object, Value};
 
 /// Validates a value. `base` is its path in the object, and `old` the previous value, if any.
 pub fn check(schema: &Schema, value: &Value, old: Option<&Value>, base: &FieldPath, errors: &mut ErrorList) {

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::limits::{FIELD_ERROR_BYTES, FIELD_ERRORS, PATH_BYTES};
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::limits::{FIELD_ERROR_BYTES, FIELD_ERRORS, PATH_BYTES};
 
 /// The path in messages about the whole object.
 pub(super) fn nowhere(base: &FieldPath) -> FieldPath {

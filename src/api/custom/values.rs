@@ -1,10 +1,11 @@
 //! Validates a single value: type, format and bounds.
 
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::value::Value;
+
 use super::schema::{Checks, Schema};
 use super::value_errors::{ErrorKind, ValueError, ValueErrors, ValuePath, other, typed};
-use crate::api::field::quoted;
-use crate::api::json;
-use crate::api::value::Value;
 
 /// The first integer whose successor a double cannot represent.
 const EXACT_INTEGERS: f64 = 9_007_199_254_740_992.0;
@@ -192,10 +193,10 @@ mod tests {
         let told = |schema: &str, value: Value| {
             let said = format!(r#"{{"type":"object","properties":{{"n":{schema}}}}}"#);
             let schema = Schema::read(&json::read(said.as_bytes()).unwrap());
-            let mut errors = crate::api::error_list::ErrorList::new();
+            let mut errors = pilothouse_apimachinery::error_list::ErrorList::new();
             let mut object = Value::object();
             object.set("n", value);
-            let root = crate::api::field::FieldPath::root();
+            let root = pilothouse_apimachinery::field::FieldPath::root();
             super::super::validate::check(&schema, &object, None, &root, &mut errors);
             errors.iter().map(ToString::to_string).collect::<Vec<_>>()
         };

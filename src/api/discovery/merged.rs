@@ -4,11 +4,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::version;
+
 use crate::api::aggregation::discovered::DiscoveredVersion;
 use crate::api::aggregation::{ApiService, name_of};
 use crate::api::bootstrap::api_services::{DEFINED_PRIORITY, version_priority};
 use crate::api::catalog::{self, Catalog, Version};
-use crate::api::version;
 
 /// A registered group version, and the discovery of its server.
 #[derive(Clone, Debug)]
@@ -127,13 +128,14 @@ pub fn by_registration<'m, 'a>(groups: &[&'m Merged<'a>]) -> Vec<&'m Merged<'a>>
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::version::GroupVersion;
+
     use super::*;
     use crate::api::aggregation::discovered::{CURRENT, STALE};
     use crate::api::catalog::build::Builtin;
     use crate::api::catalog::resource::Resource;
     use crate::api::catalog::runtime_config::RuntimeConfig;
     use crate::api::discovery::{Document, Documents};
-    use crate::api::version::GroupVersion;
 
     fn other(group: &str, version: &str, (first, priority): (i64, i64), freshness: Option<&str>) -> Other {
         let registration = ApiService {

@@ -3,13 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use super::field_value::{FieldValue, fill, items_mut, present_mut, same};
-use super::{BASE, ErrorList, Generation, KindRules, MetaRevalidation, messages, selector, webhook};
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, fill, items_mut, present_mut, same};
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
+use super::{BASE, Generation, KindRules, MetaRevalidation, messages, webhook};
 use crate::api::admission_policies::expressions::{Compiler, EnvironmentType, ResultType};
-use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::admissionregistration_v1 as ar;
-use crate::api::names;
-use crate::api::value::Value;
 
 /// A kind of the admission group.
 pub(super) const GROUP_RULES: KindRules = KindRules {
@@ -113,8 +116,8 @@ fn validate_webhook(
     if timeout.is_set() && !(1..=LONGEST_TIMEOUT).contains(&timeout.number()) {
         timeout.invalid(errors, "the timeout value must be between 1 and 30 seconds");
     }
-    selector::validate(&hook.child("namespaceSelector"), errors);
-    selector::validate(&hook.child("objectSelector"), errors);
+    label_selector::validate(&hook.child("namespaceSelector"), errors);
+    label_selector::validate(&hook.child("objectSelector"), errors);
     hook.child("reinvocationPolicy").one_of_if_set(errors, ar::MutatingWebhook::REINVOCATION_POLICY);
     let config = hook.child("clientConfig");
     let (url, service) = (config.child("url"), config.child("service"));
@@ -284,7 +287,9 @@ fn validate_webhooks_update(new: &Value, old: &Value, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_refused, filled, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
+    use super::super::testing::filled;
     use super::*;
 
     #[test]

@@ -2,16 +2,19 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, same};
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
+
 use super::admission::{GROUP_RULES, match_conditions, validate_rule};
-use super::field_value::{FieldValue, same};
-use super::{ErrorList, KindRules, MetaRevalidation, Revalidation, StatusMeta, messages, selector};
+use super::{KindRules, MetaRevalidation, Revalidation, StatusMeta, messages};
 use crate::api::admission_policies::expressions::{Compiler, EnvironmentType, ResultType, UNPLANNED};
 use crate::api::cel::reserved_words;
 use crate::api::custom::json_path::JsonPath;
-use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::{admissionregistration_v1 as ar, admissionregistration_v1alpha1 as alpha};
-use crate::api::value::Value;
-use crate::api::{meta, names};
 
 /// The rules of a ValidatingAdmissionPolicy.
 pub const VALIDATING_ADMISSION_POLICY: KindRules = KindRules {
@@ -358,7 +361,7 @@ fn match_resources(matched: &FieldValue<'_>, errors: &mut ErrorList) {
     for field in ["namespaceSelector", "objectSelector"] {
         let chosen = matched.child(field);
         if chosen.is_set() {
-            selector::validate(&chosen, errors);
+            label_selector::validate(&chosen, errors);
         } else {
             chosen.required(errors, "");
         }
@@ -399,7 +402,7 @@ fn param_reference(reference: &FieldValue<'_>, errors: &mut ErrorList) {
         }
     }
     if chosen.is_set() {
-        selector::validate(&chosen, errors);
+        label_selector::validate(&chosen, errors);
         if !name.is_empty() {
             chosen.forbidden(errors, EITHER);
         }
@@ -460,7 +463,9 @@ fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, filled, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
+    use super::super::testing::filled;
     use super::*;
 
     const RULES: &str = r#"{"resourceRules":[{"apiGroups":["*"],"apiVersions":["*"],"resources":["*"],"operations":["CREATE"]}]}"#;

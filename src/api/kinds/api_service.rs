@@ -1,10 +1,12 @@
 //! APIServices.
 
-use super::field_value::FieldValue;
-use super::{ErrorList, KindRules, PLAIN, Revalidation, StatusMeta, WriteContext};
-use crate::api::field::{FieldError, quoted};
-use crate::api::names;
-use crate::api::value::Value;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
+use super::{KindRules, PLAIN, Revalidation, StatusMeta, WriteContext};
 
 /// The rules of an APIService.
 pub const RULES: KindRules = KindRules {
@@ -94,7 +96,9 @@ fn validate_service_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{context, each_refused, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
+    use super::super::testing::context;
     use super::*;
 
     #[test]

@@ -1,11 +1,14 @@
 //! HorizontalPodAutoscalers, in either version.
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::features::Feature;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::{FieldValue, fill, present_mut};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
+
 use super::core::resources;
-use super::field_value::{FieldValue, fill, present_mut};
-use super::{BASE, ErrorList, Feature, KindRules, MetaRevalidation, gated, messages};
-use crate::api::field::FieldError;
-use crate::api::value::Value;
-use crate::api::{meta, names};
+use super::{BASE, KindRules, MetaRevalidation, gated, messages};
 
 /// The rules of a HorizontalPodAutoscaler.
 pub const RULES: KindRules = KindRules {
@@ -105,7 +108,7 @@ fn is_v1(object: &Value) -> bool {
 
 /// The metric of v1 is the first of v2, and errors have the path of v2.
 fn target_utilization(target: &FieldValue<'_>, errors: &mut ErrorList) {
-    let metric = crate::api::field::FieldPath::new("spec").child("metrics").index(0);
+    let metric = pilothouse_apimachinery::field::FieldPath::new("spec").child("metrics").index(0);
     let path = metric.child("resource").child("target").child("averageUtilization");
     errors.push(FieldError::invalid(&path, &target.number().to_string(), "must be greater than 0"));
 }
@@ -282,10 +285,10 @@ fn validate_rules(rules: &FieldValue<'_>, errors: &mut ErrorList) {
         }
     }
     let tolerance = rules.child("tolerance");
-    if tolerance.amount().is_some_and(super::nano_quantity::NanoQuantity::is_negative) {
+    if tolerance.amount().is_some_and(pilothouse_apimachinery::nano_quantity::NanoQuantity::is_negative) {
         errors.push(FieldError::invalid(
             &tolerance.path,
-            &crate::api::field::quoted(tolerance.text()),
+            &pilothouse_apimachinery::field::quoted(tolerance.text()),
             "must be greater than or equal to 0",
         ));
     }
@@ -307,9 +310,11 @@ fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_refused, filled, object, said};
+    use pilothouse_apimachinery::field::FieldPath;
+    use pilothouse_apimachinery::testing::{each_refused, object, said};
+
+    use super::super::testing::filled;
     use super::*;
-    use crate::api::field::FieldPath;
 
     #[test]
     fn each_rule_of_an_autoscaler_refuses() {

@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, items_mut, same};
+use pilothouse_apimachinery::meta::MetaRules;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::signers::LEGACY;
+use pilothouse_apimachinery::{meta, names};
 
-use super::field_value::{FieldValue, items_mut, same};
-use super::{ErrorList, GUARDED, KindRules, MetaRevalidation, PLAIN, WarningList, WriteContext, pem};
-use crate::api::field::{FieldError, FieldPath, quoted};
+use super::{GUARDED, KindRules, MetaRevalidation, PLAIN, WriteContext, pem};
 use crate::api::kinds::allowed::certificates_v1;
-use crate::api::meta::MetaRules;
-use crate::api::value::Value;
-use crate::api::well_known::signers::LEGACY;
-use crate::api::{meta, names};
 
 /// The rules of a CertificateSigningRequest.
 pub const CERTIFICATE_SIGNING_REQUEST: KindRules = KindRules {
@@ -122,7 +123,7 @@ fn stamp(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
         since.entry(["type", "status"].map(|key| was.str(key))).or_insert(was);
     }
     for condition in items_mut(new.entry("status"), "conditions") {
-        super::field_value::fill(condition, "lastUpdateTime", context.now);
+        pilothouse_apimachinery::field_value::fill(condition, "lastUpdateTime", context.now);
         if condition.get("lastTransitionTime").is_none() {
             let was = since.get(&["type", "status"].map(|key| condition.str(key)));
             let time = was.and_then(|was| was.get("lastTransitionTime")).cloned();
@@ -441,9 +442,10 @@ fn trust_anchors(bundle: &FieldValue<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::EnabledFeatures;
+    use pilothouse_apimachinery::features::EnabledFeatures;
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
     use super::super::UserInfo;
-    use super::super::testing::{each_change_refused, each_refused, object};
     use super::*;
 
     const NOW: &str = "2024-01-01T00:00:00Z";

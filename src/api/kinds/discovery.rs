@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, items_mut, same};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
+
 use super::core::address;
 use super::core::endpoints::endpoint_ip;
-use super::field_value::{FieldValue, items_mut, same};
-use super::{
-    BASE, ErrorList, Generation, KindRules, MetaRevalidation, WarningList, WriteContext, gated, messages,
-};
-use crate::api::field::{FieldError, quoted};
+use super::{BASE, Generation, KindRules, MetaRevalidation, WriteContext, gated, messages};
 use crate::api::kinds::allowed::discovery_v1;
-use crate::api::value::Value;
-use crate::api::{meta, names};
 
 /// The rules of an EndpointSlice.
 pub const RULES: KindRules = KindRules {
@@ -201,7 +201,9 @@ fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{context, each_change_refused, each_refused, filled, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
+    use super::super::testing::{context, filled};
     use super::super::{Kind, before_update, rules};
     use super::*;
 

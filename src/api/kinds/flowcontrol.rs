@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::field_value::{FieldValue, same};
-use super::{COUNTED, ErrorList, KindRules, MetaRevalidation, Revalidation, StatusMeta, messages};
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, same};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
+use pilothouse_apimachinery::{meta, names};
+
+use super::{COUNTED, KindRules, MetaRevalidation, Revalidation, StatusMeta, messages};
 use crate::api::bootstrap::flow_control::{CATCH_ALL, EXEMPT};
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::value::Value;
-use crate::api::well_known::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
-use crate::api::{meta, names};
 
 /// The rules of a FlowSchema.
 pub const FLOW_SCHEMA: KindRules = KindRules {
@@ -395,7 +397,8 @@ fn validate_queuing(queuing: &FieldValue<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_refused, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
     use super::*;
 
     #[test]

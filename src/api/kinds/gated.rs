@@ -7,8 +7,8 @@
 
 pub(super) mod rows;
 
-use super::{EnabledFeatures, Feature};
-use crate::api::value::Value;
+use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::value::Value;
 
 /// The container lists of a PodSpec, and those of a PodStatus.
 const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];

@@ -1,15 +1,15 @@
 //! Applies the rules of a kind: the same steps in the same order for every kind.
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::field_value::{present_mut, same};
+use pilothouse_apimachinery::meta::{self, MetaRules};
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
 use super::core::{namespace, pod_default, pod_features};
-use super::field_value::{present_mut, same};
 use super::gated::{self, rows};
-use super::{
-    DESCRIPTIONS, EnabledFeatures, ErrorList, Feature, Generation, KindRules, MetaRevalidation, StatusMeta,
-    WarningList, WriteContext,
-};
-use crate::api::meta::{self, MetaRules};
-use crate::api::names;
-use crate::api::value::Value;
+use super::{DESCRIPTIONS, Generation, KindRules, MetaRevalidation, StatusMeta, WriteContext};
 
 /// The default grace period of pods.
 const POD_GRACE_SECONDS: i64 = 30;
@@ -332,7 +332,9 @@ pub fn grace_period(rules: &KindRules, object: &Value, asked: Option<i64>) -> Op
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{context, object, said};
+    use pilothouse_apimachinery::testing::{object, said};
+
+    use super::super::testing::context;
     use super::super::{BASE, Generation, rules};
     use super::*;
 

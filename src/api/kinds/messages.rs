@@ -2,12 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{ErrorType, FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
+
 use super::core::template;
-use super::field_value::FieldValue;
-use super::{ErrorList, WarningList};
-use crate::api::field::{ErrorType, FieldError, FieldPath, quoted};
-use crate::api::value::Value;
-use crate::api::{meta, names};
 
 /// Says that something breaks a rule, without repeating the value.
 pub fn omitted(path: &FieldPath, errors: &mut ErrorList, why: &str) {
@@ -22,7 +23,7 @@ pub fn structure(path: &FieldPath, kind: &str, errors: &mut ErrorList, why: &str
 
 /// Checks that a structure is what it was.
 pub fn same_structure(new: &FieldValue<'_>, old: &FieldValue<'_>, kind: &str, errors: &mut ErrorList) {
-    if !super::field_value::same(Some(new.value), Some(old.value)) {
+    if !pilothouse_apimachinery::field_value::same(Some(new.value), Some(old.value)) {
         let shown = if new.is_set() { format!("{kind}{{}}") } else { "\"null\"".to_owned() };
         errors.push(FieldError::invalid(&new.path, &shown, meta::IMMUTABLE));
     }
@@ -205,7 +206,8 @@ pub fn strict_address(node: &FieldValue<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_refused, object, said};
+    use pilothouse_apimachinery::testing::{each_refused, object, said};
+
     use super::*;
 
     #[test]

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::field_value::FieldValue;
-use super::{ErrorList, GUARDED, KindRules, MetaRevalidation, Revalidation, StatusMeta, messages};
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::value::Value;
-use crate::api::{meta, names};
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
+
+use super::{GUARDED, KindRules, MetaRevalidation, Revalidation, StatusMeta, messages};
 
 /// The rules of a StorageVersionMigration.
 pub const STORAGE_VERSION_MIGRATION: KindRules = KindRules {
@@ -229,7 +231,8 @@ fn stored_conditions(status: &FieldValue<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
     use super::*;
 
     #[test]

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::field_value::{FieldValue, same};
-use super::{
-    BASE, ErrorList, GUARDED, Generation, KindRules, MetaRevalidation, Revalidation, WarningList, gated,
-};
-use crate::api::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, same};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
+
+use super::{BASE, GUARDED, Generation, KindRules, MetaRevalidation, Revalidation, gated};
 use crate::api::kinds::allowed::scheduling_v1;
-use crate::api::value::Value;
-use crate::api::{meta, names};
 
 /// The rules of a Lease.
 pub const LEASE: KindRules = KindRules {
@@ -247,7 +247,9 @@ fn validate_runtime_update(new: &Value, old: &Value, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, filled, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
+    use super::super::testing::filled;
     use super::*;
 
     #[test]

@@ -6,31 +6,28 @@
 
 mod admission;
 mod admission_policy;
-pub(in crate::api) mod allowed;
+pub mod allowed;
 mod api_service;
 mod apps;
 mod autoscaling;
 mod batch;
 mod certificates;
-pub(in crate::api) mod core;
+pub mod core;
 mod definition;
 mod devices;
 mod discovery;
-mod field_value;
 mod flowcontrol;
 mod gated;
 mod lifecycle;
 mod messages;
 mod migration;
 mod misc;
-mod nano_quantity;
 mod networking;
 mod pem;
 mod policy;
 #[cfg(test)]
 mod properties;
 mod rbac;
-pub mod selector;
 mod storage;
 mod table;
 #[cfg(test)]
@@ -43,24 +40,21 @@ pub use core::pod::quality;
 pub use core::pod_change;
 pub use core::resources::is_extended;
 pub use definition::has_bad_bundle;
-pub use field_value::same;
-pub(in crate::api) use field_value::{FieldValue, items_mut};
 pub use gated::Gated;
 pub use lifecycle::{
     Kind, SubresourceRules, apply_defaults, before_create, before_finalize, before_status_update,
     before_subresource_update, before_update, finish, grace_period, warn_given,
 };
 
-pub use super::error_list::{ErrorList, WarningList};
-pub use super::features::{EnabledFeatures, Feature};
 pub use pem::Request as CertificateRequest;
-pub(in crate::api) use selector::{check_values, is_set_based};
-pub use selector::{is_empty as selector_is_empty, matches as selector_matches};
+
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::features::EnabledFeatures;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::names::{self, NameRule};
+use pilothouse_apimachinery::value::Value;
 
 use super::custom::warn_of_finalizers;
-use super::meta;
-use super::names::{self, NameRule};
-use super::value::Value;
 
 /// What rules know of a write besides the objects.
 #[derive(Clone, Copy, Debug)]

@@ -1,12 +1,15 @@
 //! PodDisruptionBudgets.
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
 use super::apps::{at_most_all, count_or_percent};
-use super::field_value::FieldValue;
-use super::{COUNTED, ErrorList, KindRules, MetaRevalidation, Revalidation, messages, selector};
-use crate::api::field::FieldError;
+use super::{COUNTED, KindRules, MetaRevalidation, Revalidation, messages};
 use crate::api::kinds::allowed::policy_v1;
-use crate::api::names;
-use crate::api::value::Value;
 
 /// The rules of a PodDisruptionBudget.
 pub const RULES: KindRules = KindRules {
@@ -35,7 +38,7 @@ fn validate(budget: &Value, errors: &mut ErrorList) {
             at_most_all(&node, errors);
         }
     }
-    selector::validate(&spec.child("selector"), errors);
+    label_selector::validate(&spec.child("selector"), errors);
     spec.child("unhealthyPodEvictionPolicy")
         .one_of_if_set(errors, policy_v1::PodDisruptionBudgetSpec::UNHEALTHY_POD_EVICTION_POLICY);
 }
@@ -51,7 +54,8 @@ fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
     use super::*;
 
     #[test]

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::schema::{GroupVersionKind, TypeId, arbitrary, decode, default, encode};
+use pilothouse_apimachinery::testing::REGISTRY;
+use pilothouse_apimachinery::value::Value;
 use proptest::prelude::*;
 
 use super::rules;
 use super::table::TABLE;
-use super::testing::{REGISTRY, context};
-use crate::api::schema::{GroupVersionKind, TypeId, arbitrary, decode, default, encode};
-use crate::api::value::Value;
+use super::testing::context;
 
 /// All versions of the kinds that have rules.
 fn kinds() -> Vec<(GroupVersionKind, TypeId)> {
@@ -66,7 +67,7 @@ fn what_was_given_empty_is_told_from_none_until_it_is_stored() {
     for (group, version, kind, body) in table {
         let ty = REGISTRY.kind(group, version, kind).unwrap();
         let given = decode::decode(&REGISTRY, ty, body.as_bytes()).unwrap().value;
-        assert_eq!(given, super::testing::object(body), "{kind}");
+        assert_eq!(given, pilothouse_apimachinery::testing::object(body), "{kind}");
         let stored = encode::encode(&REGISTRY, ty, &given);
         let read = decode::decode(&REGISTRY, ty, &stored).unwrap().value;
         assert_ne!(read, given, "{kind}");
@@ -147,7 +148,7 @@ proptest! {
         let mut value = arbitrary::of_kind(&REGISTRY, &kind, ty, seed);
         value.entry("metadata").set("name", "a");
         value.entry("metadata").set("uid", "u");
-        super::apply_defaults(rules, &mut value, crate::api::features::EnabledFeatures::RELEASE);
+        super::apply_defaults(rules, &mut value, pilothouse_apimachinery::features::EnabledFeatures::RELEASE);
         default::apply(&REGISTRY, ty, &mut value);
         (rules.prepare_create)(&mut value, &context("2024-01-01T00:00:00Z"));
         let stored = encode::encode(&REGISTRY, ty, &value);

@@ -1,11 +1,14 @@
 //! Roles and bindings.
 
-use super::field_value::{FieldValue, fill_text, items_mut, same};
-use super::{ErrorList, KindRules, MetaRevalidation, PLAIN, Revalidation, selector};
-use crate::api::field::FieldError;
-use crate::api::names;
-use crate::api::value::Value;
-use crate::api::well_known::RBAC_GROUP;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::{FieldValue, fill_text, items_mut, same};
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::RBAC_GROUP;
+
+use super::{KindRules, MetaRevalidation, PLAIN, Revalidation};
 
 /// What all kinds of the group share: each is checked both as new and as changed.
 const GROUP_RULES: KindRules = KindRules {
@@ -95,7 +98,7 @@ fn validate_cluster_role(role: &Value, errors: &mut ErrorList) {
     }
     for one in selectors.items() {
         let mut found = ErrorList::new();
-        selector::validate(&one, &mut found);
+        label_selector::validate(&one, &mut found);
         let broken = !found.is_empty();
         errors.extend(found);
         if broken {
@@ -150,7 +153,9 @@ fn validate_cluster_binding(object: &Value, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, filled, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
+    use super::super::testing::filled;
     use super::*;
 
     #[test]

@@ -2,17 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, fill, same};
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::nano_quantity::NanoQuantity;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
+
 use super::core::{node_label, persistent_volume};
-use super::field_value::{FieldValue, fill, same};
-use super::nano_quantity::NanoQuantity;
 use super::{
-    EnabledFeatures, ErrorList, Feature, GUARDED, Generation, KindRules, MetaRevalidation, PLAIN,
-    Revalidation, StatusMeta, WarningList, gated, messages, selector,
+    GUARDED, Generation, KindRules, MetaRevalidation, PLAIN, Revalidation, StatusMeta, gated, messages,
 };
-use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::storage_v1;
-use crate::api::value::Value;
-use crate::api::{meta, names};
 
 /// The rules of a StorageClass.
 pub const STORAGE_CLASS: KindRules = KindRules {
@@ -320,7 +323,7 @@ fn validate_csi_node_update(new: &Value, old: &Value, errors: &mut ErrorList) {
 
 /// Checks a CSIStorageCapacity.
 fn validate_capacity(object: &Value, errors: &mut ErrorList) {
-    selector::validate(&FieldValue::of(object, "nodeTopology"), errors);
+    label_selector::validate(&FieldValue::of(object, "nodeTopology"), errors);
     FieldValue::of(object, "storageClassName").syntax(errors, names::dns_subdomain);
     let amount = FieldValue::of(object, "capacity");
     if amount.amount().is_some_and(NanoQuantity::is_negative) {
@@ -402,7 +405,9 @@ fn validate_attachment_update(new: &Value, old: &Value, errors: &mut ErrorList) 
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, filled, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
+    use super::super::testing::filled;
     use super::*;
 
     #[test]

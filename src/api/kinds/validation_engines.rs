@@ -1,8 +1,8 @@
 //! Declarative and handwritten validation check the same object. Feature gates choose which one decides; a disagreement is a bug
 //! of one of them and is counted.
 
-use super::ErrorList;
-use crate::api::field::{ErrorType, FieldError};
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{ErrorType, FieldError};
 
 /// Which engine decides where both validate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,10 +66,11 @@ fn alike(one: &FieldError, other: &FieldError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::said;
+    use pilothouse_apimachinery::field::FieldPath;
+    use pilothouse_apimachinery::limits::FIELD_ERRORS;
+    use pilothouse_apimachinery::testing::said;
+
     use super::*;
-    use crate::api::field::FieldPath;
-    use crate::api::limits::FIELD_ERRORS;
 
     fn low(field: &str, words: &str) -> FieldError {
         FieldError::invalid(&FieldPath::new(field), "-1", words).by_rule("minimum")

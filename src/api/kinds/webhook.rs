@@ -1,9 +1,9 @@
 //! The client configuration of webhooks: a URL, or a service of the cluster.
 
-use super::ErrorList;
-use super::field_value::FieldValue;
-use crate::api::field::{FieldError, quoted};
-use crate::api::names;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::names;
 
 const FORM: &str = "; desired format: https://host[/path]";
 
@@ -127,7 +127,8 @@ fn path(node: &FieldValue<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_refused, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
     use super::*;
 
     #[test]

@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 
 use ::base64::Engine as _;
 use ::base64::engine::general_purpose::URL_SAFE;
+use pilothouse_apimachinery::well_known::{
+    APPLY_PATCH, CBOR, CBOR_APPLY_PATCH, CBOR_SEQUENCE, JSON, JSON_PATCH, MERGE_PATCH, PROTOBUF,
+    STRATEGIC_PATCH, YAML,
+};
 
 use super::json::JsonWriter;
 use super::operations::{Body, Media, Operation, Path, ResponseBody};
 use super::parameters::Parameter;
 use super::schemas::{Referred, Schema, group_version_kind};
 use super::{Dialect, Sources};
-
-use crate::api::well_known::{
-    APPLY_PATCH, CBOR, CBOR_APPLY_PATCH, CBOR_SEQUENCE, JSON, JSON_PATCH, MERGE_PATCH, PROTOBUF,
-    STRATEGIC_PATCH, YAML,
-};
 
 const TITLE: &str = "Kubernetes";
 const STREAMS: [&str; 2] =

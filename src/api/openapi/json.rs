@@ -1,8 +1,7 @@
 //! JSON written straight into a buffer. The documents are megabytes: a tree of values would cost ten times that.
 
 use openssl::sha::Sha512;
-
-use crate::api::json::write_string;
+use pilothouse_apimachinery::json::write_string;
 
 /// Bytes that are collected before they are hashed.
 const GATHERED: usize = 1 << 16;

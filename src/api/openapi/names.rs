@@ -1,6 +1,6 @@
 //! The names of types and operations.
 
-use crate::api::schema::{Either, Other, Registry, Scalar, Struct, Type, TypeId};
+use pilothouse_apimachinery::schema::{Either, Other, Registry, Scalar, Struct, Type, TypeId};
 
 /// The package of the meta group's types.
 pub(in crate::api) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";

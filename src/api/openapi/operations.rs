@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::verb::Verb;
+use pilothouse_apimachinery::version::GroupVersion;
+
 use super::Sources;
 use super::names::{self, META};
 use super::parameters::Parameter;
 use super::schemas::Schema;
 use crate::api::catalog::resource::{Resource, Subresource};
-use crate::api::verb::Verb;
-use crate::api::version::GroupVersion;
 
 /// The resources whose deletion answers the object; that of all others answers a Status. An empty list stands for all
 /// resources of the group.

@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 
+use pilothouse_apimachinery::schema::{Scalar, Type, TypeId};
+
 use super::Sources;
 use super::json::JsonWriter;
 use super::names::{self, META};
 use crate::api::descriptions;
-use crate::api::schema::{Scalar, Type, TypeId};
 
 const PRETTY: &str = "If 'true', then the output is pretty printed. Defaults to 'false' unless the user-agent \
                       indicates a browser or command-line HTTP tool (curl and wget).";

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use pilothouse_apimachinery::codec::yaml;
+use pilothouse_apimachinery::json;
 use serde_json::value::RawValue;
 
 use super::messages::{self, FieldEncoding, Message};
-use crate::api::codec::yaml;
-use crate::api::json;
 
 /// The unparsed fields of one object.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;

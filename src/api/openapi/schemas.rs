@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::schema::{
+    Field, ListFact, Scalar, Struct, Type, TypeId, enum_descriptions, text_types,
+};
+
 use super::json::JsonWriter;
 use super::names::{self, META};
 use super::{Dialect, Sources};
 use crate::api::descriptions;
-use crate::api::schema::{Field, ListFact, Scalar, Struct, Type, TypeId, enum_descriptions, text_types};
 
 /// The referenced schemas of a document, by published name.
 pub(super) type Referred = BTreeMap<String, Schema>;
@@ -228,7 +231,7 @@ impl Sources<'_> {
     /// The published default of a field, or the zero value of its type.
     fn default(&self, field: &Field) -> Option<Vec<u8>> {
         if let Some(default) = &field.default {
-            return Some(crate::api::json::to_json(default));
+            return Some(pilothouse_apimachinery::json::to_json(default));
         }
         match self.registry.get(field.ty) {
             _ if field.pointer => None,

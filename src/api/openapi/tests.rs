@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use openssl::sha::sha512;
+use pilothouse_apimachinery::version::GroupVersion;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::api::catalog::build::Builtin;
 use crate::api::catalog::resource::Resource;
 use crate::api::catalog::runtime_config::RuntimeConfig;
-use crate::api::version::GroupVersion;
 
 const CORE: &str = "io.k8s.api.core.v1";
 

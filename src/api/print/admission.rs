@@ -1,9 +1,10 @@
 //! Rows of webhook configurations and admission policies.
 
+use pilothouse_apimachinery::value::Value;
+
 use super::Printer;
 use super::cells::{PrintedObject, UNSET, cells};
 use super::labels::selector_in_full;
-use crate::api::value::Value;
 
 /// The printer of a kind.
 pub fn printer(kind: &str) -> Option<Printer> {

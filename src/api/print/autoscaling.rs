@@ -1,7 +1,8 @@
 //! Rows of HorizontalPodAutoscalers.
 
+use pilothouse_apimachinery::value::Value;
+
 use super::cells::{NONE, PrintedObject, UNKNOWN, UNSET, cells};
-use crate::api::value::Value;
 
 /// How many metrics of an autoscaler are shown.
 const FEW: usize = 2;

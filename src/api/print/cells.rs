@@ -1,8 +1,9 @@
 //! Reads the fields of an object for its cells.
 
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
+
 use super::age;
-use crate::api::time;
-use crate::api::value::Value;
 
 /// What a cell says where there is nothing to say.
 pub const NONE: &str = "<none>";
@@ -13,7 +14,7 @@ pub const UNKNOWN: &str = "<unknown>";
 
 /// The cells of a row, from anything that can be one.
 macro_rules! cells {
-    ($($cell:expr),* $(,)?) => { vec![$($crate::api::value::Value::from($cell)),*] };
+    ($($cell:expr),* $(,)?) => { vec![$(pilothouse_apimachinery::value::Value::from($cell)),*] };
 }
 pub(super) use cells;
 

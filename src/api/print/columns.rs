@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::schema::OBJECT_META;
+
 use crate::api::catalog::resource::{Column, ColumnDescription, Resource};
 use crate::api::descriptions;
-use crate::api::schema::OBJECT_META;
 
 /// After these words the documentation lists the values of a field: more than belongs in a heading.
 const LIST_OF_VALUES: &str = "\n\nPossible enum values:";

@@ -1,8 +1,9 @@
 //! Devices that pods can claim.
 
+use pilothouse_apimachinery::value::Value;
+
 use super::Printer;
 use super::cells::{PrintedObject, cells};
-use crate::api::value::Value;
 
 /// The printer of a kind.
 pub fn printer(kind: &str) -> Option<Printer> {

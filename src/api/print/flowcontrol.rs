@@ -2,8 +2,9 @@
 
 use std::cmp::Ordering;
 
+use pilothouse_apimachinery::value::Value;
+
 use super::cells::{NONE, PrintedObject, cells, condition, int, text};
-use crate::api::value::Value;
 
 /// Cells of a flow schema.
 pub fn flow_schema(it: &PrintedObject<'_>) -> Vec<Value> {

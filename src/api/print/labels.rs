@@ -1,8 +1,9 @@
 //! Labels and selectors as text.
 
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
 use super::cells::{NONE, texts};
-use crate::api::names;
-use crate::api::value::Value;
 
 /// Labels, or a plain set of them that selects.
 pub fn labels(labels: Option<&Value>) -> String {

@@ -1,8 +1,9 @@
 //! Rows of kinds that belong to no other file.
 
+use pilothouse_apimachinery::value::Value;
+
 use super::age;
 use super::cells::{NONE, PrintedObject, UNSET, cells, condition, first_few, or, quantity};
-use crate::api::value::Value;
 
 /// How many servers of a storage version are shown.
 const FEW: usize = 3;

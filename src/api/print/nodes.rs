@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::value::Value;
+
 use super::cells::{NONE, PrintedObject, UNKNOWN, cells, or};
-use crate::api::value::Value;
 
 /// A label that begins like this names a role of a node.
 const ROLE_PREFIX: &str = "node-role.kubernetes.io/";

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use pilothouse_apimachinery::value::Value;
+
 use super::age;
 use super::cells::{NONE, PrintedObject, cells, holds, instant, int, items, or, text};
-use crate::api::value::Value;
 
 /// How a pod has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

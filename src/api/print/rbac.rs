@@ -1,7 +1,8 @@
 //! Rows of roles and bindings.
 
+use pilothouse_apimachinery::value::Value;
+
 use super::cells::{PrintedObject, cells};
-use crate::api::value::Value;
 
 /// Cells of a binding of a role.
 pub fn binding(it: &PrintedObject<'_>) -> Vec<Value> {

@@ -1,9 +1,10 @@
 //! Rows of volumes, claims, drivers and classes.
 
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::{DEFAULT_STORAGE_CLASS, STORAGE_CLASS};
+
 use super::Printer;
 use super::cells::{NONE, PrintedObject, UNSET, cells, joined, or, quantity, texts};
-use crate::api::value::Value;
-use crate::api::well_known::annotations::{DEFAULT_STORAGE_CLASS, STORAGE_CLASS};
 
 /// The annotation that makes a class of volume attributes the default.
 const DEFAULT_ATTRIBUTES: &[&str] = &["volumeattributesclass.alpha.kubernetes.io/is-default-class"];

@@ -1,10 +1,11 @@
 //! Tables in JSON, part by part: lists are written while they are read.
 
+use pilothouse_apimachinery::json::{write_string, write_value};
+use pilothouse_apimachinery::response_format::MetaVersion;
+use pilothouse_apimachinery::value::Value;
+
 use super::Completion;
 use super::columns::ColumnDefinition;
-use crate::api::json::{write_string, write_value};
-use crate::api::response_format::MetaVersion;
-use crate::api::value::Value;
 
 /// Appends the beginning of a table, up to the bracket that opens its rows. `list_meta` is the JSON of the metadata.
 /// Without columns they are null, as in all events of a watch but the first.

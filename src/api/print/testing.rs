@@ -1,9 +1,10 @@
 //! Helpers of the tests of rows.
 
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
+
 use super::cells;
-use crate::api::json;
-use crate::api::time;
-use crate::api::value::Value;
 
 /// The instant at which the tests look: ten minutes after noon of a day in May.
 pub const NOW: &str = "2024-05-01T12:10:00Z";

@@ -1,9 +1,10 @@
 //! Rows of workload resources.
 
+use pilothouse_apimachinery::value::Value;
+
 use super::Printer;
 use super::cells::{NONE, PrintedObject, cells, items};
 use super::labels::{labels, requirements, selector};
-use crate::api::value::Value;
 
 /// The printer of a kind of group `apps`.
 pub fn printer(kind: &str) -> Option<Printer> {

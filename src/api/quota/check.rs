@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pilothouse_apimachinery::quantity::Quantity;
+use pilothouse_apimachinery::resource_list::ResourceList;
+use pilothouse_apimachinery::status::GroupResource;
+use pilothouse_apimachinery::value::Value;
+
 use super::usage::{Change, UsageEvaluator};
 use super::{Features, Limited, Quota, Scope};
-use crate::api::quantity::Quantity;
-use crate::api::resource_list::ResourceList;
-use crate::api::status::GroupResource;
-use crate::api::value::Value;
 
 /// A write as quotas see it.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,8 @@
+use pilothouse_apimachinery::testing::object;
 use proptest::prelude::*;
 
 use super::super::{Tally, USUAL};
 use super::*;
-use crate::api::kinds::testing::object;
 
 const PODS: GroupResource<'_> = GroupResource { group: "", resource: "pods" };
 const CLAIMS: GroupResource<'_> = GroupResource { group: "", resource: "persistentvolumeclaims" };

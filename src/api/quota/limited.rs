@@ -1,8 +1,9 @@
 //! Resources that may be used only if a quota covers them: the configuration of the plug-in.
 
+use pilothouse_apimachinery::status::GroupResource;
+use pilothouse_apimachinery::value::Value;
+
 use super::Scope;
-use crate::api::status::GroupResource;
-use crate::api::value::Value;
 
 /// One entry of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,8 +49,9 @@ impl Limited {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::api::kinds::testing::object;
 
     #[test]
     fn the_configuration_is_read() {

@@ -21,9 +21,9 @@ pub use scope::Scope;
 pub use tally::Tally;
 pub use usage::UsageEvaluator;
 
-use super::meta;
-use super::resource_list::{self, ResourceList};
-use super::value::Value;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::resource_list::{self, ResourceList};
+use pilothouse_apimachinery::value::Value;
 
 /// The feature gates that change how usage is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::resource_list::{self, ResourceList};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
+
 use super::Features;
 use super::usage::one;
 use crate::api::kinds::core::resources::{COMPUTE, is_extended, is_huge_page, is_native, is_quota_huge_page};
-use crate::api::meta;
-use crate::api::resource_list::{self, ResourceList};
-use crate::api::time;
-use crate::api::value::Value;
 
 /// The quota on pods in any state.
 pub const COUNT: &str = "count/pods";
@@ -158,9 +159,10 @@ fn says(container: &Value, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::super::USUAL;
     use super::*;
-    use crate::api::kinds::testing::object;
 
     fn shown(pod: &str, features: Features) -> String {
         let used = usage(&object(pod), features, 1_000);

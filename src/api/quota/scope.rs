@@ -1,7 +1,8 @@
 //! Scopes: the pods and claims that a quota covers.
 
+use pilothouse_apimachinery::value::Value;
+
 use crate::api::kinds::core::pod::quality;
-use crate::api::value::Value;
 
 /// One scope requirement of a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,8 +113,9 @@ fn reaches_other_namespaces(pod: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::api::kinds::testing::object;
 
     fn scope(text: &str) -> Scope {
         let parts: Vec<&str> = text.split(' ').collect();

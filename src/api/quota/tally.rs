@@ -1,11 +1,12 @@
 //! Counts the usage of a namespace from its objects. The quota controller passes each object to the tally of each quota; the
 //! result is the quota's status.
 
+use pilothouse_apimachinery::resource_list::{self, ResourceList};
+use pilothouse_apimachinery::status::GroupResource;
+use pilothouse_apimachinery::value::Value;
+
 use super::usage::{UsageEvaluator, number};
 use super::{Features, Scope};
-use crate::api::resource_list::{self, ResourceList};
-use crate::api::status::GroupResource;
-use crate::api::value::Value;
 
 /// The count for one quota.
 #[derive(Clone, Debug)]
@@ -57,9 +58,10 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::super::USUAL;
     use super::*;
-    use crate::api::kinds::testing::object;
 
     const TYPES: [(&str, &str); 4] =
         [("", "pods"), ("", "services"), ("", "secrets"), ("apps", "deployments")];

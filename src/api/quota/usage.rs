@@ -1,13 +1,14 @@
 //! The usage of an object by its kind, under the resource names of quotas.
 
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::quantity::Quantity;
+use pilothouse_apimachinery::resource_list::{self, ResourceList};
+use pilothouse_apimachinery::status::GroupResource;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations;
+
 use super::scope::has_deadline;
 use super::{Features, Quota, Scope, pods};
-use crate::api::meta;
-use crate::api::quantity::Quantity;
-use crate::api::resource_list::{self, ResourceList};
-use crate::api::status::GroupResource;
-use crate::api::value::Value;
-use crate::api::well_known::annotations;
 
 /// Between the name of a storage class and the counted resource.
 const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
@@ -254,9 +255,10 @@ pub fn number(count: i64) -> Quantity {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::super::USUAL;
     use super::*;
-    use crate::api::kinds::testing::object;
 
     fn meter<'a>(group: &'a str, resource: &'a str, features: Features) -> UsageEvaluator<'a> {
         UsageEvaluator::of(GroupResource { group, resource }, features).unwrap()

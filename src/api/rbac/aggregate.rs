@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+
 use super::rule::Rule;
-use crate::api::kinds::selector_matches;
-use crate::api::meta;
-use crate::api::value::Value;
 
 /// The relevant parts of one role.
 #[derive(Debug, Default, PartialEq)]
@@ -30,7 +31,7 @@ impl ClusterRoleInfo {
     }
 
     fn gathers(&self, labels: Option<&Value>) -> bool {
-        self.selectors.iter().flatten().any(|one| selector_matches(Some(one), labels))
+        self.selectors.iter().flatten().any(|one| label_selector::matches(Some(one), labels))
     }
 }
 
@@ -107,7 +108,7 @@ impl RoleAggregator {
 
     fn next_to(&self, selectors: &[Value]) -> Vec<(&str, &ClusterRoleInfo)> {
         let found = selectors.iter().flat_map(|one| {
-            self.0.iter().filter(|(_, known)| selector_matches(Some(one), known.labels.as_ref()))
+            self.0.iter().filter(|(_, known)| label_selector::matches(Some(one), known.labels.as_ref()))
         });
         found.map(|(name, known)| (name.as_str(), known)).collect()
     }

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::limits::{RIGHTS_COMPARED, ROLE_PERMISSIONS};
+
 use super::role::Role;
 use super::rule::{Objects, PreparedAction, Rule, StringList};
-use crate::api::field::quoted;
-use crate::api::limits::{RIGHTS_COMPARED, ROLE_PERMISSIONS};
 
 /// The rights that are missing.
 #[derive(Debug, PartialEq, Eq)]

@@ -10,16 +10,16 @@ use std::hash::{Hash, Hasher};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::limits::MISSING_ROLES_TOLD;
+use pilothouse_apimachinery::well_known::ACCOUNT_PREFIX;
+use pilothouse_apimachinery::well_known::RBAC_GROUP;
 use pilothouse_types::authorization::{Action, Grants, Target};
 use pilothouse_types::identity::Identity;
 use serde::Deserialize;
 
 use super::role::Role;
 use super::rule::{PreparedAction, Rule, null_is_default};
-use crate::api::field::quoted;
-use crate::api::limits::MISSING_ROLES_TOLD;
-use crate::api::well_known::ACCOUNT_PREFIX;
-use crate::api::well_known::RBAC_GROUP;
 
 /// The number of role changes after which unused roles are swept.
 const SWEEP_EVERY: usize = 10_000;

@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::authorization::{Action, Grant, Target};
 use serde::{Deserialize, Deserializer};
-
-use crate::api::field::quoted;
-use crate::api::value::Value;
 
 const ALL: &str = "*";
 

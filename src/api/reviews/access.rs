@@ -2,17 +2,20 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::label_selector::{check_values, is_set_based};
+use pilothouse_apimachinery::limits::SELECTOR_RULES;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::selectors::FieldSelector;
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Selection, Target};
 use pilothouse_types::filter::{FieldRule, LabelRule};
 use pilothouse_types::identity::Identity;
 
-use crate::api::field::{FieldError, FieldPath};
-use crate::api::kinds::{ErrorList, FieldValue, check_values, is_set_based};
-use crate::api::limits::SELECTOR_RULES;
-use crate::api::meta;
-use crate::api::names;
-use crate::api::select::{self, FieldSelector};
-use crate::api::value::Value;
+use pilothouse_apimachinery::selectors;
 
 /// The subject of a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +200,7 @@ fn requirements(selector: &Value) -> &[Value] {
 /// Parses a raw field selector; `None` if it is invalid.
 pub fn parse_fields(raw: &str) -> Option<Vec<FieldRule>> {
     let parsed = FieldSelector::parse(raw).ok()?;
-    let rule = |term: &select::Term| {
+    let rule = |term: &selectors::Term| {
         let (field, value) = (term.field.as_str().into(), term.value.as_str().into());
         if term.equals { FieldRule::Equals(field, value) } else { FieldRule::Differs(field, value) }
     };
@@ -228,7 +231,7 @@ fn field_rules(selector: Option<&Value>) -> (Vec<FieldRule>, bool) {
 fn label_rules(selector: Option<&Value>) -> (Vec<LabelRule>, bool) {
     let Some(selector) = selector else { return (Vec::new(), false) };
     if requirements(selector).is_empty() {
-        return match select::parse_labels(selector.str("rawSelector")) {
+        return match selectors::parse_labels(selector.str("rawSelector")) {
             Ok(rules) => (rules, false),
             Err(_) => (Vec::new(), true),
         };
@@ -271,9 +274,10 @@ pub fn answer(review: &mut Value, question: &Question, verdict: &ExplainedDecisi
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::codec;
+    use pilothouse_apimachinery::schema::{GroupVersionKind, Registry};
+
     use super::*;
-    use crate::api::codec;
-    use crate::api::schema::{GroupVersionKind, Registry};
 
     fn review(kind: &str, body: &str) -> Value {
         let registry = Registry::builtin().unwrap();

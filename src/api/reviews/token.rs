@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::authentication::{Authenticated, Refusal, UNKNOWN_TOKEN};
 
 use super::{describe, texts};
 use crate::api::bearer::bearer;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
 
 /// The question of a review.
 #[derive(Debug, PartialEq, Eq)]

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::response_format::ResponseFormat;
+use pilothouse_apimachinery::selectors::fields::FieldSelector;
+use pilothouse_apimachinery::status::{self, Status};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::filter::{FieldReader, NAME_FIELD as NAME, NAMESPACE_FIELD as NAMESPACE};
 use pilothouse_types::object::{Pairs, Variant};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::CustomResource;
-use crate::api::field::quoted;
-use crate::api::json;
-use crate::api::response_format::ResponseFormat;
-use crate::api::value::Value;
 
 /// The error message for an unsupported field.
 #[derive(Clone, Copy)]
@@ -164,6 +166,11 @@ fn row(group: &str, kind: &str) -> Option<&'static Fields> {
     TABLE.iter().find(|fields| fields.group == group && fields.kind == kind)
 }
 
+/// A selector in terms of indexed fields, or an error if the kind does not support one.
+pub(super) fn of_kind(selector: &FieldSelector, resource: &Resource) -> status::Result<FieldSelector> {
+    selector.rename(|field| indexed_field(resource, field)).map_err(Status::bad_request)
+}
+
 /// The indexed field of a label, or the error.
 pub(super) fn indexed_field(resource: &Resource, label: &str) -> Result<String, String> {
     if let Some(custom) = &resource.custom {
@@ -258,14 +265,13 @@ mod tests {
     use super::*;
     use crate::api::catalog::build::Builtin;
     use crate::api::catalog::runtime_config::RuntimeConfig;
-    use crate::api::select::FieldSelector;
 
     fn ask(group: &str, version: &str, plural: &str, selector: &str) -> Result<String, String> {
         let config = RuntimeConfig::parse("api/all=true").unwrap();
         let catalog = Builtin::load().unwrap().serve(&config).unwrap();
         let resource = catalog.find(group, version, plural).unwrap();
         let selector = FieldSelector::parse(selector).unwrap();
-        let selector = selector.for_kind(resource).map_err(|error| error.message)?;
+        let selector = of_kind(&selector, resource).map_err(|error| error.message)?;
         Ok(selector.terms()[0].field.clone())
     }
 

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::api::names;
+use pilothouse_apimachinery::names;
 
 /// The maximum number of host bits of a range: a search must be able to count them.
 const MOST_BITS: u8 = 64;

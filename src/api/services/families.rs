@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, same};
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
 use super::addresses::{self, Family};
 use super::{HEADLESS, is_headless, list, needs_address};
-use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::core_v1::ServiceSpec;
-use crate::api::kinds::{ErrorList, FieldValue, same};
-use crate::api::names;
-use crate::api::value::Value;
 
 const SINGLE: &str = "SingleStack";
 const PREFER: &str = "PreferDualStack";
@@ -326,8 +328,9 @@ fn shown_addresses(all: &FieldValue<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::{object, said};
+
     use super::*;
-    use crate::api::kinds::testing::{object, said};
 
     const ONE: Families = Families { first: Family::V4, both: false };
     const TWO: Families = Families { first: Family::V4, both: true };

@@ -8,7 +8,7 @@ pub mod retained_fields;
 
 use std::collections::BTreeSet;
 
-use super::value::Value;
+use pilothouse_apimachinery::value::Value;
 
 /// The clusterIP of a headless service.
 pub const HEADLESS: &str = "None";
@@ -98,8 +98,9 @@ impl ServiceAllocations {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::api::kinds::testing::object;
 
     fn held(json: &str) -> (Vec<String>, Vec<u16>) {
         let held = ServiceAllocations::of(&object(json));

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::field_value::items_mut;
+use pilothouse_apimachinery::value::Value;
+
 use super::{needs_health_port, needs_node_ports, node_ports};
-use crate::api::field::{FieldError, FieldPath};
-use crate::api::kinds::items_mut;
-use crate::api::value::Value;
 
 /// A dry run shows unallocatable ports from here on.
 const DUMMY_PORTS: i64 = 32_769;
@@ -128,9 +129,10 @@ pub fn dummies(asks: &[NodePortRequest]) -> Vec<i64> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::super::spec;
     use super::*;
-    use crate::api::kinds::testing::object;
 
     fn asked(asks: &[NodePortRequest]) -> Vec<(Option<i64>, Vec<usize>)> {
         asks.iter().map(|ask| (ask.wanted, ask.entries.clone())).collect()

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pilothouse_apimachinery::field_value::{items_mut, same};
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+
 use super::{needs_address, needs_health_port, needs_node_ports, node_ports};
-use crate::api::kinds::{items_mut, same};
-use crate::api::meta;
-use crate::api::value::Value;
 
 fn is_blank(spec: &Value, field: &str) -> bool {
     spec.get(field).is_none_or(|list| list.items().is_empty())
@@ -125,8 +126,9 @@ pub fn is_reached_from_outside(spec: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::api::kinds::testing::object;
 
     fn kept(new: &str, old: &str) -> Value {
         let mut new = object(new);

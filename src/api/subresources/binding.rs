@@ -1,11 +1,12 @@
 //! Bindings: a pod gets its node, once.
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
+
 use super::conditions;
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::kinds::ErrorList;
-use crate::api::meta;
-use crate::api::status::{GroupResource, Result, Status};
-use crate::api::value::Value;
 
 /// Validates a binding.
 pub fn validate(binding: &Value, errors: &mut ErrorList) {
@@ -58,8 +59,9 @@ pub fn bind(pod: &mut Value, binding: &Value, now: &str) -> std::result::Result<
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
     use super::*;
-    use crate::api::kinds::testing::{each_refused, object};
 
     const BINDING: &str = r#"{"metadata":{"name":"p","annotations":{"a":"new","b":"c"}},
         "target":{"kind":"Node","name":"n1"}}"#;

@@ -1,7 +1,7 @@
 //! Conditions: one per type in a list, each with its last transition time.
 
-use crate::api::kinds::items_mut;
-use crate::api::value::Value;
+use pilothouse_apimachinery::field_value::items_mut;
+use pilothouse_apimachinery::value::Value;
 
 /// Sets a condition by its type. Its transition time stays if its status does.
 pub fn put(status: &mut Value, mut condition: Value, now: &str) {
@@ -25,8 +25,9 @@ pub fn put(status: &mut Value, mut condition: Value, now: &str) {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::api::kinds::testing::object;
 
     #[test]
     fn the_time_moves_with_the_status() {

@@ -1,12 +1,14 @@
 //! Evictions: whether PodDisruptionBudgets allow the deletion of a pod.
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::schema::GroupVersionKind;
+use pilothouse_apimachinery::status::{Cause, GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
+
 use super::conditions;
-use crate::api::field::{FieldError, FieldPath};
-use crate::api::kinds::{ErrorList, selector_matches};
-use crate::api::meta;
-use crate::api::schema::GroupVersionKind;
-use crate::api::status::{Cause, GroupResource, Result, Status};
-use crate::api::value::Value;
 
 /// The number of evicted pods that a budget records until its controller has seen them go.
 const MOST_DISRUPTED: usize = 2000;
@@ -63,7 +65,7 @@ pub fn standing(pod: &Value) -> PodState {
 
 /// Whether a budget selects this pod.
 pub fn guards(budget: &Value, pod: &Value) -> bool {
-    selector_matches(budget.at(&["spec", "selector"]), meta::of(pod).get("labels"))
+    label_selector::matches(budget.at(&["spec", "selector"]), meta::of(pod).get("labels"))
 }
 
 /// Whether a pod that is not ready may go without being counted: it always may, or all that must be healthy are.
@@ -152,8 +154,9 @@ pub fn announce(pod: &mut Value, now: &str) {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
     use super::*;
-    use crate::api::kinds::testing::{each_refused, object};
 
     fn budget(status: &str) -> Value {
         object(&format!(

@@ -1,13 +1,14 @@
 //! The Scale kind, through which all resources with replicas are scaled.
 
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::kinds::ErrorList;
-use crate::api::meta::{self, MetaRules};
-use crate::api::names;
-use crate::api::patch::printed;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::meta::{self, MetaRules};
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::patch::printed;
+use pilothouse_apimachinery::status::{self, Status};
+use pilothouse_apimachinery::value::Value;
+
 use crate::api::print;
-use crate::api::status::{self, Status};
-use crate::api::value::Value;
 
 /// The metadata that a scale copies from its object.
 const IDENTITY: [&str; 5] = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
@@ -219,8 +220,9 @@ fn wanted(scale: &Value) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::api::kinds::testing::object;
 
     #[test]
     fn a_scale_says_who_it_belongs_to_and_what_it_counts() {

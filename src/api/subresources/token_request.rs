@@ -1,10 +1,10 @@
 //! TokenRequests of service accounts.
 
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::kinds::ErrorList;
-use crate::api::meta;
-use crate::api::status::{GroupResource, Status};
-use crate::api::value::Value;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::{GroupResource, Status};
+use pilothouse_apimachinery::value::Value;
 
 /// The shortest life that can be asked for.
 const SHORTEST_SECONDS: i64 = 600;
@@ -92,8 +92,9 @@ pub fn other_object(kind: &str, name: &str, wanted: &str) -> Box<Status> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::{object, said};
+
     use super::*;
-    use crate::api::kinds::testing::{object, said};
 
     #[test]
     fn a_life_has_bounds() {

@@ -1,13 +1,13 @@
 //! Checks that the objects of a token still exist: the service account, and the Secret, pod or node that it is bound to.
 
 use openssl::memcmp;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::well_known::ACCOUNT_PREFIX;
 use pilothouse_types::clock::Timestamp;
 use pilothouse_types::object::Key;
 
 use super::claims::{Bound, Claims, Reference};
 use super::legacy_use::INVALID_SINCE;
-use crate::api::names;
-use crate::api::well_known::ACCOUNT_PREFIX;
 use crate::auth::token_objects::{Facts, TokenObjectKind, TokenObjects};
 use crate::limits::TOKEN_LEEWAY;
 
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(weighed(&json!({"metadata": {"uid": "u"}})), Ok(BoundObjectsState::Firm));
         assert_eq!(weighed(&json!({"metadata": {"uid": "v"}})), Err("other v".into()));
         let at = |seconds: i64| {
-            let deletion_time = crate::api::time::format_seconds(seconds);
+            let deletion_time = pilothouse_apimachinery::time::format_seconds(seconds);
             json!({"metadata": {"uid": "u", "deletionTimestamp": deletion_time}})
         };
         assert_eq!(weighed(&at(20_000)), Ok(BoundObjectsState::Going));

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::well_known::{ACCOUNT_PREFIX, ALL_ACCOUNTS};
 use pilothouse_types::clock::Timestamp;
 use pilothouse_types::identity::Identity;
 use serde::de::value::SeqAccessDeserializer;
@@ -10,8 +12,6 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
-use crate::api::names;
-use crate::api::well_known::{ACCOUNT_PREFIX, ALL_ACCOUNTS};
 use crate::limits::TOKEN_LEEWAY;
 
 /// The issuer of legacy tokens, which are stored in Secrets.

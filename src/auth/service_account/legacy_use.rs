@@ -1,10 +1,10 @@
 //! The use of legacy tokens: verifiers report it, and a loop writes the date onto the Secret.
 
+use pilothouse_apimachinery::time;
 use pilothouse_types::clock::Timestamp;
 use pilothouse_types::object::Key;
 use tokio::sync::mpsc;
 
-use crate::api::time;
 use crate::limits::TOKEN_USES_WAITING;
 
 /// The label with the date of the last use.

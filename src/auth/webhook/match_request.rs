@@ -1,11 +1,10 @@
 //! The request as match conditions see it: the `spec` of the review with all fields, including empty ones, so that a condition
 //! need not check their presence.
 
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::authorization::{Action, Selection, Target};
 use pilothouse_types::filter::{FieldRule, LabelRule};
 use pilothouse_types::identity::Identity;
-
-use crate::api::value::Value;
 
 fn texts<T: AsRef<str>>(all: impl IntoIterator<Item = T>) -> Value {
     Value::Array(all.into_iter().map(|text| Value::from(text.as_ref())).collect())

@@ -1,10 +1,10 @@
 //! Devices that are in use can be had for administration only in namespaces that are marked for it. Always on: whoever may make
 //! claims could look into the devices of others otherwise.
 
-use crate::api::field::{FieldError, FieldPath};
-use crate::api::meta;
-use crate::api::status::Result;
-use crate::api::value::Value;
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::value::Value;
 
 use super::{Operation, Outcome, Plugin, Write, lookup};
 
@@ -76,8 +76,9 @@ async fn check(write: &Write<'_>, object: &Value, path: &FieldPath) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::api::kinds::testing::object;
 
     #[test]
     fn the_first_that_asks_is_found_in_every_form() {

@@ -1,6 +1,6 @@
 //! AlwaysDeny: refuses everything, for testing clients.
 
-use crate::api::value::Value;
+use pilothouse_apimachinery::value::Value;
 
 use super::super::Origin;
 use super::{Outcome, Plugin, Write, done};

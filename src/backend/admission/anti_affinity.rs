@@ -1,6 +1,6 @@
 //! LimitPodHardAntiAffinityTopology: required anti-affinity may keep pods off a node, but not off whole zones.
 
-use crate::api::value::Value;
+use pilothouse_apimachinery::value::Value;
 
 use super::{Operation, Outcome, Plugin, Write, done};
 

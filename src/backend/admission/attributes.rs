@@ -3,6 +3,13 @@
 use std::sync::Arc;
 
 use pilothouse_actors::authorizer::AuthorizeExplained;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::{DeleteOptions, Propagation};
+use pilothouse_apimachinery::selectors::parse_labels;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known::NAMESPACES;
 use pilothouse_types::authorization::{Decision, Selection};
 
 use crate::api::admission_policies::authorizer::{
@@ -10,14 +17,7 @@ use crate::api::admission_policies::authorizer::{
 };
 use crate::api::admission_policies::request::RequestInfo;
 use crate::api::matching::AdmissionAttributes;
-use crate::api::meta;
-use crate::api::options::{DeleteOptions, Propagation};
 use crate::api::reviews::access::parse_fields;
-use crate::api::select::parse_labels;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
-use crate::api::well_known::NAMESPACES;
 use crate::auth::service_account::claims::account;
 use crate::backend::authorization;
 use crate::limits::POLICY_QUESTIONS;
@@ -202,8 +202,9 @@ async fn answer(write: &Write<'_>, question: &AuthorizationCheck) -> Result<Auth
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+
     use super::*;
-    use crate::api::json;
 
     #[test]
     fn options_of_deletions_are_told_as_they_came() {

@@ -1,9 +1,10 @@
 //! NamespaceAutoProvision: a namespace is created with the first object in it.
 
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::NAMESPACES;
+
 use crate::api::catalog::Catalog;
-use crate::api::status::Result;
-use crate::api::value::Value;
-use crate::api::well_known::NAMESPACES;
 
 use super::{Kinds, MakeNamespace, Operation, Outcome, Plugin, Write};
 

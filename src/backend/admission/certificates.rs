@@ -4,14 +4,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use openssl::nid::Nid;
 use openssl::x509::X509Req;
+use pilothouse_apimachinery::field_value::same;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::MASTERS;
+use pilothouse_apimachinery::well_known::signers::CLIENT;
 use pilothouse_types::authorization::Target;
 
-use crate::api::kinds::same;
-use crate::api::meta;
-use crate::api::status::Result;
-use crate::api::value::Value;
-use crate::api::well_known::MASTERS;
-use crate::api::well_known::signers::CLIENT;
 use crate::backend::authorization;
 
 use super::{Operation, Outcome, Plugin, Write, done};

@@ -1,9 +1,9 @@
 //! PersistentVolumeClaimResize: a claim grows only if its storage class allows expansion.
 
-use crate::api::quantity::Quantity;
-use crate::api::status::Result;
-use crate::api::value::Value;
-use crate::api::well_known::annotations::STORAGE_CLASS;
+use pilothouse_apimachinery::quantity::Quantity;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::STORAGE_CLASS;
 
 use super::lookup::STORAGE_CLASSES;
 use super::{Operation, Outcome, Plugin, Write, done};

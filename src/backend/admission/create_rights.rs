@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use pilothouse_actors::authorizer::AuthorizeExplained;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::authorization::{Action, Decision, Target};
 
 use crate::api::denial::denied;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
 use crate::backend::authorization;
 
 use super::{Operation, Outcome, Plugin, Write};

@@ -1,9 +1,9 @@
 //! DefaultStorageClass and DefaultIngressClass.
 
-use crate::api::meta;
-use crate::api::status::Result;
-use crate::api::value::Value;
-use crate::api::well_known::annotations::{DEFAULT_STORAGE_CLASS, INGRESS_CLASS, STORAGE_CLASS};
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::{DEFAULT_STORAGE_CLASS, INGRESS_CLASS, STORAGE_CLASS};
 
 use super::lookup::{INGRESS_CLASSES, Memo, STORAGE_CLASSES};
 use super::{Operation, Outcome, Plugin, Write};

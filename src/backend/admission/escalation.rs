@@ -4,17 +4,17 @@
 use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
+use pilothouse_apimachinery::field_value::same;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::{MASTERS, RBAC_GROUP};
 use pilothouse_types::authorization::Target;
 
-use crate::api::kinds::same;
-use crate::api::meta;
 use crate::api::rbac::escalation::{everything, missing, refusal};
 use crate::api::rbac::index::{MissingRole, RoleRef};
 use crate::api::rbac::role::Role;
 use crate::api::rbac::rule::{Rule, rules_of};
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
-use crate::api::well_known::{MASTERS, RBAC_GROUP};
 use crate::backend::authorization;
 
 use super::{Operation, Outcome, Plugin, Write};

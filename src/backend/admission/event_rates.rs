@@ -2,10 +2,9 @@
 
 use actix::Addr;
 use pilothouse_actors::rates::{Limit, Rates, Spend};
-
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
 
 use super::plugin_document::{self, Document};
 use super::{Operation, Outcome, Plugin, Write};
@@ -159,8 +158,9 @@ fn refusal(shared: &[Shared], keys: &[String], had: &[bool]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::codec::yaml;
+
     use super::*;
-    use crate::api::codec::yaml;
 
     fn config(limits: &str) -> std::result::Result<Vec<EventLimit>, String> {
         let head = "apiVersion: eventratelimit.admission.k8s.io/v1alpha1\nkind: Configuration\n";

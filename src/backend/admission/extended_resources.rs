@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::value::Value;
+
 use crate::api::kinds::is_extended;
-use crate::api::value::Value;
 
 use super::{Operation, Outcome, Plugin, Write, done};
 
@@ -55,8 +56,9 @@ fn tolerate(pod: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::codec::yaml;
+
     use super::*;
-    use crate::api::codec::yaml;
 
     #[test]
     fn devices_are_tolerated_once() {

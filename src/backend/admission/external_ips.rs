@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::value::Value;
+use pilothouse_apimachinery::value::Value;
 
 use super::{Operation, Outcome, Plugin, Write, done};
 

@@ -1,9 +1,9 @@
 //! Checks pods and claims against LimitRanges, in the reference's words.
 
-use crate::api::limits::FIELD_ERRORS;
-use crate::api::quantity::Quantity;
-use crate::api::resource_list::{self, ResourceList};
-use crate::api::value::Value;
+use pilothouse_apimachinery::limits::FIELD_ERRORS;
+use pilothouse_apimachinery::quantity::Quantity;
+use pilothouse_apimachinery::resource_list::{self, ResourceList};
+use pilothouse_apimachinery::value::Value;
 
 /// One limit of a range, parsed once for all containers.
 struct Limit<'a> {
@@ -142,7 +142,7 @@ fn ratio(
 
 #[cfg(test)]
 pub mod testing {
-    use crate::api::value::Value;
+    use pilothouse_apimachinery::value::Value;
 
     /// Parses a JSON text.
     pub fn object(text: &str) -> Value {

@@ -2,9 +2,10 @@
 
 use std::ops::Bound;
 
-use crate::api::meta;
-use crate::api::status::{Result, Status};
-use crate::api::value::{Object, Value};
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::{Object, Value};
+
 use crate::limits::LIMITS_FILLED_IN;
 
 use super::lookup::{CachedSnapshot, LIMIT_RANGES};

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
+use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision};
 
-use crate::api::schema::Registry;
-use crate::api::status::{GroupResource, Result, Status};
-use crate::api::value::Value;
-use crate::api::well_known;
 use crate::auth::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 

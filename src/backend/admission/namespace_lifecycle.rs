@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::{IMMORTAL_NAMESPACES, NAMESPACES};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, TypeName};
-
-use crate::api::status::{GroupResource, Result, Status};
-use crate::api::value::Value;
-use crate::api::well_known::{IMMORTAL_NAMESPACES, NAMESPACES};
 
 use super::{Operation, Outcome, Plugin, Write, done};
 

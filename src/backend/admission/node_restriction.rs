@@ -3,19 +3,19 @@
 
 mod requests;
 
+use pilothouse_apimachinery::field_value::same;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known::LEASE_NAMESPACE;
+use pilothouse_apimachinery::well_known::annotations::MIRROR;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, TypeName};
 
 use crate::api::gates::{
     ALLOW_INSECURE_KUBELET_CERTIFICATE_SIGNING_REQUESTS, SERVICE_ACCOUNT_NODE_AUDIENCE_RESTRICTION,
 };
-use crate::api::kinds::same;
-use crate::api::meta;
-use crate::api::status::{GroupResource, Result, Status};
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
-use crate::api::well_known::LEASE_NAMESPACE;
-use crate::api::well_known::annotations::MIRROR;
 use crate::auth::node::node_of;
 
 use super::{Operation, Outcome, Plugin, Write};

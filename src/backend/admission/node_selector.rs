@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::api::meta;
-use crate::api::names;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
 
 use super::lookup;
 use super::plugin_document::Document;
@@ -123,8 +123,9 @@ fn is_within(pod: &Value, allowed: Option<&Labels>) -> std::result::Result<(), &
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::codec::yaml;
+
     use super::*;
-    use crate::api::codec::yaml;
 
     fn of(pairs: &[(&str, &str)]) -> Labels {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()

@@ -1,6 +1,6 @@
 //! TaintNodesByCondition: a new node is not ready until the node controller says so.
 
-use crate::api::value::Value;
+use pilothouse_apimachinery::value::Value;
 
 use super::tolerations::NOT_READY;
 use super::{Operation, Outcome, Plugin, Write, done};

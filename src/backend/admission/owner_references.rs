@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use actix::Addr;
 use pilothouse_actors::authorizer::Authorizer;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::authorization::{Decision, Target};
 use pilothouse_types::identity::Identity;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::meta;
-use crate::api::status::Result;
-use crate::api::value::Value;
 use crate::backend::authorization;
 
 use super::{Kinds, Operation, Outcome, Plugin, Write, done};

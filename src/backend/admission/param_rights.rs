@@ -3,17 +3,17 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::field_value::same;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known::{ADMISSION_REGISTRATION_GROUP, MASTERS};
 use pilothouse_types::authorization::Target;
 use pilothouse_types::identity::Identity;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::field::{FieldError, FieldPath};
-use crate::api::kinds::same;
-use crate::api::meta;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
-use crate::api::well_known::{ADMISSION_REGISTRATION_GROUP, MASTERS};
 use crate::backend::authorization;
 
 use super::lookup::{MUTATING_POLICIES, VALIDATING_POLICIES};

@@ -1,7 +1,7 @@
 //! Reads plug-in configurations and checks their fields.
 
-use crate::api::field::FieldError;
-use crate::api::value::Value;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::value::Value;
 
 /// A configuration of an expected kind.
 pub struct Document<'a>(&'a Value);

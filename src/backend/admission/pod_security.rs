@@ -15,14 +15,14 @@ mod tests;
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::NAMESPACES;
 use pilothouse_types::object::{Key, Object, TypeName};
 
 use crate::api::audit;
-use crate::api::field::FieldError;
-use crate::api::meta;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
-use crate::api::well_known::NAMESPACES;
 use crate::metrics::Metrics;
 use crate::metrics::pod_security::Judged;
 

@@ -14,10 +14,10 @@ mod validating;
 use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::well_known::ADMISSION_REGISTRATION_GROUP;
 
 use crate::api::admission_policies::policy::Policy;
-use crate::api::status::{GroupResource, Result, Status};
-use crate::api::well_known::ADMISSION_REGISTRATION_GROUP;
 use crate::metrics::Metrics;
 use crate::metrics::match_conditions::ConditionLabels;
 

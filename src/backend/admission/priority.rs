@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use crate::api::meta;
-use crate::api::status::Result;
-use crate::api::value::Value;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::value::Value;
 
 use super::lookup::{Memo, PRIORITY_CLASSES};
 use super::{Operation, Outcome, Plugin, Write, done};

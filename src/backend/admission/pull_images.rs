@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::value::Value;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::value::Value;
 
 use super::{Operation, Outcome, Plugin, Write, done};
 

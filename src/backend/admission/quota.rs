@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use actix::Addr;
 use pilothouse_actors::batcher::{Batcher, Enqueue};
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::api::field::{FieldError, FieldPath};
 use crate::api::quota::usage::{Change, UsageEvaluator};
 use crate::api::quota::{self, Features, Limited, Quota, Refusal, Request};
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
 
 use super::lookup::{CachedSnapshot, QUOTAS};
 use super::plugin_document::{Document, none_wrong};
@@ -148,8 +148,9 @@ fn refuse(write: &Write<'_>, object: &Value, refusal: Refusal) -> Box<Status> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::api::kinds::testing::object;
 
     #[test]
     fn the_document_of_the_operator_is_read_strictly() {

@@ -4,10 +4,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-use crate::api::managed_fields::managers::Managers;
-use crate::api::meta;
-use crate::api::status::Result;
-use crate::api::value::Value;
+use pilothouse_apimachinery::managed_fields::managers::Managers;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::value::Value;
 
 use super::Call;
 

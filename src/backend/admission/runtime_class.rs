@@ -1,8 +1,8 @@
 //! RuntimeClass: the overhead and scheduling constraints of a pod's runtime.
 
-use crate::api::kinds::same;
-use crate::api::status::Result;
-use crate::api::value::Value;
+use pilothouse_apimachinery::field_value::same;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::value::Value;
 
 use super::lookup::RUNTIME_CLASSES;
 use super::{Operation, Outcome, Plugin, Write, tolerations};

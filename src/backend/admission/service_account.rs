@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::api::meta;
-use crate::api::status::{GroupResource, Result, Status};
-use crate::api::value::Value;
-use crate::api::well_known::annotations::MIRROR;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::MIRROR;
+
 use crate::limits::DEFAULT_ACCOUNT_ATTEMPTS;
 use crate::random;
 

@@ -1,9 +1,9 @@
 //! StorageObjectInUseProtection: volumes, claims and VolumeAttributesClasses stay while they are in use.
 
-use crate::api::features::Feature;
-use crate::api::meta;
-use crate::api::value::Value;
-use crate::api::well_known::{CLAIM_PROTECTION, VOLUME_PROTECTION};
+use pilothouse_apimachinery::features::Feature;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::{CLAIM_PROTECTION, VOLUME_PROTECTION};
 
 use super::{Operation, Outcome, Plugin, Write, done};
 

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use crate::api::codec::yaml;
-use crate::api::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::codec::yaml;
+use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
+
 use crate::api::kinds::quality;
-use crate::api::meta;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
 
 use super::plugin_document::Document;
 use super::{Operation, Outcome, Plugin, Write, lookup, tolerations};

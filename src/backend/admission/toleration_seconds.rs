@@ -1,6 +1,6 @@
 //! DefaultTolerationSeconds: how long pods stay on a node that is not ready or unreachable.
 
-use crate::api::value::Value;
+use pilothouse_apimachinery::value::Value;
 
 use super::tolerations::{NO_EXECUTE, NOT_READY, UNREACHABLE};
 use super::{Operation, Outcome, Plugin, Write, done};

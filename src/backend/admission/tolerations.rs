@@ -1,6 +1,7 @@
 //! Merges and compares tolerations.
 
-use crate::api::value::Value;
+use pilothouse_apimachinery::value::Value;
+
 use crate::limits::TOLERATIONS_COMPARED;
 
 /// The taint of a node that is not ready.

@@ -1,10 +1,9 @@
 //! PodTopologyLabels: copies the topology labels of a node to its pods, so that containers need not read the Node.
 
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, TypeName};
-
-use crate::api::status::{GroupResource, Result, Status};
-use crate::api::value::Value;
 
 use super::{Operation, Outcome, Plugin, Write};
 
@@ -58,8 +57,9 @@ fn node_of(object: &Value, is_binding: bool) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::codec::yaml;
+
     use super::*;
-    use crate::api::codec::yaml;
 
     #[test]
     fn pods_and_bindings_name_nodes() {

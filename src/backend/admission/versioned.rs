@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::codec;
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::Object;
 
 use crate::api::catalog::resource::Resource;
-use crate::api::codec;
-use crate::api::json;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
 
 use super::Write;
 

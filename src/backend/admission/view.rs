@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::codec;
+use pilothouse_apimachinery::patch::Coerce as _;
+use pilothouse_apimachinery::schema::decode::Decoded;
+use pilothouse_apimachinery::schema::{GroupVersionKind, Registry, TypeId, default};
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
+
 use crate::api::catalog::resource::Resource;
-use crate::api::codec;
 use crate::api::custom::CustomResource;
 use crate::api::kinds;
-use crate::api::schema::decode::Decoded;
-use crate::api::schema::{GroupVersionKind, Registry, TypeId, default};
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
 
 use super::super::objects::check_size;
 use super::{Operation, Write, versioned};

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use futures::future::join_all;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_apimachinery::json::write_string;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::clock::Clock;
 use tokio::sync::Semaphore;
 
 use crate::api::admission_plugins::PluginName;
 use crate::api::admission_webhooks::{self, Webhook};
 use crate::api::audit;
-use crate::api::json::write_string;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
 use crate::kubeconfig::users::Users;
 use crate::limits::HOOK_QUESTIONS;
 use crate::metrics::Metrics;
@@ -87,7 +87,7 @@ fn users(document: Option<&Value>) -> std::result::Result<Users, String> {
     read.has_only("", &["apiVersion", "kind", "kubeConfigFile"])?;
     let path = read.text(&["kubeConfigFile"])?;
     if !path.starts_with('/') {
-        let path = crate::api::field::quoted(path);
+        let path = pilothouse_apimachinery::field::quoted(path);
         return Err(format!("kubeConfigFile: Invalid value: {path}: must be an absolute file path"));
     }
     Users::read(path.as_ref())
@@ -225,7 +225,10 @@ impl Webhooks {
             Err(CallError::Calling { why, code }) => {
                 let rejected = (!hook.ignores_failures).then_some(Fault::Calling);
                 metrics.asked(asked, seconds, code, rejected);
-                let text = format!("failed calling webhook {}: {why}", crate::api::field::quoted(&hook.name));
+                let text = format!(
+                    "failed calling webhook {}: {why}",
+                    pilothouse_apimachinery::field::quoted(&hook.name)
+                );
                 if self.failures.allows(self.settings.clock.moment()) {
                     let ignored = hook.ignores_failures;
                     tracing::warn!(webhook = hook.name, %why, ignored, "admission webhook call failed");
@@ -342,8 +345,9 @@ impl Plugin for Webhooks {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+
     use super::*;
-    use crate::api::json;
 
     #[test]
     fn documents_name_absolute_files() {

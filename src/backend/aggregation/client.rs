@@ -7,6 +7,7 @@ use futures::StreamExt as _;
 use hyper::Method;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderValue, IF_NONE_MATCH, USER_AGENT};
 use pilothouse_actors::permit::Permit;
+use pilothouse_apimachinery::field::quoted;
 use pilothouse_types::identity::Identity;
 use tokio::time::timeout;
 
@@ -14,7 +15,6 @@ use super::Extensions;
 use crate::api::admission_webhooks::ClientConfig;
 use crate::api::aggregation::Service;
 use crate::api::connect::{AllowedAddresses, Destination, Location, Trust};
-use crate::api::field::quoted;
 use crate::api::release::RELEASE;
 use crate::backend::{Backend, webhook_address};
 use crate::kubeconfig::user::escaped;

@@ -116,9 +116,10 @@ impl StoreIndex for Table {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+    use pilothouse_apimachinery::value::Value;
+
     use super::*;
-    use crate::api::json;
-    use crate::api::value::Value;
 
     fn registration(text: &str) -> Option<ApiService> {
         let object: Value = json::read(text.as_bytes()).unwrap();

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{AllocatePorts, ListOwners, PortRequest, ReleasePorts};
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_apimachinery::codec;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::well_known::NETWORKING_GROUP;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision, TypeName};
 
 use super::{ADDRESSES, MANAGED_BY, MANAGER, SERVICES, Services, StoredAllocations, parent};
-use crate::api::codec;
-use crate::api::names;
-use crate::api::schema::Registry;
 use crate::api::services::ServiceAllocations;
-use crate::api::status::{GroupResource, Result, Status};
-use crate::api::well_known::NETWORKING_GROUP;
 use crate::backend::stores::Stores;
 
 /// The addresses and ports of every stored service; `None` for a corrupt one.

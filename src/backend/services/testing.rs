@@ -9,10 +9,10 @@ use actix::Actor as _;
 use pilothouse_actors::directory::{Options, Stores as Storage, start};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::ports::{PortAllocator, PortPool};
+use pilothouse_apimachinery::schema::Registry;
 use pilothouse_types::clock::Clock;
 
 use super::Services;
-use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
 use crate::backend::stores::Stores;
 

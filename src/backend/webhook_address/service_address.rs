@@ -1,12 +1,12 @@
 //! Resolves the address of a service: its cluster IP, or one of its endpoints.
 
 use pilothouse_actors::permit::Permit;
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, TypeName};
 
-use crate::api::field::quoted;
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
 use crate::random;
 
 use super::super::Backend;
@@ -121,8 +121,9 @@ fn of_endpoints(
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::json;
+
     use super::*;
-    use crate::api::json;
 
     fn value(text: &str) -> Value {
         json::read(text.as_bytes()).unwrap()

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::value::Value;
+use pilothouse_apimachinery::value::Value;
 
 /// The conditions in order, with their texts if all is well.
 const ALL: [(&str, &str, &str); 5] = [

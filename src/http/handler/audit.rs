@@ -12,13 +12,13 @@ use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_apimachinery::query::{self, Query};
 use pilothouse_types::identity::Identity;
 
 use crate::api::audit::Stage;
 use crate::api::audit::event::{Event, EventMetadata};
 use crate::api::audit::sources::sources;
 use crate::api::path::Request;
-use crate::api::query::{self, Query};
 use crate::audit::{Audit, Trail, cut_agent};
 use crate::backend::authorization::AuthorizationRecord;
 use crate::http::peer::Peer;
@@ -42,7 +42,7 @@ pub async fn open(
     if trail.receive().await {
         return None;
     }
-    let uri = crate::api::field::quoted(&trail.head.uri);
+    let uri = pilothouse_apimachinery::field::quoted(&trail.head.uri);
     Some(plain(500, format!("Internal Server Error: {uri}: failed to store audit event\n")))
 }
 

@@ -8,10 +8,10 @@ use actix_web::http::header;
 use actix_web::web::Payload;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
+use pilothouse_apimachinery::media::{self, Encoding, OfferedEncodings, PatchType};
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::verb::Verb;
 
-use crate::api::media::{self, Encoding, OfferedEncodings, PatchType};
-use crate::api::status::{Result, Status};
-use crate::api::verb::Verb;
 use crate::backend::request_memory::{BodyMemory, RequestMemory};
 use crate::limits::{BODY_STEP_BYTES, REQUEST_BODY_BYTES, SMALL_BODY_BYTES};
 

@@ -19,6 +19,9 @@ use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use hyper::Method;
+use pilothouse_apimachinery::media::{self, OfferedEncodings};
+use pilothouse_apimachinery::query::Query;
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_types::identity::Identity;
 use pilothouse_types::memory::MemoryBudget;
 use tokio::time::sleep;
@@ -26,10 +29,7 @@ use tokio::time::sleep;
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::location::{self, KubeletRules};
 use crate::api::connect::{self, ConnectSubresource, Destination, url};
-use crate::api::media::{self, OfferedEncodings};
 use crate::api::path::ResourcePath;
-use crate::api::query::Query;
-use crate::api::status::{GroupResource, Result, Status};
 use crate::backend::{Backend, BodylessCall, Origin, Warnings};
 use crate::heavy_pool::OwnedPool;
 use crate::http::body::DeadlineLift;
@@ -149,7 +149,10 @@ async fn log(
         body: RequestBody::Empty,
     };
     let failed = |why: &dyn std::fmt::Display| {
-        Status::unexplained(format!("Get {}: {why}", crate::api::field::quoted(&to.location.url())))
+        Status::unexplained(format!(
+            "Get {}: {why}",
+            pilothouse_apimachinery::field::quoted(&to.location.url())
+        ))
     };
     let answer = connecting.upstream.ask(to, ask).await;
     let answer = answer.map_err(|failure| common(&failure).unwrap_or_else(|| failed(&failure)))?;

@@ -52,7 +52,9 @@ fn verbosity(body: &str) -> Result<u32, String> {
     let is_number = !body.is_empty() && body.bytes().all(|byte| byte.is_ascii_digit());
     let why = if is_number { "value out of range" } else { "invalid syntax" };
     let level = body.parse().ok().filter(|_| is_number);
-    level.ok_or_else(|| format!("strconv.ParseUint: parsing {}: {why}", crate::api::field::quoted(body)))
+    level.ok_or_else(|| {
+        format!("strconv.ParseUint: parsing {}: {why}", pilothouse_apimachinery::field::quoted(body))
+    })
 }
 
 fn index() -> String {

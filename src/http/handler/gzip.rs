@@ -11,8 +11,8 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::{Stream, StreamExt as _};
+use pilothouse_apimachinery::status::Status;
 
-use crate::api::status::Status;
 use crate::limits::LIST_TURN_BYTES;
 
 /// Smaller responses are not worth the CPU time.

@@ -11,12 +11,12 @@ use pilothouse_actors::committer::{Check as CheckCommitter, Committer};
 use pilothouse_actors::directory::{Directory, Types};
 use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::query::Query;
 use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::lock::Lock;
 use tokio::sync::watch;
 
-use crate::api::field::quoted;
-use crate::api::query::Query;
 use crate::auth::live_index::{LiveIndexes, UnreadableObject};
 use crate::limits::{STORAGE_PROBE_INTERVAL, UNREADABLE_GUARDS_NAMED};
 

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::status::Result;
 use pilothouse_types::lock::Lock;
 
 use crate::api::aggregation::ApiService;
 use crate::api::discovery::{Documents, usual_places};
-use crate::api::status::Result;
 use crate::backend::aggregation::{Extensions, State};
 
 use super::render::Context;

@@ -13,17 +13,17 @@ use actix_web::http::header::{self, HeaderName, HeaderValue, HttpDate};
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
 use openssl::sha::sha512;
+use pilothouse_apimachinery::media;
+use pilothouse_apimachinery::query::Query;
+use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::status::Status;
+use pilothouse_apimachinery::well_known::JSON;
 use pilothouse_types::lock::Lock;
 use pilothouse_types::memory::{MemoryBudget, OutOfMemory};
 
 use crate::api::aggregation::ApiService;
-use crate::api::media;
 use crate::api::openapi::merged::merge;
 use crate::api::openapi::{Contents, Custom, Sources, v2_protobuf, v3_protobuf};
-use crate::api::query::Query;
-use crate::api::schema::Registry;
-use crate::api::status::Status;
-use crate::api::well_known::JSON;
 use crate::backend::aggregation::{Description, Digest};
 use crate::limits::{OPENAPI_BUILTIN_BYTES, OPENAPI_GROWTH, OPENAPI_KEPT_BYTES};
 
@@ -451,8 +451,8 @@ fn insert(response: &mut HttpResponse, name: HeaderName, value: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::schema::GroupVersionKind;
     use actix_web::test::TestRequest;
+    use pilothouse_apimachinery::schema::GroupVersionKind;
 
     #[test]
     fn only_the_latest_documents_are_kept() {

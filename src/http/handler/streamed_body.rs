@@ -10,12 +10,12 @@ use actix_web::body::{BodySize, MessageBody};
 use bytes::{Buf as _, Bytes};
 use futures::Stream;
 use futures::future::LocalBoxFuture;
+use pilothouse_apimachinery::codec::indent::Indenter;
+use pilothouse_apimachinery::codec::yaml_list::YamlList;
+use pilothouse_apimachinery::media::Encoding;
+use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::memory::Reservation;
 
-use crate::api::codec::indent::Indenter;
-use crate::api::codec::yaml_list::YamlList;
-use crate::api::media::Encoding;
-use crate::api::status::{Result, Status};
 use crate::backend::Backend;
 use crate::heavy_pool::OwnedPool;
 use crate::limits::{LAID_OUT_ASIDE_BYTES, LIST_CHUNK_BYTES};

@@ -1,13 +1,13 @@
 //! Binds a pod to a node.
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::WriteMode;
+use pilothouse_apimachinery::status::{GroupResource, Status};
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Object;
 
-use crate::api::kinds::ErrorList;
-use crate::api::meta;
-use crate::api::options::WriteMode;
-use crate::api::status::{GroupResource, Status};
 use crate::api::subresources::binding;
-use crate::api::value::Value;
 use crate::backend::rewrite::RewriteTarget;
 use crate::backend::{Backend, Call};
 use crate::limits::CONFLICT_ATTEMPTS;

@@ -3,16 +3,17 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::{DeleteOptions, WriteMode};
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::{Object, TypeName};
 
 use crate::api::deletion;
-use crate::api::kinds::{self, ErrorList, WriteContext};
-use crate::api::meta;
-use crate::api::options::{DeleteOptions, WriteMode};
-use crate::api::status::{GroupResource, Result, Status};
+use crate::api::kinds::{self, WriteContext};
 use crate::api::subresources::eviction::{self, PodState};
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
 use crate::backend::rewrite::RewriteTarget;
 use crate::backend::{Backend, Call};
 use crate::limits::EVICTION_ATTEMPTS;

@@ -1,15 +1,15 @@
 //! TokenRequest: issues a token for a service account.
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::{Key, TypeName};
 
-use crate::api::kinds::ErrorList;
-use crate::api::meta;
-use crate::api::names;
-use crate::api::status::{GroupResource, Result, Status};
 use crate::api::subresources::token_request::{self, Binding};
-use crate::api::time;
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
 use crate::auth::service_account::claims::{Bound, Grant, Reference};
 use crate::backend::{Backend, Call};
 use crate::random;

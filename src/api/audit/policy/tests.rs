@@ -1,6 +1,7 @@
+use pilothouse_apimachinery::codec::yaml;
+use pilothouse_apimachinery::query::Query;
+
 use super::*;
-use crate::api::codec::yaml;
-use crate::api::query::Query;
 
 fn read(rules: &str) -> Result<ParsedPolicy, String> {
     let text = format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}");

@@ -1,9 +1,10 @@
 //! Conversions between types.
 
+use pilothouse_apimachinery::json::short_float;
+
 use super::super::eval::CallContext;
 use super::super::timestamps::{self, Instant};
 use super::super::value::{Fault, Outcome, Val};
-use crate::api::json::short_float;
 
 /// `int(x)` and its like.
 pub fn convert<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {

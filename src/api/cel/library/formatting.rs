@@ -1,12 +1,13 @@
 //! `string.format([...])`.
 
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::limits::CEL_TEXT_BYTES;
+
 use super::super::ast::{Expr, Kind};
 use super::super::eval::CallContext;
 use super::super::types::Type;
 use super::super::value::{Fault, List, Map, Outcome, Val};
 use super::convert;
-use crate::api::field::quoted;
-use crate::api::limits::CEL_TEXT_BYTES;
 
 /// The default precision.
 const PRECISION: usize = 6;

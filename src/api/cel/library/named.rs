@@ -3,10 +3,11 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::quantity::Quantity;
+
 use super::super::eval::CallContext;
 use super::super::value::{Fault, Outcome, Val};
 use super::semver::Semver;
-use crate::api::quantity::Quantity;
 
 /// `quantity('1Gi')`, `semver('1.2.3')` and their member functions.
 pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {

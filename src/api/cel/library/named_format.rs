@@ -1,10 +1,11 @@
 //! Named string formats (`format.named`).
 
+use pilothouse_apimachinery::formats::Format;
+use pilothouse_apimachinery::names;
+
 use super::super::eval::CallContext;
 use super::super::value::{Fault, Outcome, Val};
 use super::url::Url;
-use crate::api::formats::Format;
-use crate::api::names;
 
 /// A named format.
 #[derive(Debug)]

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use pilothouse_apimachinery::field::quoted;
+
 use super::super::eval::CallContext;
 use super::super::value::{Fault, Outcome, Val};
-use crate::api::field::quoted;
 
 /// `ip('10.0.0.1')`, `cidr('10.0.0.0/8')` and their member functions.
 pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 pub use equality::{equal, equality};
 
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::value::Value;
+
 use super::super::eval::CallContext;
 use super::super::types::ListKind;
 use super::super::value::{Fault, Key, List, Map, Outcome, Val};
-use crate::api::json;
-use crate::api::value::Value;
 
 /// `!x`, `-x`.
 pub fn unary<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {

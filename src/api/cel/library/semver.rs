@@ -43,14 +43,14 @@ impl Semver {
             if !fits(part) {
                 return Err(format!(
                     "Invalid character(s) found in prerelease {}",
-                    crate::api::field::quoted(part)
+                    pilothouse_apimachinery::field::quoted(part)
                 ));
             }
             parts.push(if part.bytes().all(|byte| byte.is_ascii_digit()) {
                 if part.len() > 1 && part.starts_with('0') {
                     return Err(format!(
                         "Numeric PreRelease version must not contain leading zeroes {}",
-                        crate::api::field::quoted(part)
+                        pilothouse_apimachinery::field::quoted(part)
                     ));
                 }
                 Part::Number(part.parse().map_err(|_| "value out of range".to_owned())?)
@@ -110,7 +110,7 @@ fn trimmed(part: &str) -> String {
 }
 
 fn number(text: &str, which: &str) -> Result<u64, String> {
-    let quoted = crate::api::field::quoted(text);
+    let quoted = pilothouse_apimachinery::field::quoted(text);
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("Invalid character(s) found in {which} number {quoted}"));
     }

@@ -1,9 +1,10 @@
 //! String functions. Indexes count characters.
 
+use pilothouse_apimachinery::limits::CEL_TEXT_BYTES;
+
 use super::super::eval::CallContext;
 use super::super::value::{Fault, List, Outcome, Val};
 use super::operators::equal;
-use crate::api::limits::CEL_TEXT_BYTES;
 
 /// `text.trim()` and its like.
 pub fn run<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::field::quoted;
+
 use super::super::eval::CallContext;
 use super::super::value::{Fault, Key, Map, Outcome, Text, Val};
-use crate::api::field::quoted;
 
 /// A parsed URL: absolute, or an absolute path.
 #[derive(Clone, Debug)]

@@ -1,8 +1,9 @@
 //! Copies subtrees, for macros that use an argument twice.
 
+use pilothouse_apimachinery::limits::CEL_CHARS;
+
 use super::super::ast::{Entry, Expr, Fold, Init, Kind};
 use super::{ParseAborted, Parser, Read};
-use crate::api::limits::CEL_CHARS;
 
 impl Parser<'_> {
     /// A copy with new IDs. Nested copies double in size, so nodes are counted.

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::value::{Object, Value};
+
 use super::super::types::{DeclType, ListKind, ObjectType};
 use super::{Fault, Outcome, Text, Val};
-use crate::api::value::{Object, Value};
 
 /// A list.
 #[derive(Clone, Debug)]

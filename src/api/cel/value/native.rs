@@ -2,11 +2,11 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pilothouse_apimachinery::limits::{BODY_BYTES, OBJECT_PARTS, PATCH_DEPTH};
+use pilothouse_apimachinery::value::{Object, Value};
 
 use super::{List, Map, Val};
 use crate::api::cel::library::text_of;
-use crate::api::limits::{BODY_BYTES, OBJECT_PARTS, PATCH_DEPTH};
-use crate::api::value::{Object, Value};
 
 /// The integers that a double represents exactly.
 const SAFE: std::ops::RangeInclusive<i64> = -((1 << 53) - 1)..=(1 << 53) - 1;

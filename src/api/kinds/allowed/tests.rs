@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use pilothouse_apimachinery::schema::builtin;
+use pilothouse_apimachinery::schema::table::parse;
+use pilothouse_apimachinery::testing::each_source;
+
 use super::*;
-use crate::api::schema::builtin;
-use crate::api::schema::table::parse;
-use crate::api::well_known::tests::each_source;
 
 #[test]
 fn messages_have_an_order_of_their_own() {

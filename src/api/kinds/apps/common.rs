@@ -1,10 +1,13 @@
 //! Checks that the kinds of apps share: IntOrString counts, selectors, status counters.
 
-use super::super::field_value::FieldValue;
-use super::super::{ErrorList, WarningList, messages, selector};
-use crate::api::field::{FieldError, quoted};
-use crate::api::names;
-use crate::api::value::Value;
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
+use super::super::messages;
 
 pub(super) const ROLLING: &str = "RollingUpdate";
 const SELECTOR: &str = "v1.LabelSelector{}";
@@ -57,8 +60,8 @@ pub(super) fn need_selector(
         chosen.required(errors, "");
         return true;
     }
-    let usable = selector::check(&chosen, errors);
-    if selector::is_empty(chosen.value) {
+    let usable = label_selector::check(&chosen, errors);
+    if label_selector::is_empty(chosen.value) {
         let wrong = format!("empty selector is invalid for {kind}");
         errors.push(FieldError::invalid(&chosen.path, SELECTOR, &wrong));
     }

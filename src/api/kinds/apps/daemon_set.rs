@@ -1,18 +1,18 @@
 //! DaemonSets, and the ControllerRevisions that they and StatefulSets keep.
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::field_value::{FieldValue, fill, fill_text, present_mut, same};
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+
 use super::super::core::{pod_default, template};
-use super::super::field_value::{FieldValue, fill, fill_text, present_mut, same};
-use super::super::{
-    COUNTED, ErrorList, KindRules, PLAIN, POD_TEMPLATE, Revalidation, WarningList, WriteContext, messages,
-    selector,
-};
+use super::super::{COUNTED, KindRules, PLAIN, POD_TEMPLATE, Revalidation, WriteContext, messages};
 use super::common::{
     ROLLING, at_most_all, count, count_or_percent, counters, no_fewer_collisions, same_selector, shown_share,
     shown_strategy,
 };
-use crate::api::field::{FieldError, FieldPath};
-use crate::api::meta;
-use crate::api::value::Value;
 
 /// The rules of a DaemonSet.
 pub const DAEMON_SET: KindRules = KindRules {
@@ -110,12 +110,12 @@ pub(super) fn prepare_daemon_set_update(new: &mut Value, old: &Value, _: &WriteC
 pub(super) fn validate_daemon_set(object: &Value, errors: &mut ErrorList) {
     let spec = FieldValue::of(object, "spec");
     let (chosen, pods) = (spec.child("selector"), spec.child("template"));
-    let usable = selector::check(&chosen, errors);
+    let usable = label_selector::check(&chosen, errors);
     let labels = pods.child("metadata").child("labels");
-    if usable && !selector::matches(Some(chosen.value), Some(labels.value)) {
+    if usable && !label_selector::matches(Some(chosen.value), Some(labels.value)) {
         template::mismatch(&pods, errors);
     }
-    if chosen.is_set() && selector::is_empty(chosen.value) {
+    if chosen.is_set() && label_selector::is_empty(chosen.value) {
         let wrong = "empty selector is invalid for daemonset";
         errors.push(FieldError::invalid(&chosen.path, "v1.LabelSelector{}", wrong));
     }

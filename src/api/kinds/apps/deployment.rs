@@ -1,17 +1,19 @@
 //! Deployments and the ReplicaSets that they make.
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::{FieldValue, fill_text};
+use pilothouse_apimachinery::value::Value;
+
 use super::super::core::{pod_default, template};
-use super::super::field_value::{FieldValue, fill_text};
 use super::super::{
-    BASE, COUNTED, ErrorList, Generation, KindRules, MetaRevalidation, POD_TEMPLATE, Revalidation,
-    StatusMeta, gated, messages,
+    BASE, COUNTED, Generation, KindRules, MetaRevalidation, POD_TEMPLATE, Revalidation, StatusMeta, gated,
+    messages,
 };
 use super::common::{
     ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions,
     same_selector, shown_share, shown_strategy, warn_named,
 };
-use crate::api::field::FieldError;
-use crate::api::value::Value;
 
 /// The rules of a Deployment.
 pub const DEPLOYMENT: KindRules = KindRules {

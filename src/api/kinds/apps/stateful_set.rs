@@ -1,18 +1,19 @@
 //! StatefulSets.
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::{FieldValue, fill, present_mut, same};
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
 use super::super::core::{pod_default, template, volume_claim};
-use super::super::field_value::{FieldValue, fill, present_mut, same};
-use super::super::{
-    COUNTED, EnabledFeatures, ErrorList, Feature, KindRules, MetaRevalidation, POD_TEMPLATE, WarningList,
-    gated, messages, selector,
-};
+use super::super::{COUNTED, KindRules, MetaRevalidation, POD_TEMPLATE, gated, messages};
 use super::common::{
     ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions, shown_share,
 };
-use crate::api::field::FieldError;
-use crate::api::meta;
-use crate::api::names;
-use crate::api::value::Value;
 
 /// The rules of a StatefulSet.
 pub const RULES: KindRules = KindRules {
@@ -39,7 +40,7 @@ fn default_stateful_set(object: &mut Value) {
         strategy.entry("rollingUpdate").fields_mut();
     }
     spec.entry("persistentVolumeClaimRetentionPolicy").fields_mut();
-    for claim in super::super::field_value::items_mut(spec, "volumeClaimTemplates") {
+    for claim in pilothouse_apimachinery::field_value::items_mut(spec, "volumeClaimTemplates") {
         claim.set("kind", "PersistentVolumeClaim");
         claim.set("apiVersion", "v1");
     }
@@ -137,9 +138,9 @@ fn stateful_set_pods(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let usable = need_selector(spec, "statefulset", "", errors);
     let (chosen, pods) = (spec.child("selector"), spec.child("template"));
     let labels = pods.child("metadata").child("labels");
-    let everything = chosen.is_set() && selector::is_empty(chosen.value);
+    let everything = chosen.is_set() && label_selector::is_empty(chosen.value);
     if usable {
-        if !everything && !selector::matches(Some(chosen.value), Some(labels.value)) {
+        if !everything && !label_selector::matches(Some(chosen.value), Some(labels.value)) {
             template::mismatch(&pods, errors);
         }
         template::validate_meta(&pods, errors);

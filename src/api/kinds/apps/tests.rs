@@ -1,14 +1,17 @@
 //! The rules, each shown to refuse.
 
-use super::super::testing::{context, each_change_refused, each_refused, filled, object, said};
-use super::super::{ErrorList, WarningList, rules};
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object, said};
+use pilothouse_apimachinery::value::Value;
+
+use super::super::rules;
+use super::super::testing::{context, filled};
 use super::common::*;
 use super::daemon_set::TEMPLATE_GENERATION;
 use super::daemon_set::*;
 use super::deployment::*;
 use super::stateful_set::*;
-use crate::api::meta;
-use crate::api::value::Value;
 
 const APPS: (&str, &str) = ("apps", "v1");
 

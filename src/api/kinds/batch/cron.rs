@@ -1,6 +1,6 @@
 //! The syntax of cron schedules: five fields, or a macro such as `@daily`.
 
-use crate::api::time_zone;
+use pilothouse_apimachinery::time_zone;
 
 struct Field {
     lowest: u32,
@@ -138,7 +138,7 @@ fn plain_number(text: &str) -> Result<u32, String> {
         Ok(number) if number < 0 => Err(format!("negative number ({number}) not allowed: {text}")),
         _ => Err(format!(
             "failed to parse int from {text}: strconv.Atoi: parsing {}: invalid syntax",
-            crate::api::field::quoted(text)
+            pilothouse_apimachinery::field::quoted(text)
         )),
     }
 }

@@ -1,15 +1,17 @@
 //! CronJobs.
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, same};
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::time_zone;
+use pilothouse_apimachinery::value::Value;
+
 use super::{cron, job};
-use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::batch_v1;
 use crate::api::kinds::core::pod_default;
-use crate::api::kinds::field_value::{FieldValue, same};
-use crate::api::kinds::{COUNTED, ErrorList, KindRules, MetaRevalidation, WarningList, messages};
-use crate::api::meta;
-use crate::api::names;
-use crate::api::time_zone;
-use crate::api::value::Value;
+use crate::api::kinds::{COUNTED, KindRules, MetaRevalidation, messages};
 
 /// The rules of a CronJob.
 pub const RULES: KindRules = KindRules {
@@ -135,7 +137,8 @@ fn warn(object: &Value, old: Option<&Value>, warned: &mut WarningList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
     use super::*;
 
     #[test]

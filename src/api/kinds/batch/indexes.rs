@@ -1,6 +1,6 @@
 //! Sets of indexes as Jobs write them: `1,3-5,7`.
 
-use crate::api::field::quoted;
+use pilothouse_apimachinery::field::quoted;
 
 /// The first and last index of one interval.
 fn interval(text: &str, completions: i64) -> Result<(i64, i64), String> {

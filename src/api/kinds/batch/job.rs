@@ -1,16 +1,17 @@
 //! Jobs.
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, fill, fill_text, items_mut, present_mut, same};
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
+
 use super::{job_status, policy};
-use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::batch_v1;
 use crate::api::kinds::core::{pod_default, template};
-use crate::api::kinds::field_value::{FieldValue, fill, fill_text, items_mut, present_mut, same};
-use crate::api::kinds::{
-    COUNTED, EnabledFeatures, ErrorList, Feature, KindRules, POD_TEMPLATE, WarningList, WriteContext,
-    messages, selector,
-};
-use crate::api::value::Value;
-use crate::api::{meta, names};
+use crate::api::kinds::{COUNTED, KindRules, POD_TEMPLATE, WriteContext, messages};
 
 /// The rules of a Job.
 pub const RULES: KindRules = KindRules {
@@ -182,15 +183,15 @@ fn generated_selector(job: &Value, spec: &FieldValue<'_>, prefixed: bool, errors
                 errors.push(FieldError::required(&labels.path.key(label), &format!("must be '{wanted}'")));
             }
             Some(found) if found != wanted => {
-                let shown = crate::api::kinds::field_value::shown_map(Some(labels.value));
+                let shown = pilothouse_apimachinery::field_value::shown_map(Some(labels.value));
                 let wrong = format!("must be '{wanted}'");
                 errors.push(FieldError::invalid(&labels.path.key(label), &shown, &wrong));
             }
             Some(_) => {}
         }
     }
-    let usable = selector::check(&chosen, &mut ErrorList::new());
-    if usable && !selector::matches(Some(chosen.value), Some(&expected)) {
+    let usable = label_selector::check(&chosen, &mut ErrorList::new());
+    if usable && !label_selector::matches(Some(chosen.value), Some(&expected)) {
         errors.push(FieldError::invalid(&chosen.path, "v1.LabelSelector{}", "`selector` not auto-generated"));
     }
 }
@@ -234,11 +235,13 @@ pub fn validate_spec(spec: &FieldValue<'_>, with_selector: bool, errors: &mut Er
     let chosen = spec.child("selector");
     let mut usable = true;
     if chosen.is_set() {
-        usable = selector::check(&chosen, errors);
+        usable = label_selector::check(&chosen, errors);
     } else {
         chosen.required(errors, "");
     }
-    if usable && !selector::matches(Some(chosen.value), Some(pods.child("metadata").child("labels").value)) {
+    if usable
+        && !label_selector::matches(Some(chosen.value), Some(pods.child("metadata").child("labels").value))
+    {
         template::mismatch(&pods, errors);
     }
 }
@@ -414,7 +417,9 @@ pub fn warn_spec(spec: &FieldValue<'_>, old: Option<FieldValue<'_>>, warned: &mu
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{context, each_change_refused, each_refused, object, said};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object, said};
+
+    use super::super::super::testing::context;
     use super::*;
 
     fn base() -> Value {

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::features::Feature;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::{FieldValue, same};
+use pilothouse_apimachinery::value::Value;
+
 use super::indexes;
-use crate::api::field::FieldError;
-use crate::api::kinds::field_value::{FieldValue, same};
-use crate::api::kinds::{ErrorList, Feature, messages};
-use crate::api::value::Value;
+use crate::api::kinds::messages;
 
 const SUCCESS: &str = "SuccessCriteriaMet";
 
@@ -250,7 +253,8 @@ fn criteria_change(now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{object, said};
+    use pilothouse_apimachinery::testing::{object, said};
+
     use super::*;
 
     /// The errors of a status update of a Job with this spec.

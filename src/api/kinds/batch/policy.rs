@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::names;
+
 use super::indexes;
-use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::batch_v1;
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::kinds::{ErrorList, messages};
-use crate::api::names;
+use crate::api::kinds::messages;
 
 const MOST_RULES: usize = 20;
 const MOST_PATTERNS: usize = 20;
@@ -144,7 +146,8 @@ pub fn success(spec: &FieldValue<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
     use super::*;
 
     #[test]

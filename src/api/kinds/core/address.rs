@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::api::field::{FieldPath, quoted};
-use crate::api::kinds::{ErrorList, WarningList};
-use crate::api::names;
-use crate::api::value::Value;
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldPath, quoted};
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
 
 /// An address as the API prints it: an IPv4-mapped IPv6 address as IPv4.
 pub fn plain(ip: IpAddr) -> IpAddr {
@@ -111,7 +111,7 @@ pub fn listed<'a>(list: &'a Value, field: &str) -> BTreeSet<&'a str> {
 /// Checks an address strictly unless the old object had it.
 pub fn unless_known(path: &FieldPath, text: &str, known: &BTreeSet<&str>, errors: &mut ErrorList) {
     if !known.contains(text) {
-        crate::api::meta::texts(errors, path, text, names::ip_address(text));
+        pilothouse_apimachinery::meta::texts(errors, path, text, names::ip_address(text));
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::ErrorList;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
 use crate::api::kinds::allowed::core_v1::TopologySpreadConstraint;
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::kinds::selector;
-use crate::api::names;
-use crate::api::value::Value;
 
 /// The field of required terms.
 pub(super) const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
@@ -60,7 +61,9 @@ fn node_term(term: &FieldValue<'_>, is_required: bool, errors: &mut ErrorList) {
     for requirement in term.child("matchExpressions").items() {
         let values = requirement.child("values");
         match requirement.child("operator").text() {
-            operator if selector::is_set_based(operator) => selector::check_values(operator, &values, errors),
+            operator if label_selector::is_set_based(operator) => {
+                label_selector::check_values(operator, &values, errors);
+            }
             "Gt" | "Lt" if values.len() != 1 => {
                 values.required(errors, "must be specified single value when `operator` is 'Lt' or 'Gt'");
             }
@@ -94,8 +97,8 @@ fn node_term(term: &FieldValue<'_>, is_required: bool, errors: &mut ErrorList) {
 }
 
 fn pod_term(term: &FieldValue<'_>, errors: &mut ErrorList) {
-    selector::validate(&term.child("labelSelector"), errors);
-    selector::validate(&term.child("namespaceSelector"), errors);
+    label_selector::validate(&term.child("labelSelector"), errors);
+    label_selector::validate(&term.child("namespaceSelector"), errors);
     for namespace in term.child("namespaces").items() {
         FieldValue { value: namespace.value, path: term.child("namespace").path }
             .syntax(errors, names::dns_label);
@@ -179,7 +182,7 @@ pub fn spread(list: &FieldValue<'_>, errors: &mut ErrorList) {
             .child("nodeTaintsPolicy")
             .one_of_if_set(errors, TopologySpreadConstraint::NODE_TAINTS_POLICY);
         spread_keys(&constraint, errors);
-        selector::validate(&constraint.child("labelSelector"), errors);
+        label_selector::validate(&constraint.child("labelSelector"), errors);
     }
 }
 
@@ -208,7 +211,8 @@ fn spread_keys(constraint: &FieldValue<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
     use super::*;
 
     #[test]

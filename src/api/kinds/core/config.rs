@@ -2,16 +2,17 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pilothouse_apimachinery::codec::syntax;
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::field_value::{FieldValue, same};
+use pilothouse_apimachinery::meta::{self, IMMUTABLE};
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::ACCOUNT_NAME;
 
 use super::key_pair;
-use crate::api::codec::syntax;
-use crate::api::field::{FieldError, FieldPath};
-use crate::api::kinds::field_value::{FieldValue, same};
-use crate::api::kinds::{ErrorList, KindRules, PLAIN, WarningList, WriteContext};
-use crate::api::meta::{self, IMMUTABLE};
-use crate::api::names;
-use crate::api::value::Value;
-use crate::api::well_known::annotations::ACCOUNT_NAME;
+use crate::api::kinds::{KindRules, PLAIN, WriteContext};
 
 /// The rules of a ConfigMap.
 pub const CONFIG_MAP: KindRules =
@@ -182,7 +183,9 @@ fn validate_secret_update(new: &Value, old: &Value, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, filled, object, said};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object, said};
+
+    use super::super::super::testing::filled;
     use super::*;
 
     #[test]

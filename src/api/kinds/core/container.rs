@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::names;
+
 use super::volume::Volumes;
 use super::{env, mount, probe, resources, security, signals};
-use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::ErrorList;
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::names;
 
 const NOT_FOR_INIT: &str = "may not be set for init containers without restartPolicy=Always";
 const NOT_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
@@ -199,7 +200,7 @@ fn ports(list: &FieldValue<'_>, errors: &mut ErrorList) {
             if wrong.is_empty() && !used.insert(name.text()) {
                 name.duplicate(errors);
             }
-            crate::api::meta::texts(errors, &name.path, name.text(), wrong);
+            pilothouse_apimachinery::meta::texts(errors, &name.path, name.text(), wrong);
         }
         if port.child("containerPort").need(errors) {
             port.child("containerPort").port(errors);

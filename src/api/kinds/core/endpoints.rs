@@ -2,13 +2,15 @@
 
 use std::net::IpAddr;
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::FieldPath;
+use pilothouse_apimachinery::field_value::{FieldValue, same};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
+
 use super::address;
-use crate::api::field::FieldPath;
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::field_value::{FieldValue, same};
-use crate::api::kinds::{ErrorList, KindRules, PLAIN, WarningList};
-use crate::api::value::Value;
-use crate::api::{meta, names};
+use crate::api::kinds::{KindRules, PLAIN};
 
 /// The rules of Endpoints.
 pub const RULES: KindRules = KindRules { create_on_update: true, validate, validate_update, warn, ..PLAIN };
@@ -96,7 +98,8 @@ fn warn(endpoints: &Value, _old: Option<&Value>, warned: &mut WarningList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object, said};
+    use pilothouse_apimachinery::testing::{each_refused, object, said};
+
     use super::*;
 
     #[test]

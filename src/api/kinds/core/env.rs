@@ -1,9 +1,10 @@
 //! Environment variables, and the field references of the downward API.
 
-use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::kinds::{EnabledFeatures, ErrorList, Feature};
-use crate::api::{meta, names};
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::{meta, names};
 
 /// The pod fields that environment variables may refer to.
 const ENV_FIELDS: [&str; 9] = [
@@ -167,7 +168,8 @@ pub fn variable_sources(list: &FieldValue<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
     use super::*;
 
     #[test]

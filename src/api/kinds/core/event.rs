@@ -1,12 +1,14 @@
 //! Events. Both groups are stored in the form of the core group; events.k8s.io has stricter validation.
 
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::kinds::{BASE, ErrorList, KindRules, MetaRevalidation, Revalidation};
-use crate::api::meta::{self, IMMUTABLE};
-use crate::api::names;
-use crate::api::value::Value;
-use crate::api::well_known::SYSTEM_NAMESPACE;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::meta::{self, IMMUTABLE};
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::SYSTEM_NAMESPACE;
+
+use crate::api::kinds::{BASE, KindRules, MetaRevalidation, Revalidation};
 
 /// Events of the core group: any name, and hardly any metadata validation.
 pub const RULES: KindRules = KindRules {
@@ -95,7 +97,7 @@ fn validate_new_update(new: &Value, old: &Value, errors: &mut ErrorList) {
         // An absent string equals an empty one.
         let is_same = match (now.value, before.value) {
             (Value::String(_) | Value::Null, Value::String(_) | Value::Null) => now.text() == before.text(),
-            (now, before) => crate::api::kinds::same(Some(now), Some(before)),
+            (now, before) => pilothouse_apimachinery::field_value::same(Some(now), Some(before)),
         };
         if !is_same {
             errors.push(FieldError::invalid(&FieldPath::new(shown), &printed(field, &now), IMMUTABLE));
@@ -168,7 +170,8 @@ fn at_most(node: &FieldValue<'_>, most: usize, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, object, with};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object, with};
+
     use super::*;
 
     #[test]

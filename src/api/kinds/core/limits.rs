@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, fill, items_mut, present_mut, shown_quantity};
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
 use super::resources;
-use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::field_value::{FieldValue, fill, items_mut, present_mut, shown_quantity};
-use crate::api::kinds::{BASE, ErrorList, KindRules, MetaRevalidation, Revalidation, WriteContext};
-use crate::api::meta;
-use crate::api::names;
-use crate::api::value::Value;
+use crate::api::kinds::{BASE, KindRules, MetaRevalidation, Revalidation, WriteContext};
 
 /// The rules of a LimitRange.
 pub const LIMIT_RANGE: KindRules = KindRules {
@@ -152,7 +154,7 @@ fn limit_ratio(
     ratio: &FieldValue<'_>,
     min: Option<FieldValue<'_>>,
     max: Option<FieldValue<'_>>,
-    path: &crate::api::field::FieldPath,
+    path: &pilothouse_apimachinery::field::FieldPath,
     errors: &mut ErrorList,
 ) {
     let Some(amount) = ratio.amount() else { return };
@@ -333,7 +335,9 @@ fn validate_quota_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{context, each_change_refused, each_refused, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
+    use super::super::super::testing::context;
     use super::*;
 
     #[test]

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::value::Value;
+
 use super::volume::Volumes;
 use super::volume_source::local_path;
-use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::ErrorList;
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::value::Value;
 
 /// The values of a string field of all items, to compare with another list.
 fn all<'a>(list: &'a Value, field: &str) -> BTreeSet<&'a str> {
@@ -131,7 +132,8 @@ pub fn devices(container: &FieldValue<'_>, volumes: &Volumes<'_>, errors: &mut E
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object, said, with};
+    use pilothouse_apimachinery::testing::{each_refused, object, said, with};
+
     use super::*;
 
     fn check(object: &Value, errors: &mut ErrorList) {

@@ -1,11 +1,13 @@
 //! Namespaces.
 
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::kinds::{ErrorList, FirstDeletion, KindRules, PLAIN, Revalidation, WriteContext};
-use crate::api::value::Value;
-use crate::api::well_known::{NAMESPACE_FINALIZER, NAMESPACE_NAME_LABEL};
-use crate::api::{meta, names};
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::{NAMESPACE_FINALIZER, NAMESPACE_NAME_LABEL};
+use pilothouse_apimachinery::{meta, names};
+
+use crate::api::kinds::{FirstDeletion, KindRules, PLAIN, Revalidation, WriteContext};
 
 /// The rules of a Namespace.
 pub const RULES: KindRules = KindRules {
@@ -96,7 +98,9 @@ fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{context, each_change_refused, each_refused, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
+    use super::super::super::testing::context;
     use super::*;
 
     #[test]

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::features::Feature;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, mirror_first, present_mut};
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
 use super::{address, resources};
-use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::field_value::{FieldValue, mirror_first, present_mut};
-use crate::api::kinds::{ErrorList, Feature, KindRules, PLAIN, Revalidation, WarningList, WriteContext};
-use crate::api::names;
-use crate::api::value::Value;
+use crate::api::kinds::{KindRules, PLAIN, Revalidation, WriteContext};
 
 /// The rules of a Node.
 pub const RULES: KindRules = KindRules {
@@ -219,7 +222,8 @@ fn warn(node: &Value, _old: Option<&Value>, warned: &mut WarningList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
     use super::*;
 
     #[test]

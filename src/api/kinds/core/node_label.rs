@@ -1,9 +1,9 @@
 //! Deprecated node labels: accepted in selectors, with a warning.
 
-use crate::api::field::FieldPath;
-use crate::api::kinds::WarningList;
-use crate::api::names;
-use crate::api::value::Value;
+use pilothouse_apimachinery::error_list::WarningList;
+use pilothouse_apimachinery::field::FieldPath;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
 
 /// Deprecated labels and their warnings.
 const DEPRECATED: [(&str, &str); 8] = [
@@ -78,7 +78,8 @@ pub fn warn_selector(path: &FieldPath, selector: Option<&Value>, warned: &mut Wa
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::object;
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
 
     #[test]

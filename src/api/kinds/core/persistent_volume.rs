@@ -1,17 +1,18 @@
 //! Persistent volumes.
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::features::Feature;
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::field_value::{FieldValue, fill, fill_text, present_mut, same};
+use pilothouse_apimachinery::nano_quantity;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::STORAGE_CLASS;
+use pilothouse_apimachinery::{meta, names};
+
 use super::volume_source::{self, Owner, no_backsteps};
 use super::{affinity, node_label, volume_claim};
-use crate::api::field::{FieldError, FieldPath};
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::field_value::{FieldValue, fill, fill_text, present_mut, same};
-use crate::api::kinds::{
-    BASE, ErrorList, Feature, KindRules, MetaRevalidation, Revalidation, WarningList, WriteContext, gated,
-    nano_quantity,
-};
-use crate::api::value::Value;
-use crate::api::well_known::annotations::STORAGE_CLASS;
-use crate::api::{meta, names};
+use crate::api::kinds::{BASE, KindRules, MetaRevalidation, Revalidation, WriteContext, gated};
 
 /// The rules of a PersistentVolume.
 pub const RULES: KindRules = KindRules {
@@ -318,7 +319,7 @@ fn with_stable_labels(old: &Value, new: &Value) -> Value {
         for part in ["matchExpressions", "matchFields"] {
             let wanted = wanted.get(part).map(Value::items).unwrap_or_default();
             for (expression, wanted) in
-                crate::api::kinds::field_value::items_mut(term, part).iter_mut().zip(wanted)
+                pilothouse_apimachinery::field_value::items_mut(term, part).iter_mut().zip(wanted)
             {
                 let key = wanted.str("key");
                 // One without a key has an error already.
@@ -365,7 +366,8 @@ fn warn(volume: &Value, _old: Option<&Value>, warned: &mut WarningList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, object, said, with};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object, said, with};
+
     use super::*;
 
     fn base() -> Value {

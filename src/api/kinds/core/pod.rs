@@ -1,15 +1,16 @@
 //! Pods: preparation and validation.
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::features::Feature;
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::field_value::{FieldValue, items_mut, present_mut, same};
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::nano_quantity::NanoQuantity;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::{APPARMOR, MIRROR};
+
 use super::{container, pod_change, pod_default, pod_meta, pod_resources, pod_spec, pod_status, pod_warn};
-use crate::api::field::{FieldError, FieldPath};
-use crate::api::kinds::field_value::{FieldValue, items_mut, present_mut, same};
-use crate::api::kinds::nano_quantity::NanoQuantity;
-use crate::api::kinds::{
-    COUNTED, ErrorList, Feature, KindRules, StatusMeta, WarningList, WriteContext, gated,
-};
-use crate::api::meta;
-use crate::api::value::Value;
-use crate::api::well_known::annotations::{APPARMOR, MIRROR};
+use crate::api::kinds::{COUNTED, KindRules, StatusMeta, WriteContext, gated};
 
 /// The rules of a Pod.
 pub const RULES: KindRules = KindRules {
@@ -247,7 +248,9 @@ fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{context, each_refused, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
+    use super::super::super::testing::context;
     use super::*;
 
     fn base() -> Value {

@@ -3,16 +3,17 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, items_mut, present_mut, same, shown_map};
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::MIRROR;
+
 use super::affinity::REQUIRED;
 use super::container::trimmed_image;
 use super::pod::{annotations, annotations_path, quality, validate_any};
 use super::{pod_meta, pod_spec};
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::kinds::ErrorList;
-use crate::api::kinds::field_value::{FieldValue, items_mut, present_mut, same, shown_map};
-use crate::api::meta;
-use crate::api::value::Value;
-use crate::api::well_known::annotations::MIRROR;
 
 const CHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
     `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \

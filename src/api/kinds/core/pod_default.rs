@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::field_value::{fill, fill_text, items_mut, mirror_first, present_mut};
+use pilothouse_apimachinery::value::Value;
+
 use super::image;
-use crate::api::kinds::field_value::{fill, fill_text, items_mut, mirror_first, present_mut};
-use crate::api::kinds::{EnabledFeatures, Feature};
-use crate::api::value::Value;
 
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
@@ -183,7 +184,8 @@ fn pull_policy(image: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::object;
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
 
     #[test]

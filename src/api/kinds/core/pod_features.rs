@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::value::Value;
+
 use super::{env, pod_meta};
-use crate::api::kinds::{EnabledFeatures, Feature};
-use crate::api::value::Value;
 
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
@@ -62,7 +63,8 @@ fn variables(spec: &Value) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::object;
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
 
     #[test]

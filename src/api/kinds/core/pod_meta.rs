@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::features::Feature;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::{APPARMOR, MIRROR, SECCOMP_CONTAINER, SECCOMP_POD};
+
 use super::pod_spec;
 use super::volume_source::local_path;
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::kinds::{ErrorList, Feature};
-use crate::api::value::Value;
-use crate::api::well_known::annotations::{APPARMOR, MIRROR, SECCOMP_CONTAINER, SECCOMP_POD};
 
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
@@ -212,7 +214,8 @@ pub fn validate_change(new: &Value, old: &Value, path: &FieldPath, errors: &mut 
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object, said};
+    use pilothouse_apimachinery::testing::{each_refused, object, said};
+
     use super::*;
 
     fn check(object: &Value, errors: &mut ErrorList) {

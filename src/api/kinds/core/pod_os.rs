@@ -1,8 +1,8 @@
 //! Rules that depend on `spec.os.name`, and Windows HostProcess containers.
 
-use crate::api::field::FieldError;
-use crate::api::kinds::ErrorList;
-use crate::api::kinds::field_value::FieldValue;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::FieldValue;
 
 const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 const NOT_ON_WINDOWS: &str = "cannot be set for a windows pod";
@@ -135,7 +135,8 @@ pub fn host_process(spec: &FieldValue<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object, said, with};
+    use pilothouse_apimachinery::testing::{each_refused, object, said, with};
+
     use super::*;
 
     #[test]

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, fill};
+use pilothouse_apimachinery::resource_list::{self, ResourceList};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
+
 use super::resources;
-use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::field_value::{FieldValue, fill};
-use crate::api::kinds::{EnabledFeatures, ErrorList, Feature, messages};
-use crate::api::resource_list::{self, ResourceList};
-use crate::api::value::Value;
-use crate::api::{meta, names};
+use crate::api::kinds::messages;
 
 /// The defaults of pod-level requests: the sum of container requests, or else the limits.
 pub fn default(pod: &mut Value, features: EnabledFeatures) {
@@ -163,7 +166,8 @@ pub fn claim_statuses(list: &FieldValue<'_>, spec: &FieldValue<'_>, errors: &mut
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{object, said};
+    use pilothouse_apimachinery::testing::{object, said};
+
     use super::*;
 
     const ON: EnabledFeatures = EnabledFeatures::RELEASE.with(Feature::PodLevelResources);

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::features::Feature;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::{meta, names};
+
 use super::container::{self, PodContext};
 use super::volume::Volumes;
 use super::{affinity, pod_os, pod_resources, resources, security};
-use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::core_v1::{PodSpec, Toleration};
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::kinds::{ErrorList, Feature};
-use crate::api::{meta, names};
 
 const MOST_NAMESERVERS: usize = 3;
 const MOST_SEARCHES: usize = 32;
@@ -245,10 +247,11 @@ pub fn tolerations(list: &FieldValue<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
     use super::*;
 
-    fn base() -> crate::api::value::Value {
+    fn base() -> pilothouse_apimachinery::value::Value {
         object(
             r#"{"spec":{"containers":[{"name":"c","image":"i:1","ports":[{"containerPort":80,"protocol":"TCP"}],
                 "env":[{"name":"E","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.name"}}}],
@@ -261,7 +264,7 @@ mod tests {
         )
     }
 
-    fn check(object: &crate::api::value::Value, errors: &mut ErrorList) {
+    fn check(object: &pilothouse_apimachinery::value::Value, errors: &mut ErrorList) {
         validate(&FieldValue::of(object, "spec"), Some("p"), errors);
     }
 

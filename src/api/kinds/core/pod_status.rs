@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::{FieldValue, fill, items_mut, present_mut};
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
 use super::pod_change::annotation_changes;
 use super::{address, pod_resources};
-use crate::api::field::FieldError;
-use crate::api::kinds::field_value::{FieldValue, fill, items_mut, present_mut};
-use crate::api::kinds::{ErrorList, WriteContext};
-use crate::api::names;
-use crate::api::value::Value;
+use crate::api::kinds::WriteContext;
 
 const STATUSES: [&str; 3] = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
 const LARGEST_ID: i64 = i32::MAX as i64;
@@ -169,7 +171,9 @@ fn users(list: &FieldValue<'_>, os: &str, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{context, each_change_refused, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, object};
+
+    use super::super::super::testing::context;
     use super::*;
 
     #[test]

@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use pilothouse_apimachinery::error_list::WarningList;
+use pilothouse_apimachinery::features::Feature;
+use pilothouse_apimachinery::field::{FieldPath, quoted};
+use pilothouse_apimachinery::limits::WARNING_PAIRS;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::nano_quantity::NanoQuantity;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::{APPARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
+
 use super::{address, node_label, volume_claim};
-use crate::api::field::{FieldPath, quoted};
-use crate::api::kinds::nano_quantity::NanoQuantity;
-use crate::api::kinds::{Feature, WarningList};
-use crate::api::limits::WARNING_PAIRS;
-use crate::api::meta;
-use crate::api::names;
-use crate::api::value::Value;
-use crate::api::well_known::annotations::{APPARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
 
 const NO_POD: &str = "a null labelSelector results in matching no pod";
 const USE_SECCOMP_FIELD: &str = "non-functional in v1.27+; use the \"seccompProfile\" field instead";

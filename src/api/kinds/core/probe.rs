@@ -1,11 +1,13 @@
 //! Probes and lifecycle hooks.
 
-use crate::api::field::FieldError;
-use crate::api::field::quoted;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::features::Feature;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::names;
+
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::kinds::{ErrorList, Feature};
-use crate::api::names;
 
 /// Checks a liveness or startup probe: successThreshold must be 1.
 pub fn liveness(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
@@ -107,7 +109,8 @@ fn sleep(action: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
     use super::*;
 
     #[test]

@@ -1,12 +1,15 @@
 //! ReplicationControllers.
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::FieldPath;
+use pilothouse_apimachinery::field_value::{FieldValue, covered};
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+
 use super::{pod_default, template};
-use crate::api::field::FieldPath;
-use crate::api::kinds::field_value::{FieldValue, covered};
-use crate::api::kinds::{COUNTED, ErrorList, KindRules, POD_TEMPLATE, Revalidation, WarningList};
-use crate::api::kinds::{messages, selector};
-use crate::api::meta;
-use crate::api::value::Value;
+use crate::api::kinds::messages;
+use crate::api::kinds::{COUNTED, KindRules, POD_TEMPLATE, Revalidation};
 
 /// The rules of a ReplicationController.
 pub const RULES: KindRules = KindRules {
@@ -53,7 +56,7 @@ fn validate(controller: &Value, errors: &mut ErrorList) {
         return;
     }
     let labels = pods.child("metadata").child("labels");
-    if !selector::contains(Some(labels.value), Some(spec.child("selector").value)) {
+    if !label_selector::contains(Some(labels.value), Some(spec.child("selector").value)) {
         template::mismatch(&pods, errors);
     }
     template::validate(&pods, errors);
@@ -95,7 +98,8 @@ fn warn(new: &Value, old: Option<&Value>, warned: &mut WarningList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
     use super::*;
 
     #[test]

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::{FieldValue, shown_quantity};
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::nano_quantity::NanoQuantity;
+use pilothouse_apimachinery::resource_list::is_for_whole_pods;
+
 use super::pod_resources;
-use crate::api::field::FieldError;
-use crate::api::kinds::ErrorList;
-use crate::api::kinds::field_value::{FieldValue, shown_quantity};
-use crate::api::kinds::nano_quantity::NanoQuantity;
-use crate::api::names;
-use crate::api::resource_list::is_for_whole_pods;
 
 /// The names that quotas and limit ranges have for compute resources.
 pub const COMPUTE: [&str; 9] = [
@@ -224,7 +225,8 @@ fn against_limit(
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
     use super::*;
 
     #[test]

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::features::Feature;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
 use super::volume_source::local_path;
-use crate::api::field::FieldError;
 use crate::api::kinds::allowed::core_v1::{
     AppArmorProfile, PodSecurityContext, SeccompProfile, SecurityContext,
 };
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::kinds::{ErrorList, Feature};
-use crate::api::names;
-use crate::api::value::Value;
 
 const LARGEST_ID: i64 = i32::MAX as i64;
 const SYSCTL_LENGTH: usize = 253;

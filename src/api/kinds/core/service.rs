@@ -2,15 +2,18 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::features::Feature;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, fill, fill_text, items_mut, present_mut};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
+
 use super::endpoints::endpoint_ip;
 use super::{address, service_change};
-use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::core_v1::{ServicePort, ServiceSpec};
-use crate::api::kinds::field_value::{FieldValue, fill, fill_text, items_mut, present_mut};
-use crate::api::kinds::{ErrorList, Feature, KindRules, PLAIN, WriteContext};
+use crate::api::kinds::{KindRules, PLAIN, WriteContext};
 use crate::api::services::{HEADLESS, families, is_headless, needs_health_port, retained_fields};
-use crate::api::value::Value;
-use crate::api::{meta, names};
 
 /// The rules of a Service.
 pub const RULES: KindRules = KindRules {
@@ -302,7 +305,9 @@ fn traffic(spec: &FieldValue<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, filled, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
+    use super::super::super::testing::filled;
     use super::*;
 
     fn base() -> Value {

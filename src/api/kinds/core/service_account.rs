@@ -1,10 +1,12 @@
 //! ServiceAccounts.
 
-use crate::api::kinds::field_value::items_mut;
-use crate::api::kinds::{KindRules, PLAIN, WarningList, WriteContext};
-use crate::api::meta;
-use crate::api::value::Value;
-use crate::api::well_known::annotations::ENFORCE_MOUNTABLE_SECRETS;
+use pilothouse_apimachinery::error_list::WarningList;
+use pilothouse_apimachinery::field_value::items_mut;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::ENFORCE_MOUNTABLE_SECRETS;
+
+use crate::api::kinds::{KindRules, PLAIN, WriteContext};
 
 /// The rules of a ServiceAccount.
 pub const RULES: KindRules = KindRules { prepare_create, prepare_update, warn, ..PLAIN };
@@ -35,7 +37,9 @@ fn warn(account: &Value, old: Option<&Value>, warned: &mut WarningList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{context, object};
+    use pilothouse_apimachinery::testing::object;
+
+    use super::super::super::testing::context;
     use super::*;
 
     #[test]

@@ -1,12 +1,13 @@
 //! Updates of services: immutable fields, and fields that a change of the type drops.
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::FieldPath;
+use pilothouse_apimachinery::field_value::{FieldValue, same};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
+
 use super::address;
-use crate::api::field::FieldPath;
-use crate::api::kinds::ErrorList;
-use crate::api::kinds::field_value::{FieldValue, same};
 use crate::api::services::{families, needs_health_port};
-use crate::api::value::Value;
-use crate::api::{meta, names};
 
 const ONCE: &str = "may not change once set";
 
@@ -70,7 +71,11 @@ pub fn validate_status(new: &Value, old: &Value, errors: &mut ErrorList) {
 }
 
 /// Warns about a service.
-pub fn warn(service: &Value, _old: Option<&Value>, warned: &mut crate::api::kinds::WarningList) {
+pub fn warn(
+    service: &Value,
+    _old: Option<&Value>,
+    warned: &mut pilothouse_apimachinery::error_list::WarningList,
+) {
     const OLD_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
     let Some(spec) = service.get("spec") else { return };
     let at = FieldPath::new("spec");
@@ -103,7 +108,8 @@ pub fn warn(service: &Value, _old: Option<&Value>, warned: &mut crate::api::kind
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{object, said, with};
+    use pilothouse_apimachinery::testing::{object, said, with};
+
     use super::*;
 
     fn changes(old: &Value, path: &str, json: &str) -> Vec<String> {
@@ -210,7 +216,7 @@ mod tests {
             ),
         ];
         for (path, json, wanted) in table {
-            let mut warned = crate::api::kinds::WarningList::new();
+            let mut warned = pilothouse_apimachinery::error_list::WarningList::new();
             warn(&with(&base, path, json), None, &mut warned);
             assert_eq!(warned, [wanted], "{path}={json}");
         }

@@ -1,8 +1,9 @@
 //! The stop signals of containers.
 
-use crate::api::kinds::ErrorList;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field_value::FieldValue;
+
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::field_value::FieldValue;
 
 /// Checks the stop signal of a container for this OS.
 pub fn validate(signal: &FieldValue<'_>, os: Option<&str>, errors: &mut ErrorList) {
@@ -17,7 +18,8 @@ pub fn validate(signal: &FieldValue<'_>, os: Option<&str>, errors: &mut ErrorLis
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{object, said};
+    use pilothouse_apimachinery::testing::{object, said};
+
     use super::*;
 
     #[test]

@@ -1,14 +1,14 @@
 //! Pod templates in other kinds, and the kind PodTemplate.
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::field_value::{FieldValue, shown_map};
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+
 use super::{pod_default, pod_meta, pod_spec, pod_warn};
-use crate::api::field::{FieldError, FieldPath};
-use crate::api::kinds::field_value::{FieldValue, shown_map};
-use crate::api::kinds::selector;
-use crate::api::kinds::{
-    BASE, ErrorList, Generation, KindRules, MetaRevalidation, Revalidation, WarningList,
-};
-use crate::api::meta;
-use crate::api::value::Value;
+use crate::api::kinds::{BASE, Generation, KindRules, MetaRevalidation, Revalidation};
 
 /// The rules of a PodTemplate.
 pub const RULES: KindRules = KindRules {
@@ -55,8 +55,8 @@ pub fn mismatch(template: &FieldValue<'_>, errors: &mut ErrorList) {
 pub fn validate_for_controller(spec: &FieldValue<'_>, controller: &str, errors: &mut ErrorList) {
     let (chosen, template) = (spec.child("selector"), spec.child("template"));
     let labels = template.child("metadata").child("labels");
-    let everything = chosen.is_set() && selector::is_empty(chosen.value);
-    if !everything && !selector::matches(Some(chosen.value), Some(labels.value)) {
+    let everything = chosen.is_set() && label_selector::is_empty(chosen.value);
+    if !everything && !label_selector::matches(Some(chosen.value), Some(labels.value)) {
         mismatch(&template, errors);
     }
     validate(&template, errors);
@@ -102,7 +102,8 @@ fn validate_object(object: &Value, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
     use super::*;
 
     #[test]

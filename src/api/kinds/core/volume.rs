@@ -2,14 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::{meta, names};
+
 use super::env::{field_ref, resource_field_ref};
 use super::volume_claim;
 use super::volume_source::{self, Owner, local_path};
-use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::kinds::{ErrorList, certificates, selector};
-use crate::api::{meta, names};
+use crate::api::kinds::certificates;
 
 const FILE_FIELDS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
@@ -343,7 +346,7 @@ fn trust_bundle(bundle: &FieldValue<'_>, errors: &mut ErrorList) {
                 signer.required(errors, "must be a valid signer name");
             }
             certificates::signer_name(&signer, errors);
-            selector::validate(&labels, errors);
+            label_selector::validate(&labels, errors);
         }
         (false, false) => bundle.required(errors, "either name or signerName must be specified"),
     }
@@ -378,7 +381,8 @@ fn local_file(path: &FieldValue<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
     use super::*;
 
     #[test]

@@ -1,16 +1,17 @@
 //! PersistentVolumeClaims.
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, fill_text, same};
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::STORAGE_CLASS;
+use pilothouse_apimachinery::{meta, names};
+
 use super::{pod_warn, resources};
-use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::field_value::{FieldValue, fill_text, same};
-use crate::api::kinds::{
-    BASE, EnabledFeatures, ErrorList, Feature, KindRules, MetaRevalidation, WarningList, WriteContext, gated,
-    selector,
-};
-use crate::api::value::Value;
-use crate::api::well_known::annotations::STORAGE_CLASS;
-use crate::api::{meta, names};
+use crate::api::kinds::{BASE, KindRules, MetaRevalidation, WriteContext, gated};
 
 /// The rules of a PersistentVolumeClaim.
 pub const RULES: KindRules = KindRules {
@@ -90,7 +91,7 @@ fn spec_of(spec: &FieldValue<'_>, any_group: bool, errors: &mut ErrorList) {
     if modes.is_empty() {
         modes.required(errors, "at least 1 access mode is required");
     }
-    selector::validate(&spec.child("selector"), errors);
+    label_selector::validate(&spec.child("selector"), errors);
     access_modes(&modes, errors);
     let size = FieldValue {
         value: spec.child("resources").child("requests").child("storage").value,
@@ -314,7 +315,8 @@ fn resource_key(key: &str, path: &FieldPath, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, object};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
     use super::*;
 
     fn claim() -> Value {

@@ -1,10 +1,11 @@
 //! The volume sources that pods and persistent volumes share.
 
-use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::ErrorList;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::names;
+
 use crate::api::kinds::allowed::core_v1::{AzureDiskVolumeSource, HostPathVolumeSource};
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::names;
 
 const PARTITIONS: (i64, i64) = (0, 255);
 const LONGEST_PORTAL: usize = 64;
@@ -91,7 +92,7 @@ fn disk(source: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
     let path = if name == "pdName" {
         let text = source.path.to_string();
         let parent = text.rsplit_once('.').map_or("", |(parent, _)| parent);
-        crate::api::field::FieldPath::new(parent).child("persistentDisk")
+        pilothouse_apimachinery::field::FieldPath::new(parent).child("persistentDisk")
     } else {
         source.path.clone()
     };
@@ -324,7 +325,7 @@ pub fn driver_name(driver: &FieldValue<'_>, errors: &mut ErrorList) {
         errors.push(FieldError::too_long(&driver.path, LONGEST));
     }
     let wrong = names::dns_subdomain(&driver.text().to_lowercase());
-    crate::api::meta::texts(errors, &driver.path, driver.text(), wrong);
+    pilothouse_apimachinery::meta::texts(errors, &driver.path, driver.text(), wrong);
 }
 
 fn csi(source: &FieldValue<'_>, owner: Owner<'_>, errors: &mut ErrorList) {

@@ -1,11 +1,11 @@
 //! The approval annotation of definitions in protected community groups.
 
-use super::super::ErrorList;
-use super::super::field_value::FieldValue;
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::meta;
-use crate::api::value::Value;
-use crate::api::well_known::annotations::APPROVED;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::APPROVED;
 
 /// The state of the annotation that protected groups need: 0 missing, 1 invalid, 2 approved, 3 explicitly unapproved.
 fn approval_state(definition: &Value) -> u8 {

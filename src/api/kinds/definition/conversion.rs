@@ -2,12 +2,13 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::FieldValue;
 
 use super::super::admission::named_versions;
-use super::super::field_value::FieldValue;
-use super::super::{ErrorList, pem, webhook};
+use super::super::{pem, webhook};
 use super::Lenience;
-use crate::api::field::FieldError;
 
 /// Validates the conversion strategy.
 pub(super) fn conversion(

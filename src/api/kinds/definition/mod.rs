@@ -13,14 +13,15 @@ mod versions;
 
 use approval::approval;
 use conversion::conversion;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field_value::{FieldValue, fill_text, same};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
 use shown::{printer_columns, scale, selectable_fields};
 use versions::{deprecation, stored_versions, version_name, version_set};
 
-use super::field_value::{FieldValue, fill_text, same};
-use super::{COUNTED, ErrorList, FirstDeletion, KindRules, MetaRevalidation, WriteContext};
+use super::{COUNTED, FirstDeletion, KindRules, MetaRevalidation, WriteContext};
 use crate::api::custom::status::{self, CLEANUP_FINALIZER, DeletionProgress};
-use crate::api::value::Value;
-use crate::api::{meta, names};
 
 /// The rules of a CustomResourceDefinition.
 pub const RULES: KindRules = KindRules {

@@ -3,13 +3,15 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::value::Value;
+
 use super::structural;
 use crate::api::custom;
-use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::apiextensions_v1;
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::kinds::{ErrorList, messages};
-use crate::api::value::Value;
+use crate::api::kinds::messages;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
@@ -396,7 +398,8 @@ pub fn find<'a>(path: &str, schema: &FieldValue<'a>, brackets: bool) -> Result<F
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
     use super::*;
 
     #[test]

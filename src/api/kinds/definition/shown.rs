@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::super::ErrorList;
-use super::super::field_value::FieldValue;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::FieldValue;
+
 use super::schema;
-use crate::api::field::FieldError;
 
 fn simple_path(node: &FieldValue<'_>, errors: &mut ErrorList) -> bool {
     let good = node.text().starts_with('.');

@@ -1,10 +1,11 @@
 //! Checks that a schema is structural: every field has one type, stated in one place.
 
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::FieldPath;
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::value::Value;
+
 use super::pattern;
-use crate::api::field::FieldPath;
-use crate::api::kinds::ErrorList;
-use crate::api::kinds::field_value::FieldValue;
-use crate::api::value::Value;
 
 /// The position of a schema in an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -270,7 +271,10 @@ fn completeness(schema: &FieldValue<'_>, limits: &FieldValue<'_>, errors: &mut E
 fn nested_completeness(schema: &FieldValue<'_>, limits: &FieldValue<'_>, errors: &mut ErrorList) {
     completeness(schema, limits, errors);
     let missing = |path: &FieldPath, errors: &mut ErrorList, at: &FieldPath| {
-        errors.push(crate::api::field::FieldError::required(path, &format!("because it is defined in {at}")));
+        errors.push(pilothouse_apimachinery::field::FieldError::required(
+            path,
+            &format!("because it is defined in {at}"),
+        ));
     };
     let items = limits.child("items");
     if items.value.fields().is_some() {
@@ -292,7 +296,8 @@ fn nested_completeness(schema: &FieldValue<'_>, limits: &FieldValue<'_>, errors:
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object};
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
     use super::*;
 
     #[test]

@@ -1,4 +1,6 @@
-use super::super::testing::{context, each_change_refused, each_refused, object, said};
+use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object, said};
+
+use super::super::testing::context;
 use super::*;
 
 fn base() -> Value {

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::super::field_value::FieldValue;
-use super::super::{ErrorList, messages};
-use crate::api::field::FieldError;
-use crate::api::names;
-use crate::api::value::Value;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
+use super::super::messages;
 
 /// Validates the name of a version; errors have the path `place`.
 pub(super) fn version_name(name: &FieldValue<'_>, place: &FieldValue<'_>, errors: &mut ErrorList) {

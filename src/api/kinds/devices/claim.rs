@@ -1,14 +1,16 @@
 //! ResourceClaims and their templates.
 
-use super::super::field_value::{FieldValue, fill, fill_text, items_mut, present_mut, same};
-use super::super::{ErrorList, KindRules, PLAIN, StatusMeta, gated};
+use super::super::{KindRules, PLAIN, StatusMeta, gated};
 use super::claim_status;
 use super::common::{MOST_CONFIGS, at_most, configuration, qualified_name, selectors, unique};
-use crate::api::field::{FieldError, FieldPath};
 use crate::api::kinds::allowed::resource_v1beta1;
-use crate::api::value::Value;
-use crate::api::{meta, names};
 use std::collections::{BTreeMap, BTreeSet};
+
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::field_value::{FieldValue, fill, fill_text, items_mut, present_mut, same};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
 
 /// The rules of a ResourceClaim.
 pub const RESOURCE_CLAIM: KindRules = KindRules {

@@ -1,14 +1,16 @@
 //! The status of ResourceClaims: the allocated devices.
 
 use super::super::core::affinity;
-use super::super::field_value::{FieldValue, present_mut};
-use super::super::{ErrorList, WriteContext, messages};
+use super::super::{WriteContext, messages};
 use super::claim::Requests;
 use super::common::{MOST_CONFIGS, at_most, configuration, driver_name, pool_name, raw, unique};
-use crate::api::field::{FieldError, quoted};
-use crate::api::value::Value;
-use crate::api::{meta, names};
 use std::collections::BTreeSet;
+
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, present_mut};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
 
 /// Removes the status of devices that are deallocated.
 pub fn prepare_claim_status(new: &mut Value, old: &Value, _: &WriteContext<'_>) {

@@ -1,12 +1,14 @@
 //! DeviceClasses and DeviceTaintRules.
 
-use super::super::field_value::FieldValue;
-use super::super::{COUNTED, ErrorList, KindRules, Revalidation};
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
+use super::super::{COUNTED, KindRules, Revalidation};
 use super::common::{
     MOST_CONFIGS, at_most, configuration, driver_name, pool_name, selectors, validate_taint,
 };
-use crate::api::names;
-use crate::api::value::Value;
 
 /// The rules of a DeviceClass.
 pub const DEVICE_CLASS: KindRules =

@@ -1,13 +1,14 @@
 //! Rules that claims, classes and slices share.
 
-use super::super::ErrorList;
-use super::super::field_value::FieldValue;
 use super::selector;
-use crate::api::field::{FieldError, FieldPath, quoted};
 use crate::api::kinds::allowed::resource_v1beta1;
-use crate::api::value::Value;
-use crate::api::{meta, names};
 use std::collections::BTreeSet;
+
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
 
 const MOST_SELECTORS: usize = 32;
 

@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, LazyLock};
 
-use super::super::ErrorList;
-use super::super::field_value::FieldValue;
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::pattern::Patterns;
+
 use crate::api::admission_policies::expressions::{full_name, object_type};
 use crate::api::cel::types::{DeclKind, DeclType, Type};
 use crate::api::cel::{Environment, Library};
-use crate::api::field::{FieldError, quoted};
-use crate::api::pattern::Patterns;
 
 /// The variable of the device.
 const DEVICE: &str = "device";

@@ -1,13 +1,15 @@
 //! ResourceSlices: the available devices.
 
 use super::super::core::affinity;
-use super::super::field_value::{FieldValue, same};
-use super::super::{COUNTED, ErrorList, Generation, KindRules, gated, messages};
+use super::super::{COUNTED, Generation, KindRules, gated, messages};
 use super::common::{at_most, driver_name, pool_name, qualified_name, unique, validate_taint};
-use crate::api::field::{FieldError, quoted};
-use crate::api::value::Value;
-use crate::api::{meta, names};
 use std::collections::BTreeMap;
+
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, same};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
 
 /// The rules of a ResourceSlice.
 pub const RULES: KindRules = KindRules {

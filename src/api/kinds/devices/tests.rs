@@ -1,7 +1,8 @@
 //! Each rule refuses something.
 
-use super::super::ErrorList;
-use super::super::testing::{each_change_refused, each_refused, object, said};
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object, said};
+
 use super::claim::*;
 use super::claim_status::*;
 use super::class::*;

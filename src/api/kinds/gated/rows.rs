@@ -1,6 +1,7 @@
 //! The fields of each feature gate, as tables.
 
-use super::super::Feature::*;
+use pilothouse_apimachinery::features::Feature::*;
+
 use super::Gated;
 
 const fn by(feature: super::Feature, fields: &'static [&'static str]) -> Gated {

@@ -1,15 +1,16 @@
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::FieldPath;
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::schema::{Registry, Type, TypeId};
+use pilothouse_apimachinery::testing::{object, said};
+
 use super::super::batch::job_status;
 use super::super::core::pod::quality;
 use super::super::core::{pod_meta, pod_spec, volume_claim};
-use super::super::field_value::FieldValue;
 use super::super::table::TABLE;
-use super::super::testing::{context, object, said};
-use super::super::{
-    ErrorList, Kind, WarningList, WriteContext, apply_defaults, before_create, before_update, rules,
-};
+use super::super::testing::context;
+use super::super::{Kind, WriteContext, apply_defaults, before_create, before_update, rules};
 use super::*;
-use crate::api::field::FieldPath;
-use crate::api::schema::{Registry, Type, TypeId};
 
 const NONE: EnabledFeatures = EnabledFeatures::NONE;
 

@@ -1,13 +1,15 @@
 //! Ingresses and their classes.
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations;
+use pilothouse_apimachinery::{meta, names};
+
 use super::super::core::address;
-use super::super::field_value::FieldValue;
-use super::super::{COUNTED, ErrorList, KindRules, WarningList};
-use crate::api::field::{FieldError, FieldPath};
+use super::super::{COUNTED, KindRules};
 use crate::api::kinds::allowed::networking_v1;
-use crate::api::value::Value;
-use crate::api::well_known::annotations;
-use crate::api::{meta, names};
 
 /// The rules of an Ingress.
 pub const INGRESS: KindRules = KindRules {
@@ -220,7 +222,11 @@ pub(super) fn validate_ingress_class(class: &Value, errors: &mut ErrorList) {
     }
     if controller.need(errors) {
         for (wrong, part) in names::domain_prefixed_path(controller.text()) {
-            errors.push(FieldError::invalid(&controller.path, &crate::api::field::quoted(&part), &wrong));
+            errors.push(FieldError::invalid(
+                &controller.path,
+                &pilothouse_apimachinery::field::quoted(&part),
+                &wrong,
+            ));
         }
     }
     let parameters = spec.child("parameters");

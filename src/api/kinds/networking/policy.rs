@@ -1,13 +1,15 @@
 //! NetworkPolicies.
 
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
 use super::super::core::address;
-use super::super::field_value::FieldValue;
-use super::super::selector;
-use super::super::{COUNTED, ErrorList, Generation, KindRules, Revalidation, WarningList, messages};
-use crate::api::field::FieldError;
+use super::super::{COUNTED, Generation, KindRules, Revalidation, messages};
 use crate::api::kinds::allowed::networking_v1;
-use crate::api::names;
-use crate::api::value::Value;
 
 /// The rules of a NetworkPolicy.
 pub const RULES: KindRules = KindRules {
@@ -34,7 +36,7 @@ pub fn default_policy(policy: &mut Value) {
 /// Validates a NetworkPolicy.
 pub(super) fn validate_policy(policy: &Value, errors: &mut ErrorList) {
     let spec = FieldValue::of(policy, "spec");
-    selector::validate(&spec.child("podSelector"), errors);
+    label_selector::validate(&spec.child("podSelector"), errors);
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
         for rule in spec.child(direction).items() {
             for port in rule.child("ports").items() {
@@ -81,8 +83,8 @@ fn policy_port(node: &FieldValue<'_>, errors: &mut ErrorList) {
 fn policy_peer(peer: &FieldValue<'_>, errors: &mut ErrorList) {
     let (pods, namespaces, block) =
         (peer.child("podSelector"), peer.child("namespaceSelector"), peer.child("ipBlock"));
-    selector::validate(&pods, errors);
-    selector::validate(&namespaces, errors);
+    label_selector::validate(&pods, errors);
+    label_selector::validate(&namespaces, errors);
     if block.is_set() {
         ip_block(&block, errors);
     }

@@ -1,10 +1,12 @@
 //! IPAddresses and ServiceCIDRs.
 
-use super::super::field_value::FieldValue;
-use super::super::{BASE, ErrorList, KindRules, MetaRevalidation, PLAIN, Revalidation, StatusMeta, messages};
-use crate::api::field::FieldError;
-use crate::api::value::Value;
-use crate::api::{meta, names};
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
+
+use super::super::{BASE, KindRules, MetaRevalidation, PLAIN, Revalidation, StatusMeta, messages};
 
 /// The rules of an IPAddress.
 pub const IP_ADDRESS: KindRules = KindRules {

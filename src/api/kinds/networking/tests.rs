@@ -1,7 +1,9 @@
 //! Each rule refuses something.
 
-use super::super::testing::{each_change_refused, each_refused, filled, object};
-use super::super::{ErrorList, WarningList};
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
+use super::super::testing::filled;
 use super::ingress::*;
 use super::policy::*;
 use super::ranges::*;

@@ -258,7 +258,8 @@ async fn a_bound_token_ends_with_its_object() {
 #[actix::test]
 async fn an_object_that_is_going_takes_its_tokens_along_a_minute_later() {
     let house = House::new(true);
-    let deletion_time = crate::api::time::format_seconds(i64::try_from(START.seconds()).unwrap() + 30);
+    let deletion_time =
+        pilothouse_apimachinery::time::format_seconds(i64::try_from(START.seconds()).unwrap() + 30);
     let going = json!({"metadata": {"uid": "u", "deletionTimestamp": deletion_time}});
     house.put("serviceaccounts", "n/sa", &going).await;
     let token = house.token(|_| {});

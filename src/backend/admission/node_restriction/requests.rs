@@ -7,13 +7,13 @@ use base64::engine::general_purpose::STANDARD;
 use openssl::nid::Nid;
 use openssl::x509::X509Req;
 use pilothouse_actors::authorizer::AuthorizeExplained;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::signers;
 use pilothouse_types::authorization::{Action, Decision, Target};
 
 use super::{Allowances, Looked, PODS, find, is_on};
-use crate::api::meta;
-use crate::api::status::Result;
-use crate::api::value::Value;
-use crate::api::well_known::signers;
 use crate::backend::admission::Write;
 use crate::backend::authorization;
 
@@ -176,9 +176,9 @@ mod tests {
     use openssl::hash::MessageDigest;
     use openssl::pkey::PKey;
     use openssl::x509::{X509NameBuilder, X509ReqBuilder};
+    use pilothouse_apimachinery::json;
 
     use super::*;
-    use crate::api::json;
 
     fn object(text: &str) -> Value {
         json::read(text.as_bytes()).unwrap()

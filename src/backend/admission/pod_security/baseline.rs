@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use crate::api::field::quoted;
-use crate::api::value::Value;
-use crate::api::well_known::annotations::{APPARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::{APPARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
 
 use super::pod::{Pod, Values, Violation, containers, is_true, listed, plural, security, setters, violation};
 

@@ -1,8 +1,8 @@
 //! The operator's configuration of PodSecurity: defaults and exemptions.
 
-use crate::api::field::{FieldError, FieldPath, quoted};
-use crate::api::names;
-use crate::api::value::Value;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
 
 use super::super::plugin_document::{self, Document};
 use super::levels::{self, Level, Mode, Policy, Version};
@@ -127,8 +127,9 @@ fn check_list(
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::codec::yaml;
+
     use super::*;
-    use crate::api::codec::yaml;
 
     fn read(text: &str) -> Result<Configuration, String> {
         let text = format!(

@@ -5,10 +5,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Object;
 
-use crate::api::meta;
-use crate::api::value::Value;
 use crate::limits::{PODS_WARNED_ABOUT, PODS_WARNED_ABOUT_WITHIN};
 
 use super::super::Write;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::api::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 
 /// A Pod Security Standard. Each level is stricter than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use crate::api::value::Value;
+use pilothouse_apimachinery::value::Value;
 
 /// A pod or a pod template.
 #[derive(Clone, Copy)]

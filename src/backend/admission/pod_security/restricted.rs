@@ -1,6 +1,6 @@
 //! The checks of the restricted level.
 
-use crate::api::value::Value;
+use pilothouse_apimachinery::value::Value;
 
 use super::baseline::{adders, seccomp_setters};
 use super::pod::{Pod, Values, Violation, containers, listed, plural, security, setters, violation};

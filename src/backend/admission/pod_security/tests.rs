@@ -1,13 +1,13 @@
 //! Pods and what the standards of many releases say of them.
 
+use pilothouse_apimachinery::codec::yaml;
+use pilothouse_apimachinery::value::Value;
 use proptest::prelude::*;
 
 use super::checks::Findings;
 use super::is_significant;
 use super::levels::{Level, Standard, Version};
 use super::pod::Pod;
-use crate::api::codec::yaml;
-use crate::api::value::Value;
 
 fn value(text: &str) -> Value {
     yaml::read(text.as_bytes()).unwrap()

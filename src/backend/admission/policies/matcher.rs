@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known;
+
 use crate::api::admission_policies::authorizer::Authorizer;
 use crate::api::admission_policies::policy::{Binding, Policy};
 use crate::api::admission_policies::request;
 use crate::api::catalog::resource::Resource;
 use crate::api::matching::{AdmissionAttributes, Match, MatchConstraints};
-use crate::api::status::{GroupResource, Result, Status};
-use crate::api::value::Value;
-use crate::api::version::GroupVersion;
-use crate::api::well_known;
 
 use super::super::attributes::{Options, attributes_of, options, request_value, rights, triple};
 use super::super::lookup::NAMESPACES;

@@ -3,16 +3,17 @@
 //! Which policies mean a request is found out first, by the object as it is then. They are asked one after the other, each for
 //! what those before it made of the object.
 
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::managed_fields::apply_configuration::apply_configuration;
+use pilothouse_apimachinery::patch::{PatchError, apply_operations};
+use pilothouse_apimachinery::schema::decode::Decoded;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
+
 use crate::api::admission_policies::decision::{ConditionsResult, evaluate_conditions};
 use crate::api::admission_policies::evaluate::Inputs;
 use crate::api::admission_policies::mutation::{ObjectMutation, evaluate_mutation};
 use crate::api::admission_policies::policy::{Binding, Mutation, Policy};
-use crate::api::json;
-use crate::api::managed_fields::apply_configuration::apply_configuration;
-use crate::api::patch::{PatchError, apply_operations};
-use crate::api::schema::decode::Decoded;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
 use crate::metrics::Metrics;
 
 use super::super::attributes::retry_with_decisions;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::value::Value;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object};
 
 use crate::api::admission_policies::policy::{Binding, ParamRef, Policy};
 use crate::api::catalog::resource::{Resource, Stored};
-use crate::api::kinds::selector_matches;
-use crate::api::value::Value;
 
 use super::super::{Kinds, Write, versioned};
 
@@ -46,7 +46,7 @@ pub async fn collect(
     let mut params = Vec::new();
     for object in found {
         let value = versioned::stored(write, resource, object).await.map_err(|status| status.message)?;
-        let is_meant = |selector| selector_matches(Some(selector), value.at(&["metadata", "labels"]));
+        let is_meant = |selector| label_selector::matches(Some(selector), value.at(&["metadata", "labels"]));
         if wanted.selector.as_ref().is_none_or(is_meant) {
             params.push(value);
         }

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::ADMISSION_REGISTRATION_GROUP;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::Key;
 
 use crate::api::admission_policies::policy::{Binding, Policy};
-use crate::api::status::{GroupResource, Result, Status};
-use crate::api::value::Value;
-use crate::api::well_known::ADMISSION_REGISTRATION_GROUP;
 use crate::auth::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 
@@ -195,10 +195,10 @@ impl StoreIndex for Table {
 #[cfg(test)]
 mod tests {
 
+    use pilothouse_apimachinery::schema::Registry;
     use pilothouse_types::object::{Object, Revision};
 
     use super::*;
-    use crate::api::schema::Registry;
 
     fn put(table: &mut Table, of: usize, json: String) -> std::result::Result<(), ReadError> {
         let mut object = Object::unreadable(Key::cluster("p"), Revision(1));

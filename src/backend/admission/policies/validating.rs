@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::value::Value;
+
 use crate::api::admission_policies::decision::{AuditAnnotation, PolicyInputs, PolicyResult, decide};
 use crate::api::admission_policies::evaluate::Inputs;
 use crate::api::admission_policies::policy::{Binding, Policy, ValidationAction};
 use crate::api::admission_policies::request;
-use crate::api::json;
-use crate::api::status::{Result, Status};
-use crate::api::value::Value;
 use crate::limits::POLICY_NOTE_BYTES;
 use crate::metrics::Metrics;
 

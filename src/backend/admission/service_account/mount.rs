@@ -1,7 +1,8 @@
 //! The token volume of a pod, and its mounts.
 
-use crate::api::value::Value;
-use crate::api::well_known::ROOT_CERTIFICATE;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::ROOT_CERTIFICATE;
+
 use crate::limits::POD_TOKEN_LIFE;
 
 /// The prefix of the volume's name.

@@ -1,7 +1,7 @@
 //! The secrets that a pod references, and whether its service account allows them.
 
-use crate::api::value::Value;
-use crate::api::well_known::annotations::ENFORCE_MOUNTABLE_SECRETS;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::ENFORCE_MOUNTABLE_SECRETS;
 
 use super::items;
 

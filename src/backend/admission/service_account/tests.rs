@@ -1,4 +1,4 @@
-use crate::api::kinds::testing::object;
+use pilothouse_apimachinery::testing::object;
 
 use super::*;
 

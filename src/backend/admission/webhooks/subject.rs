@@ -2,6 +2,12 @@
 
 use std::sync::Arc;
 
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::patch;
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::NAMESPACES;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, TypeName};
 
@@ -10,13 +16,7 @@ use crate::api::admission_policies::evaluate::Inputs;
 use crate::api::admission_policies::request;
 use crate::api::admission_webhooks::Webhook;
 use crate::api::catalog::resource::Resource;
-use crate::api::json;
 use crate::api::matching::AdmissionAttributes;
-use crate::api::meta;
-use crate::api::patch;
-use crate::api::status::{GroupResource, Result, Status};
-use crate::api::value::Value;
-use crate::api::well_known::NAMESPACES;
 
 use crate::metrics::match_conditions::ConditionLabels;
 
@@ -86,7 +86,7 @@ impl<'a> Subject<'a> {
             namespace: &Value::Null,
             rights: Some(&rights),
         };
-        let who = format!("webhook {}", crate::api::field::quoted(&hook.name));
+        let who = format!("webhook {}", pilothouse_apimachinery::field::quoted(&hook.name));
         let evaluate = || evaluate_conditions(&[], &hook.conditions, inputs, !hook.ignores_failures).ok();
         let ConditionsResult { hold, errors } =
             retry_with_decisions(self.write, &rights, &who, evaluate).await?;
@@ -137,7 +137,7 @@ impl<'a> Subject<'a> {
         if object.is_null() {
             return Err(Status::internal(format!(
                 "admission webhook {} attempted to modify the object, which is not supported for this operation",
-                crate::api::field::quoted(&self.hook.name)
+                pilothouse_apimachinery::field::quoted(&self.hook.name)
             )));
         }
         let new = self.view.decoded(text.as_bytes())?.value;

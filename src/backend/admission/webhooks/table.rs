@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::ADMISSION_REGISTRATION_GROUP;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::Key;
 
 use super::Phase;
 use crate::api::admission_webhooks::Webhook;
-use crate::api::status::{GroupResource, Result, Status};
-use crate::api::value::Value;
-use crate::api::well_known::ADMISSION_REGISTRATION_GROUP;
 use crate::auth::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 use crate::backend::webhook_address::WebhookTarget;
@@ -192,10 +192,10 @@ impl StoreIndex for Table {
 #[cfg(test)]
 mod tests {
 
+    use pilothouse_apimachinery::json;
     use pilothouse_types::clock::Clock;
 
     use super::*;
-    use crate::api::json;
 
     fn configuration(hooks: &[&str]) -> CompiledHooks {
         let hooks: Vec<String> = hooks.iter().map(|hook| format!(r#"{{"name":"{hook}"}}"#)).collect();

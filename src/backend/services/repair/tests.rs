@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use pilothouse_actors::ports::CheckPorts;
+use pilothouse_apimachinery::json;
 use pilothouse_types::object::Pairs;
 
 use super::super::testing::running;
 use super::*;
-use crate::api::json;
 
 async fn store(services: &Services, owner: &Key, address: &str, port: u16) {
     let text = format!(

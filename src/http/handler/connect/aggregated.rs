@@ -12,15 +12,15 @@ use futures::StreamExt as _;
 use hyper::Method;
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use pilothouse_actors::permit::Permit;
+use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::status::Status;
 use pilothouse_types::identity::Identity;
 use tokio::time::timeout;
 
 use crate::api::aggregation::{ApiService, Service, version_at};
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::{Destination, url};
-use crate::api::field::quoted;
 use crate::api::path::{Request, Target};
-use crate::api::status::Status;
 use crate::backend::aggregation::identity_headers;
 use crate::http::body::DeadlineLift;
 use crate::limits::EXTENSION_DISCOVERY_TIMEOUT;

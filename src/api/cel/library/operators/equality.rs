@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::mem::discriminant;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::value::Value;
+
 use super::super::super::eval::CallContext;
 use super::super::super::types::ListKind;
 use super::super::super::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
 use super::{compared, identity};
-use crate::api::value::Value;
 
 /// `x == y`, `x != y`.
 pub fn equality<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {

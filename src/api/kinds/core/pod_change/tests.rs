@@ -1,6 +1,7 @@
 //! Each change that a pod refuses, by way of the pod and of its sub-resources.
 
-use super::super::super::testing::{each_change_refused, object, said, with};
+use pilothouse_apimachinery::testing::{each_change_refused, object, said, with};
+
 use super::*;
 
 fn base() -> Value {

@@ -1,6 +1,7 @@
 //! Each warning appears for what it is about, and a plain pod gives none.
 
-use super::super::super::testing::{object, with};
+use pilothouse_apimachinery::testing::{object, with};
+
 use super::*;
 
 fn base() -> Value {

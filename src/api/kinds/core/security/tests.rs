@@ -1,6 +1,7 @@
 //! Each rule of the security contexts refuses what it is about.
 
-use super::super::super::testing::{each_refused, object};
+use pilothouse_apimachinery::testing::{each_refused, object};
+
 use super::*;
 
 #[test]

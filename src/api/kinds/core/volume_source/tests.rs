@@ -1,6 +1,7 @@
 //! Each source is refused for each thing that it lacks.
 
-use super::super::super::testing::{object, said};
+use pilothouse_apimachinery::testing::{object, said};
+
 use super::*;
 
 fn errors(kind: &str, json: &str, owner: Owner<'_>) -> Vec<String> {

@@ -1,0 +1,325 @@
+//! An index of stored JSON without a tree: one flat list of positions, made in one pass.
+//!
+//! The text is canonical, because only this server writes it: no whitespace, sorted map keys, no duplicates. Anything else is
+//! corruption; the result may be wrong, but it never panics.
+
+use std::borrow::Cow;
+
+use super::source::Source;
+
+/// The maximum depth of stored objects. Nothing deeper could be decoded otherwise.
+const DEPTH: usize = 128;
+/// The approximate number of bytes per token, for the initial allocation.
+const BYTES_PER_TOKEN: usize = 16;
+/// No token.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Object,
+    Array,
+    /// A string without escapes, without its quotes.
+    Plain,
+    /// A string with escapes, without its quotes.
+    Escaped,
+    /// A number, boolean or null.
+    Word,
+}
+
+/// One value of the text.
+#[derive(Clone, Copy, Debug)]
+struct Token {
+    kind: Kind,
+    /// The position of the value.
+    span: (u32, u32),
+    /// The position of its key, without quotes, if it is an entry of an object.
+    key: (u32, u32),
+    /// Whether the key has escapes.
+    escaped_key: bool,
+    /// The last value inside.
+    last: u32,
+    /// The previous value in the same container.
+    before: u32,
+}
+
+/// A text with the positions of its values.
+#[derive(Debug)]
+pub struct Tape<'a> {
+    text: &'a str,
+    tokens: Vec<Token>,
+}
+
+impl<'a> Tape<'a> {
+    /// Indexes a text; `None` if it is corrupt.
+    pub fn read(text: &'a [u8]) -> Option<Tape<'a>> {
+        let text = std::str::from_utf8(text).ok().filter(|text| text.len() < NONE as usize)?;
+        let tokens = Vec::with_capacity(text.len() / BYTES_PER_TOKEN);
+        let mut scanner = Scanner { text: text.as_bytes(), at: 0, tokens, open: Vec::with_capacity(16) };
+        scanner.run()?;
+        Some(Tape { text, tokens: scanner.tokens })
+    }
+
+    /// The whole value.
+    pub fn root(&self) -> At<'_> {
+        At { tape: self, index: 0 }
+    }
+
+    fn slice(&self, (from, to): (u32, u32)) -> &str {
+        self.text.get(from as usize..to as usize).unwrap_or_default()
+    }
+}
+
+struct Scanner<'a> {
+    text: &'a [u8],
+    at: usize,
+    tokens: Vec<Token>,
+    /// The open objects and arrays.
+    open: Vec<u32>,
+}
+
+impl Scanner<'_> {
+    fn run(&mut self) -> Option<()> {
+        loop {
+            let (key, escaped_key) = self.key()?;
+            self.value(key, escaped_key)?;
+            // Close everything that ends here; then a comma or the end follows.
+            loop {
+                match (self.text.get(self.at), self.open.last()) {
+                    (None, None) => return Some(()),
+                    (Some(b','), Some(_)) => {
+                        self.at += 1;
+                        break;
+                    }
+                    (Some(b'}' | b']'), Some(_)) => self.close()?,
+                    // The first value of a container that was just opened.
+                    (Some(_), Some(&index)) if self.opened(index) => break,
+                    _ => return None,
+                }
+            }
+        }
+    }
+
+    /// Whether a container was just opened.
+    fn opened(&self, index: u32) -> bool {
+        self.tokens.get(index as usize).is_some_and(|token| token.span.0 as usize + 1 == self.at)
+    }
+
+    /// The next key, inside of an object.
+    fn key(&mut self) -> Option<((u32, u32), bool)> {
+        let within = self.open.last().and_then(|index| self.tokens.get(*index as usize));
+        if within.is_none_or(|token| token.kind != Kind::Object) {
+            return Some(((0, 0), false));
+        }
+        let (key, escaped) = self.string()?;
+        if self.text.get(self.at) != Some(&b':') {
+            return None;
+        }
+        self.at += 1;
+        Some((key, escaped))
+    }
+
+    fn value(&mut self, key: (u32, u32), escaped_key: bool) -> Option<()> {
+        let from = self.at as u32;
+        let (kind, span) = match *self.text.get(self.at)? {
+            b'{' => (Kind::Object, (from, from)),
+            b'[' => (Kind::Array, (from, from)),
+            b'"' => {
+                let (span, escaped) = self.string()?;
+                (if escaped { Kind::Escaped } else { Kind::Plain }, span)
+            }
+            _ => (Kind::Word, self.word()?),
+        };
+        let index = u32::try_from(self.tokens.len()).ok()?;
+        let within = self.open.last().and_then(|open| self.tokens.get_mut(*open as usize));
+        let before = within.map_or(NONE, |within| std::mem::replace(&mut within.last, index));
+        self.tokens.push(Token { kind, span, key, escaped_key, last: NONE, before });
+        if matches!(kind, Kind::Object | Kind::Array) {
+            self.at += 1;
+            self.open.push(index);
+        }
+        (self.open.len() <= DEPTH).then_some(())
+    }
+
+    fn close(&mut self) -> Option<()> {
+        let byte = *self.text.get(self.at)?;
+        self.at += 1;
+        let index = self.open.pop()?;
+        let token = self.tokens.get_mut(index as usize)?;
+        token.span.1 = self.at as u32;
+        let closes = if token.kind == Kind::Object { b'}' } else { b']' };
+        (byte == closes).then_some(())
+    }
+
+    /// A string and whether it has escapes. Moves behind it.
+    fn string(&mut self) -> Option<((u32, u32), bool)> {
+        if self.text.get(self.at) != Some(&b'"') {
+            return None;
+        }
+        let from = self.at + 1;
+        let (mut to, mut escaped) = (from, false);
+        loop {
+            to += memchr::memchr2(b'"', b'\\', self.text.get(to..)?)?;
+            if self.text.get(to) == Some(&b'"') {
+                break;
+            }
+            escaped = true;
+            to += 2;
+        }
+        self.at = to + 1;
+        Some(((from as u32, to as u32), escaped))
+    }
+
+    fn word(&mut self) -> Option<(u32, u32)> {
+        let rest = self.text.get(self.at..)?;
+        let length = rest.iter().position(|byte| matches!(byte, b',' | b'}' | b']')).unwrap_or(rest.len());
+        let from = self.at as u32;
+        self.at += length;
+        (length > 0).then_some((from, self.at as u32))
+    }
+}
+
+/// A value of a tape.
+#[derive(Clone, Copy, Debug)]
+pub struct At<'t> {
+    tape: &'t Tape<'t>,
+    index: u32,
+}
+
+impl<'t> At<'t> {
+    fn token(self) -> Option<&'t Token> {
+        self.tape.tokens.get(self.index as usize)
+    }
+
+    fn word(self) -> Option<&'t str> {
+        self.token().filter(|token| token.kind == Kind::Word).map(|token| self.tape.slice(token.span))
+    }
+
+    fn within(self, kind: Kind) -> impl Iterator<Item = At<'t>> {
+        let tape = self.tape;
+        let found = move |index: u32| {
+            let at = At { tape, index };
+            at.token().map(|_| at)
+        };
+        let last = self.token().filter(|token| token.kind == kind).and_then(|token| found(token.last));
+        std::iter::successors(last, move |at| at.token().and_then(|token| found(token.before)))
+    }
+}
+
+/// The unescaped text between two quotes.
+fn unescaped(text: &str) -> Option<Cow<'_, str>> {
+    serde_json::from_str(&format!("\"{text}\"")).ok().map(Cow::Owned)
+}
+
+impl<'t> Source<'t> for At<'t> {
+    fn is_null(self) -> bool {
+        self.word() == Some("null")
+    }
+
+    fn is_object(self) -> bool {
+        self.token().is_some_and(|token| token.kind == Kind::Object)
+    }
+
+    fn text(self) -> Option<Cow<'t, str>> {
+        let token = self.token()?;
+        match token.kind {
+            Kind::Plain => Some(Cow::Borrowed(self.tape.slice(token.span))),
+            Kind::Escaped => unescaped(self.tape.slice(token.span)),
+            _ => None,
+        }
+    }
+
+    fn integer(self) -> Option<i64> {
+        self.word()?.parse().ok()
+    }
+
+    fn double(self) -> Option<f64> {
+        self.word()?.parse().ok()
+    }
+
+    fn truth(self) -> Option<bool> {
+        self.word()?.parse().ok()
+    }
+
+    fn json(self) -> Cow<'t, [u8]> {
+        let span = self.token().map_or((0, 0), |token| match token.kind {
+            Kind::Plain | Kind::Escaped => (token.span.0 - 1, token.span.1 + 1),
+            _ => token.span,
+        });
+        Cow::Borrowed(self.tape.slice(span).as_bytes())
+    }
+
+    fn items_back(self) -> impl Iterator<Item = At<'t>> {
+        self.within(Kind::Array)
+    }
+
+    fn entries_back(self) -> impl Iterator<Item = (Cow<'t, str>, At<'t>)> {
+        self.within(Kind::Object).map(|at| {
+            let (key, escaped) = at.token().map_or(((0, 0), false), |token| (token.key, token.escaped_key));
+            let text = at.tape.slice(key);
+            let key = if escaped { unescaped(text).unwrap_or_default() } else { Cow::Borrowed(text) };
+            (key, at)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::json;
+    use crate::value::Value;
+
+    /// The tree of a tape.
+    fn tree(at: At<'_>) -> Value {
+        if at.is_null() {
+            Value::Null
+        } else if let Some(text) = at.text() {
+            Value::String(text.into_owned())
+        } else if let Some(number) = at.integer() {
+            Value::Int(number)
+        } else if let Some(truth) = at.truth() {
+            Value::Bool(truth)
+        } else if let Some(number) = at.double() {
+            Value::Float(number)
+        } else if at.is_object() {
+            Value::Object(at.entries_back().map(|(key, at)| (key.into_owned(), tree(at))).collect())
+        } else {
+            let mut items: Vec<Value> = at.items_back().map(tree).collect();
+            items.reverse();
+            Value::Array(items.into())
+        }
+    }
+
+    #[test]
+    fn values_are_found_in_the_text() {
+        let text = r#"{"a":[],"b":{},"c":[1,[true,null],{"d\n":"\"e\\"}],"f":-1.5e+300,"":"grüße"}"#;
+        let tape = Tape::read(text.as_bytes()).unwrap();
+        assert_eq!(tree(tape.root()), json::read(text.as_bytes()).unwrap());
+        assert_eq!(tape.root().json(), text.as_bytes());
+        let inner: Vec<_> = tape.root().entries_back().map(|(_, at)| at.json()).collect();
+        assert_eq!(inner[0], "\"grüße\"".as_bytes());
+        assert_eq!(inner[2], br#"[1,[true,null],{"d\n":"\"e\\"}]"#.as_slice());
+    }
+
+    #[test]
+    fn damage_is_seen() {
+        for text in [
+            "", "{", "}", "[1", "[1}", "{\"a\"}", "{\"a\":}", "{1:2}", "\"a", "\"a\\", "[,]", "1,", "[1]]",
+            "{}{}",
+        ] {
+            assert!(Tape::read(text.as_bytes()).is_none(), "{text}");
+        }
+        assert!(Tape::read(&[b'"', 0xff, b'"']).is_none());
+        assert!(Tape::read(&[b'['; 200]).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "[\\[\\]{}\",:\\\\a1n ]{0,40}") {
+            if let Some(tape) = Tape::read(text.as_bytes()) {
+                let _ = tree(tape.root());
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The settings of a server that decide about objects. Each server has its own [`EnabledFeatures`]: a process may run several
+//! servers.
+
+/// Declares the features with their defaults.
+macro_rules! features {
+    ($($(#[$doc:meta])+ $name:ident: $on:literal,)+) => {
+        /// A feature that decides about fields, defaults or rules of kinds, named like its gate.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Feature {
+            $($(#[$doc])+ $name,)+
+        }
+
+        const ALL: &[(Feature, bool)] = &[$((Feature::$name, $on),)+];
+    };
+}
+
+features! {
+    /// Corrupt objects may be deleted.
+    AllowUnsafeMalformedObjectDeletion: false,
+    /// Trust bundles in projected volumes.
+    ClusterTrustBundleProjection: false,
+    /// Stop signals of containers.
+    ContainerStopSignals: false,
+    /// Leader election by LeaseCandidates.
+    CoordinatedLeaderElection: false,
+    /// Volume claims with a data source in another namespace.
+    CrossNamespaceVolumeDataSource: false,
+    /// Device claims with administrative access.
+    DRAAdminAccess: false,
+    /// Taints of devices.
+    DRADeviceTaints: false,
+    /// Devices that can be partitioned.
+    DRAPartitionableDevices: false,
+    /// Device requests with prioritized alternatives.
+    DRAPrioritizedList: false,
+    /// The status of allocated devices.
+    DRAResourceClaimDeviceStatus: true,
+    /// Counts of terminating pods.
+    DeploymentReplicaSetTerminatingReplicas: false,
+    /// Pods that claim devices.
+    DynamicResourceAllocation: false,
+    /// The gitRepo volume driver.
+    GitRepoVolumeDriver: false,
+    /// The tolerance of an autoscaler.
+    HPAConfigurableTolerance: false,
+    /// Autoscalers that scale to zero.
+    HPAScaleToZero: false,
+    /// Image volumes.
+    ImageVolume: false,
+    /// Resizing of running pods.
+    InPlacePodVerticalScaling: true,
+    /// Jobs that another controller manages.
+    JobManagedBy: true,
+    /// The pod replacement policy of Jobs.
+    JobPodReplacementPolicy: true,
+    /// `matchLabelKeys` of topology spread constraints.
+    MatchLabelKeysInPodTopologySpread: true,
+    /// `maxUnavailable` of StatefulSets.
+    MaxUnavailableStatefulSet: false,
+    /// The number of volumes that a node can attach may change.
+    MutableCSINodeAllocatableCount: false,
+    /// The annotation `pod-deletion-cost` is validated.
+    PodDeletionCost: true,
+    /// Resources of whole pods.
+    PodLevelResources: false,
+    /// Lifecycle hooks that sleep.
+    PodLifecycleSleepAction: true,
+    /// Such hooks may sleep for zero seconds.
+    PodLifecycleSleepActionAllowZero: true,
+    /// The log of only stdout or stderr.
+    PodLogsQuerySplitStreams: false,
+    /// `observedGeneration` of pods.
+    PodObservedGenerationTracking: false,
+    /// Traffic distribution to the same zone or node.
+    PreferSameTrafficDistribution: false,
+    /// `procMount` of containers.
+    ProcMountType: true,
+    /// Volume claims may shrink after a failed expansion.
+    RecoverVolumeExpansionFailure: true,
+    /// DNS search paths with underscores, or of a single dot.
+    RelaxedDNSSearchValidation: true,
+    /// Names of environment variables with nearly any characters.
+    RelaxedEnvironmentVariableValidation: true,
+    /// The health of the devices of containers.
+    ResourceHealthStatus: false,
+    /// How SELinux labels of volumes are changed.
+    SELinuxChangePolicy: true,
+    /// SELinux labels are set by mounting, for all volumes.
+    SELinuxMount: false,
+    /// CSI drivers state whether they can mount with SELinux labels.
+    SELinuxMountReadWriteOncePod: true,
+    /// Which supplemental groups of an image apply.
+    SupplementalGroupsPolicy: true,
+    /// User namespaces of pods.
+    UserNamespacesSupport: true,
+    /// Volume attributes classes.
+    VolumeAttributesClass: false,
+}
+
+impl Feature {
+    /// All features with their defaults.
+    pub fn all() -> impl Iterator<Item = (Feature, bool)> {
+        ALL.iter().copied()
+    }
+
+    const fn bit(self) -> u64 {
+        1 << self as u64
+    }
+}
+
+/// The enabled features of a server, and whether it accepts privileged containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EnabledFeatures {
+    on: u64,
+    privileged: bool,
+}
+
+impl EnabledFeatures {
+    /// The defaults of the release.
+    pub const RELEASE: EnabledFeatures = {
+        let (mut on, mut at) = (0, 0);
+        while at < ALL.len() {
+            if ALL[at].1 {
+                on |= ALL[at].0.bit();
+            }
+            at += 1;
+        }
+        EnabledFeatures { on, privileged: false }
+    };
+
+    /// Every feature is enabled: for objects that are stored already.
+    pub const EVERY: EnabledFeatures = {
+        let (mut on, mut at) = (0, 0);
+        while at < ALL.len() {
+            on |= ALL[at].0.bit();
+            at += 1;
+        }
+        EnabledFeatures { on, privileged: true }
+    };
+
+    /// No feature is enabled.
+    #[cfg(any(test, feature = "testing"))]
+    pub const NONE: EnabledFeatures = EnabledFeatures { on: 0, privileged: false };
+
+    /// Reads the gates by name. `privileged` tells whether privileged containers are accepted.
+    pub fn new(is_open: impl Fn(&str) -> bool, privileged: bool) -> EnabledFeatures {
+        let open = Feature::all().filter(|(feature, _)| is_open(&format!("{feature:?}")));
+        EnabledFeatures { on: open.fold(0, |on, (feature, _)| on | feature.bit()), privileged }
+    }
+
+    /// Whether a feature is enabled.
+    pub const fn has(self, feature: Feature) -> bool {
+        self.on & feature.bit() != 0
+    }
+
+    /// The same with a feature enabled: for an object that used it before.
+    #[must_use]
+    pub const fn with(self, feature: Feature) -> EnabledFeatures {
+        EnabledFeatures { on: self.on | feature.bit(), ..self }
+    }
+
+    /// The same with a feature disabled.
+    #[must_use]
+    pub const fn without(self, feature: Feature) -> EnabledFeatures {
+        EnabledFeatures { on: self.on & !feature.bit(), ..self }
+    }
+
+    /// Whether containers may be privileged.
+    pub const fn allows_privileged(self) -> bool {
+        self.privileged
+    }
+}
+
+impl Default for EnabledFeatures {
+    fn default() -> EnabledFeatures {
+        EnabledFeatures::RELEASE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Feature::{ImageVolume, ProcMountType};
+    use super::*;
+
+    #[test]
+    fn each_feature_has_a_bit_of_its_own() {
+        let all = Feature::all().fold(0, |all, (feature, _)| all | feature.bit());
+        assert_eq!(all.count_ones() as usize, ALL.len());
+    }
+
+    #[test]
+    fn two_servers_can_have_different_terms() {
+        let (one, other) =
+            (EnabledFeatures::new(|name| name == "ImageVolume", true), EnabledFeatures::RELEASE);
+        assert!(one.has(ImageVolume) && !one.has(ProcMountType) && one.allows_privileged());
+        assert!(!other.has(ImageVolume) && other.has(ProcMountType) && !other.allows_privileged());
+        assert!(other.with(ImageVolume).has(ImageVolume));
+        let release = EnabledFeatures::new(
+            |name| Feature::all().any(|(feature, on)| on && format!("{feature:?}") == name),
+            false,
+        );
+        assert_eq!(release, EnabledFeatures::RELEASE);
+    }
+}

@@ -1,0 +1,148 @@
+//! Label selectors inside of objects: their syntax, and whether labels match.
+
+use super::field_value::FieldValue;
+use crate::error_list::ErrorList;
+use crate::meta;
+use crate::names;
+use crate::value::Value;
+
+/// Checks a selector of labels, if there is one.
+pub fn validate(selector: &FieldValue<'_>, errors: &mut ErrorList) {
+    let labels = selector.child("matchLabels");
+    meta::validate_labels(Some(labels.value), &labels.path, errors);
+    for requirement in selector.child("matchExpressions").items() {
+        let values = requirement.child("values");
+        match requirement.child("operator").text() {
+            operator if is_set_based(operator) => check_values(operator, &values, errors),
+            _ => requirement.child("operator").invalid_text(errors, "not a valid selector operator"),
+        }
+        requirement.child("key").syntax(errors, names::qualified_name);
+        for value in values.items() {
+            value.syntax(errors, names::label_value);
+        }
+    }
+}
+
+/// Checks a selector of labels, if there is one. Answers whether labels can be compared with it.
+pub fn check(selector: &FieldValue<'_>, errors: &mut ErrorList) -> bool {
+    let before = errors.len();
+    validate(selector, errors);
+    errors.len() == before
+}
+
+/// Whether an operator compares with a set of values; selectors of labels and of nodes both know these.
+pub fn is_set_based(operator: &str) -> bool {
+    matches!(operator, "In" | "NotIn" | "Exists" | "DoesNotExist")
+}
+
+/// Checks that such an operator has the values it needs, and none that it cannot use.
+pub fn check_values(operator: &str, values: &FieldValue<'_>, errors: &mut ErrorList) {
+    let needs_values = matches!(operator, "In" | "NotIn");
+    if needs_values && values.is_empty() {
+        values.required(errors, "must be specified when `operator` is 'In' or 'NotIn'");
+    }
+    if !needs_values && !values.is_empty() {
+        values.forbidden(errors, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
+    }
+}
+
+/// Whether the selector selects everything that there is.
+pub fn is_empty(selector: &Value) -> bool {
+    let void = |field| {
+        selector.get(field).is_none_or(|part: &Value| {
+            part.items().is_empty() && part.fields().is_none_or(|fields| fields.is_empty())
+        })
+    };
+    void("matchLabels") && void("matchExpressions")
+}
+
+/// Whether the labels match. An absent selector matches nothing.
+pub fn matches(selector: Option<&Value>, labels: Option<&Value>) -> bool {
+    let Some(selector) = selector.filter(|selector| !selector.is_null()) else { return false };
+    let label = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
+    let wanted = selector.get("matchLabels").and_then(Value::fields).into_iter().flatten();
+    wanted.into_iter().all(|(key, value)| label(key) == value.as_str())
+        && selector.get("matchExpressions").map(Value::items).unwrap_or_default().iter().all(|requirement| {
+            let found = label(requirement.str("key"));
+            let values = requirement.get("values").map(Value::items).unwrap_or_default();
+            let among = found.is_some_and(|found| values.iter().any(|value| value.as_str() == Some(found)));
+            match requirement.str("operator") {
+                "In" => among,
+                "NotIn" => !among,
+                "Exists" => found.is_some(),
+                _ => found.is_none(),
+            }
+        })
+}
+
+/// Whether a plain set of labels is contained in others.
+pub fn contains(labels: Option<&Value>, wanted: Option<&Value>) -> bool {
+    wanted
+        .and_then(Value::fields)
+        .into_iter()
+        .flatten()
+        .all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{each_refused, object};
+    use super::*;
+
+    #[test]
+    fn each_rule_refuses() {
+        let base = object(
+            r#"{"selector":{"matchLabels":{"a":"b"},"matchExpressions":[
+                {"key":"k","operator":"In","values":["v"]}]}}"#,
+        );
+        each_refused(
+            &base,
+            |object, errors| validate(&FieldValue::of(object, "selector"), errors),
+            &[
+                ("selector.matchLabels", r#"{"a":"-"}"#, "selector.matchLabels: Invalid value: \"-\""),
+                (
+                    "selector.matchExpressions.0.values",
+                    "[]",
+                    "must be specified when `operator` is 'In' or 'NotIn'",
+                ),
+                (
+                    "selector.matchExpressions.0.operator",
+                    "\"Exists\"",
+                    "values: Forbidden: may not be specified when",
+                ),
+                (
+                    "selector.matchExpressions.0.operator",
+                    "\"X\"",
+                    "Invalid value: \"X\": not a valid selector operator",
+                ),
+                ("selector.matchExpressions.0.key", "\"-\"", "matchExpressions[0].key: Invalid value"),
+                (
+                    "selector.matchExpressions.0.values",
+                    "[\"-\"]",
+                    "matchExpressions[0].values[0]: Invalid value",
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn labels_match_as_the_operators_say() {
+        let labels = object(r#"{"a":"1"}"#);
+        let table = [
+            (r#"{}"#, true),
+            (r#"{"matchLabels":{"a":"1"}}"#, true),
+            (r#"{"matchLabels":{"a":"2"}}"#, false),
+            (r#"{"matchExpressions":[{"key":"a","operator":"In","values":["1","2"]}]}"#, true),
+            (r#"{"matchExpressions":[{"key":"a","operator":"NotIn","values":["1"]}]}"#, false),
+            (r#"{"matchExpressions":[{"key":"b","operator":"NotIn","values":["1"]}]}"#, true),
+            (r#"{"matchExpressions":[{"key":"a","operator":"Exists"}]}"#, true),
+            (r#"{"matchExpressions":[{"key":"a","operator":"DoesNotExist"}]}"#, false),
+        ];
+        for (selector, wanted) in table {
+            assert_eq!(matches(Some(&object(selector)), Some(&labels)), wanted, "{selector}");
+        }
+        assert!(!matches(None, Some(&labels)));
+        assert!(is_empty(&object(r#"{"matchLabels":{}}"#)));
+        assert!(contains(Some(&labels), Some(&labels)) && !contains(None, Some(&labels)));
+    }
+}

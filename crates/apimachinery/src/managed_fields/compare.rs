@@ -1,0 +1,400 @@
+//! The difference of two states of an object, field by field.
+//!
+//! The states are compared as clients see them: a field that is printed though not set counts as present.
+
+use std::cmp::Ordering;
+
+use super::field_set::{FieldSet, PathElement};
+use super::shape::{self, Position, Shape};
+use crate::limits::OWNED_DEPTH;
+use crate::schema::encode::{EmptyLists, Print, encode, printed};
+use crate::schema::{Field, Registry, Struct, TypeId};
+use crate::value::{Object, Value};
+
+/// The difference of two states.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// Fields that only the new state has.
+    pub added: FieldSet,
+    /// Fields that both have, with different values.
+    pub modified: FieldSet,
+    /// Fields that only the old state has.
+    pub removed: FieldSet,
+}
+
+impl Comparison {
+    /// Fields that the new state adds or changes.
+    pub fn set(&self) -> FieldSet {
+        self.added.union(&self.modified)
+    }
+
+    /// Whether nothing differs.
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
+    }
+
+    /// Leaves out these fields and all below them.
+    #[must_use]
+    pub fn without(self, fields: &FieldSet) -> Comparison {
+        if fields.is_empty() {
+            return self;
+        }
+        Comparison {
+            added: self.added.recursive_difference(fields),
+            modified: self.modified.recursive_difference(fields),
+            removed: self.removed.recursive_difference(fields),
+        }
+    }
+
+    fn push(&mut self, element: impl Fn() -> PathElement, below: Comparison) {
+        if !below.added.is_empty() {
+            self.added.push(element(), below.added);
+        }
+        if !below.modified.is_empty() {
+            self.modified.push(element(), below.modified);
+        }
+        if !below.removed.is_empty() {
+            self.removed.push(element(), below.removed);
+        }
+    }
+
+    fn sort(&mut self) {
+        self.added.sort();
+        self.modified.sort();
+        self.removed.sort();
+    }
+}
+
+/// Compares two states of an object. `None` is an object without any fields.
+///
+/// Fails when a list item cannot be identified.
+pub fn compare(
+    registry: &Registry,
+    ty: TypeId,
+    old: Option<&Value>,
+    new: &Value,
+) -> Result<Comparison, String> {
+    let old = old.map_or(Side::Zero, Side::Value);
+    Walk::new(registry).all(ty, old, Side::Value(new))
+}
+
+/// Compares two states literally: a field is present if and only if it is written, whatever its value. Used for the printed
+/// object and the undecoded result of merging a configuration into it.
+///
+/// Fails like [`compare`].
+pub fn compare_exact(
+    registry: &Registry,
+    ty: TypeId,
+    old: &Value,
+    new: &Value,
+) -> Result<Comparison, String> {
+    let walk = Walk { registry, to_the_letter: true };
+    walk.all(ty, Side::Value(old), Side::Value(new))
+}
+
+/// One state of a place.
+#[derive(Clone, Copy)]
+pub(super) enum Side<'v> {
+    Absent,
+    Null,
+    /// The zero value of the type.
+    Zero,
+    Value(&'v Value),
+}
+
+impl<'v> Side<'v> {
+    pub(super) fn of(value: Option<&'v Value>) -> Side<'v> {
+        match value {
+            None => Side::Absent,
+            Some(Value::Null) => Side::Null,
+            Some(value) => Side::Value(value),
+        }
+    }
+
+    fn is_absent(self) -> bool {
+        matches!(self, Side::Absent)
+    }
+
+    fn value(self) -> Option<&'v Value> {
+        match self {
+            Side::Value(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn entries(self) -> Option<&'v Object> {
+        match self {
+            Side::Value(value) => value.fields(),
+            _ => None,
+        }
+    }
+
+    fn items(self) -> &'v [Value] {
+        match self {
+            Side::Value(value) => value.items(),
+            _ => &[],
+        }
+    }
+
+    /// What an object with these fields shows of one.
+    pub(super) fn among(registry: &Registry, field: &Field, fields: Option<&'v Object>) -> Side<'v> {
+        match printed(registry, field, fields, EmptyLists::Exact) {
+            Print::Omit => Side::Absent,
+            Print::Null => Side::Null,
+            Print::Zero => Side::Zero,
+            Print::Value(value) => Side::Value(value),
+        }
+    }
+}
+
+pub(super) struct Walk<'r> {
+    registry: &'r Registry,
+    to_the_letter: bool,
+}
+
+impl<'r> Walk<'r> {
+    pub(super) fn new(registry: &'r Registry) -> Walk<'r> {
+        Walk { registry, to_the_letter: false }
+    }
+
+    fn all(&self, ty: TypeId, old: Side<'_>, new: Side<'_>) -> Result<Comparison, String> {
+        let mut found = Comparison::default();
+        let shape = shape::of_type(self.registry, ty, None);
+        self.value(shape, Position::Root, old, new, OWNED_DEPTH, &mut found)?;
+        Ok(found)
+    }
+
+    /// What a state shows of a field.
+    fn field<'v>(&self, side: Side<'v>, field: &Field) -> Side<'v> {
+        let fields = match side {
+            Side::Absent | Side::Null => return Side::Absent,
+            Side::Zero => None,
+            Side::Value(value) => value.fields(),
+        };
+        if self.to_the_letter {
+            return Side::of(fields.and_then(|fields| fields.get(&field.name)));
+        }
+        Side::among(self.registry, field, fields)
+    }
+
+    /// Whether two states with equal parts are equal themselves.
+    pub(super) fn same(&self, shape: Shape<'_>, old: Side<'_>, new: Side<'_>) -> bool {
+        match (old, new) {
+            (Side::Absent, Side::Absent) => true,
+            (Side::Absent, _) | (_, Side::Absent) => false,
+            _ => self.equal(shape, old, new, true),
+        }
+    }
+
+    fn value(
+        &self,
+        shape: Shape<'r>,
+        place: Position,
+        old: Side<'_>,
+        new: Side<'_>,
+        depth: usize,
+        found: &mut Comparison,
+    ) -> Result<(), String> {
+        let depth = depth.saturating_sub(1);
+        let shape = shape.settled([old.value(), new.value()]);
+        let parts = depth > 0
+            && match shape {
+                Shape::Struct(structure) => self.fields(structure, place, old, new, depth, found)?,
+                Shape::Map(ty) => {
+                    self.entries(shape::of_type(self.registry, ty, None), old, new, depth, found)?
+                }
+                Shape::Set(item) | Shape::Keyed(item, _) => {
+                    self.items(shape, item, old, new, depth, found)?
+                }
+                Shape::Whole(_) | Shape::Free(_) => false,
+            };
+        match (old, new) {
+            (Side::Absent, Side::Absent) => {}
+            (Side::Absent, _) => found.added.member = true,
+            (_, Side::Absent) => found.removed.member = true,
+            // A value with parts differs in its parts. A value without differs as a whole.
+            _ => found.modified.member = !parts && !self.equal(shape, old, new, depth > 0),
+        }
+        Ok(())
+    }
+
+    /// Compares the fields. Answers whether there are any.
+    fn fields(
+        &self,
+        structure: &'r Struct,
+        place: Position,
+        old: Side<'_>,
+        new: Side<'_>,
+        depth: usize,
+        found: &mut Comparison,
+    ) -> Result<bool, String> {
+        let mut any = false;
+        for field in &structure.fields {
+            let (old, new) = (self.field(old, field), self.field(new, field));
+            if old.is_absent() && new.is_absent() {
+                continue;
+            }
+            any = true;
+            if place.skips(&field.name) {
+                continue;
+            }
+            let mut below = Comparison::default();
+            let shape = shape::of_field(self.registry, field);
+            let inner = place.under(&field.name);
+            self.value(shape, inner, old, new, depth, &mut below)
+                .map_err(|error| format!(".{}{error}", field.name))?;
+            if inner == Position::Metadata {
+                // The metadata as a whole has no owner.
+                below.added.member = false;
+                below.removed.member = false;
+            }
+            found.push(|| PathElement::Field(field.name.clone()), below);
+        }
+        if let Some(ty) = structure.open {
+            let unnamed = |name: &str| structure.field(name).is_none();
+            any |= self.named(shape::of_type(self.registry, ty, None), unnamed, old, new, depth, found)?;
+        }
+        found.sort();
+        Ok(any)
+    }
+
+    /// Compares the entries of a map. Answers whether there are any.
+    fn entries(
+        &self,
+        shape: Shape<'r>,
+        old: Side<'_>,
+        new: Side<'_>,
+        depth: usize,
+        found: &mut Comparison,
+    ) -> Result<bool, String> {
+        let any = self.named(shape, |_| true, old, new, depth, found)?;
+        found.sort();
+        Ok(any)
+    }
+
+    /// Compares the entries of an object with the names in `wanted`. Answers whether there are any.
+    fn named(
+        &self,
+        shape: Shape<'r>,
+        wanted: impl Fn(&str) -> bool,
+        old: Side<'_>,
+        new: Side<'_>,
+        depth: usize,
+        found: &mut Comparison,
+    ) -> Result<bool, String> {
+        let none = Object::new();
+        let (old, new) = (old.entries().unwrap_or(&none), new.entries().unwrap_or(&none));
+        let only_new = new.iter().filter(|(key, _)| !old.contains_key(key));
+        let all = old.iter().map(|(key, value)| (key, Side::of(Some(value)), Side::of(new.get(key))));
+        let all = all.chain(only_new.map(|(key, value)| (key, Side::Absent, Side::of(Some(value)))));
+        let mut any = false;
+        for (key, old, new) in all.filter(|(key, ..)| wanted(key)) {
+            any = true;
+            let mut below = Comparison::default();
+            self.value(shape, Position::Inside, old, new, depth, &mut below)
+                .map_err(|error| format!(".{key}{error}"))?;
+            found.push(|| PathElement::field(key), below);
+        }
+        Ok(any)
+    }
+
+    /// Compares the items of an associative list. Answers whether there are any.
+    fn items<'v>(
+        &self,
+        shape: Shape<'r>,
+        item: TypeId,
+        old: Side<'v>,
+        new: Side<'v>,
+        depth: usize,
+        found: &mut Comparison,
+    ) -> Result<bool, String> {
+        let (old, new) = (self.elements(shape, old.items())?, self.elements(shape, new.items())?);
+        let inner = shape::of_item(self.registry, shape, item);
+        let (mut left, mut right) = (old.as_slice(), new.as_slice());
+        loop {
+            let order = match (left.first(), right.first()) {
+                (None, None) => break,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((a, _)), Some((b, _))) => a.cmp(b),
+            };
+            let (a, b);
+            (a, left) = if order.is_le() { same(left) } else { (&[][..], left) };
+            (b, right) = if order.is_ge() { same(right) } else { (&[][..], right) };
+            let Some((element, _)) = a.first().or(b.first()) else { break };
+            let mut below = Comparison::default();
+            // Duplicate items are owned together, as one.
+            match (a.len() > 1, b.len() > 1) {
+                (true, true) => {
+                    below.modified.member =
+                        !a.iter().map(|(_, value)| value).eq(b.iter().map(|(_, value)| value));
+                }
+                (twice_before, twice_after) => {
+                    let before = if twice_before { None } else { a.first() };
+                    let after = if twice_after { None } else { b.first() };
+                    if before.is_some() || after.is_some() {
+                        let side =
+                            |item: Option<&(PathElement, &'v Value)>| Side::of(item.map(|(_, value)| *value));
+                        let (before, after) = (side(before), side(after));
+                        self.value(inner, Position::Inside, before, after, depth, &mut below)
+                            .map_err(|error| format!("{element}{error}"))?;
+                    }
+                    below.removed.member |= twice_before;
+                    below.added.member |= twice_after;
+                }
+            }
+            found.push(|| element.clone(), below);
+        }
+        Ok(!old.is_empty() || !new.is_empty())
+    }
+
+    fn elements<'v>(
+        &self,
+        shape: Shape<'_>,
+        items: &'v [Value],
+    ) -> Result<Vec<(PathElement, &'v Value)>, String> {
+        let mut elements = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let element = shape::element(self.registry, shape, item)
+                .map_err(|error| format!(": element {index}: {error}"))?;
+            elements.push((element, item));
+        }
+        elements.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(elements)
+    }
+
+    /// Whether two states without parts are equal. `looked`: whether they were searched for parts.
+    fn equal(&self, shape: Shape<'_>, old: Side<'_>, new: Side<'_>, looked: bool) -> bool {
+        match (old, new) {
+            (Side::Null, Side::Null) | (Side::Zero, Side::Zero) => true,
+            (Side::Value(old), Side::Value(new)) if old == new => true,
+            (Side::Null, _) | (_, Side::Null) => false,
+            _ => match shape {
+                Shape::Whole(_) | Shape::Free(_) if self.to_the_letter => false,
+                // Two values of one type may be equal in different forms; their JSON is unique.
+                Shape::Whole(ty) | Shape::Free(ty) => self.json(ty, old) == self.json(ty, new),
+                Shape::Struct(_) | Shape::Map(_) | Shape::Set(_) | Shape::Keyed(..) => looked,
+            },
+        }
+    }
+
+    fn json(&self, ty: TypeId, side: Side<'_>) -> Vec<u8> {
+        match side {
+            Side::Value(value) => encode(self.registry, ty, value),
+            Side::Zero => crate::schema::encode::encode_zero(self.registry, ty),
+            Side::Absent | Side::Null => Vec::new(),
+        }
+    }
+}
+
+/// Items of a list, each with its path element.
+type Items<'e, 'v> = &'e [(PathElement, &'v Value)];
+
+/// The leading items with the same path element, and the rest.
+fn same<'e, 'v>(items: Items<'e, 'v>) -> (Items<'e, 'v>, Items<'e, 'v>) {
+    let count = match items.first() {
+        Some((first, _)) => items.iter().take_while(|(element, _)| element == first).count(),
+        None => 0,
+    };
+    items.split_at(count)
+}

@@ -1,0 +1,585 @@
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected fails")]
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+
+use super::apply::apply;
+use super::field_set::PathElement;
+use super::managers::is_reset;
+use super::*;
+use crate::json;
+use crate::schema::default;
+
+static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
+
+fn value(text: &str) -> Value {
+    json::read(text.as_bytes()).unwrap()
+}
+
+fn text(value: &Value) -> String {
+    String::from_utf8(json::to_json(value)).unwrap()
+}
+
+/// A kind in its one version.
+struct Stage {
+    kind: &'static str,
+    version: GroupVersion,
+}
+
+impl Stage {
+    fn new(api_version: &str, kind: &'static str) -> Stage {
+        Stage { kind, version: GroupVersion::parse(api_version).unwrap() }
+    }
+
+    fn versions(&self) -> Versions<'_> {
+        Versions {
+            registry: &REGISTRY,
+            kind: self.kind,
+            stored: &self.version,
+            elsewhere: None,
+            is_custom: false,
+        }
+    }
+
+    fn write<'a>(&'a self, manager: &'a str, now: &'a str) -> Write<'a> {
+        Write { manager, version: &self.version, subresource: "", now, reset: &[] }
+    }
+
+    fn update(&self, manager: &str, now: &str, old: Option<&Value>, new: &str) -> Value {
+        let mut new = value(new);
+        default::apply(&REGISTRY, self.versions().type_in(&self.version).unwrap(), &mut new);
+        record(&self.versions(), &self.write(manager, now), old, &mut new);
+        new
+    }
+
+    fn apply(
+        &self,
+        manager: &str,
+        now: &str,
+        live: Option<&Value>,
+        config: &str,
+        force: bool,
+    ) -> Result<Value, String> {
+        let applied = apply(&self.versions(), &self.write(manager, now), live, &value(config), force);
+        let applied = applied.map_err(|status| status.message.clone())?;
+        let mut object = applied.onto(live);
+        object.entry("metadata").set("uid", "u");
+        Ok(object)
+    }
+}
+
+fn map(data: &str) -> String {
+    format!(r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"name":"a","uid":"u"}},"data":{data}}}"#)
+}
+
+/// The owners of an object, each with its fields.
+fn owners(object: &Value) -> Vec<(String, String)> {
+    let entries = object.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
+    let of = |entry: &Value| {
+        let who = format!("{} {} {}", entry.str("manager"), entry.str("operation"), entry.str("time"));
+        (who.trim_end().to_owned(), text(entry.get("fieldsV1").unwrap()))
+    };
+    entries.iter().map(of).collect()
+}
+
+fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(who, what)| ((*who).to_owned(), (*what).to_owned())).collect()
+}
+
+#[test]
+fn whoever_creates_owns_what_is_printed_and_an_empty_object_would_not_print() {
+    let deployment = Stage::new("apps/v1", "Deployment").update(
+        "golden",
+        "1",
+        None,
+        r#"{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"d","labels":{"a":"b"}},"spec":{"replicas":1,
+            "selector":{"matchLabels":{"app":"a"}},"template":{"metadata":{"labels":{"app":"a"}},"spec":{
+            "containers":[{"name":"c","image":"i","ports":[{"containerPort":8080}]}],"securityContext":{}}}}}"#,
+    );
+    let expected = concat!(
+        r#"{"f:metadata":{"f:labels":{".":{},"f:a":{}}},"f:spec":{"f:progressDeadlineSeconds":{},"f:replicas":{},"#,
+        r#""f:revisionHistoryLimit":{},"f:selector":{},"f:strategy":{"f:type":{}},"f:template":{"#,
+        r#""f:metadata":{"f:labels":{".":{},"f:app":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{".":{},"#,
+        r#""f:image":{},"f:name":{},"f:ports":{".":{},"k:{\"containerPort\":8080,\"protocol\":\"TCP\"}":{".":{},"#,
+        r#""f:containerPort":{},"f:protocol":{}}},"f:resources":{},"f:terminationMessagePath":{},"#,
+        r#""f:terminationMessagePolicy":{}}},"f:dnsPolicy":{},"f:restartPolicy":{},"f:schedulerName":{},"#,
+        r#""f:securityContext":{},"f:terminationGracePeriodSeconds":{}}}}}"#,
+    );
+    assert_eq!(owners(&deployment), owned(&[("golden Update 1", expected)]));
+}
+
+#[test]
+fn an_update_takes_what_it_changes_and_leaves_the_rest_and_its_time() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let first = stage.update("a", "1", None, &map(r#"{"x":"1","y":"1"}"#));
+    assert_eq!(owners(&first), owned(&[("a Update 1", r#"{"f:data":{".":{},"f:x":{},"f:y":{}}}"#)]));
+    let second = stage.update("b", "2", Some(&first), &map(r#"{"x":"2","y":"1"}"#));
+    let expected =
+        [("a Update 1", r#"{"f:data":{".":{},"f:y":{}}}"#), ("b Update 2", r#"{"f:data":{"f:x":{}}}"#)];
+    assert_eq!(owners(&second), owned(&expected));
+    // Nothing changes: nothing is taken and no time moves.
+    let again = stage.update("c", "3", Some(&second), &map(r#"{"x":"2","y":"1"}"#));
+    assert_eq!(owners(&again), owned(&expected));
+    let removed = stage.update("c", "3", Some(&second), &map(r#"{"y":"1"}"#));
+    assert_eq!(owners(&removed), owned(&[("a Update 1", r#"{"f:data":{".":{},"f:y":{}}}"#)]));
+}
+
+#[test]
+fn what_a_client_says_of_owners_counts_if_it_makes_sense() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let old = stage.update("a", "1", None, &map(r#"{"x":"1"}"#));
+    let with = |entries: &str| {
+        let mut new = value(&map(r#"{"x":"1"}"#));
+        new.entry("metadata").set("managedFields", value(entries));
+        record(&stage.versions(), &stage.write("b", "2"), Some(&old), &mut new);
+        owners(&new)
+    };
+    let kept = owned(&[("a Update 1", r#"{"f:data":{".":{},"f:x":{}}}"#)]);
+    assert_eq!(with("[{}]"), []);
+    for senseless in [
+        "[]",
+        r#"[{"manager":"z","operation":"Bogus"}]"#,
+        r#"[{"manager":"z","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV2"}]"#,
+        r#"[{"manager":"z","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"x":{}}}]"#,
+    ] {
+        assert_eq!(with(senseless), kept, "{senseless}");
+    }
+    let stated = r#"[{"manager":"z","operation":"Apply","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:data":{"f:x":{}}}}]"#;
+    assert_eq!(with(stated), owned(&[("z Apply", r#"{"f:data":{"f:x":{}}}"#)]));
+    assert!(is_reset(Some(&value("[{}]"))) && !is_reset(Some(&value("[]"))) && !is_reset(None));
+}
+
+#[test]
+fn an_object_that_nobody_owns_stays_so_until_somebody_applies() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let old = value(&map(r#"{"x":"1"}"#));
+    assert_eq!(owners(&stage.update("b", "2", Some(&old), &map(r#"{"x":"2"}"#))), []);
+    let applied = stage.apply("m", "3", Some(&old), &map(r#"{"x":"1"}"#).replace(r#","uid":"u""#, ""), false);
+    let expected = [
+        ("m Apply", r#"{"f:data":{"f:x":{}}}"#),
+        ("before-first-apply Update 3", r#"{"f:data":{".":{},"f:x":{}}}"#),
+    ];
+    assert_eq!(owners(&applied.unwrap()), owned(&expected));
+    let refused = stage.apply("m", "3", Some(&old), &map(r#"{"x":"5"}"#), false).unwrap_err();
+    assert_eq!(
+        refused,
+        r#"Apply failed with 1 conflict: conflict with "before-first-apply" using v1: .data.x"#
+    );
+}
+
+#[test]
+fn the_oldest_of_too_many_updates_become_one() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let mut object = stage.update("m00", "00", None, &map(r#"{"k00":""}"#));
+    for number in 1..14 {
+        let keys: Vec<String> = (0..=number).map(|key| format!(r#""k{key:02}":"""#)).collect();
+        let (manager, now) = (format!("m{number:02}"), format!("{number:02}"));
+        object = stage.update(&manager, &now, Some(&object), &map(&format!("{{{}}}", keys.join(","))));
+    }
+    let owners = owners(&object);
+    assert_eq!(owners.len(), 10);
+    let ancient = r#"{"f:data":{".":{},"f:k00":{},"f:k01":{},"f:k02":{},"f:k03":{},"f:k04":{}}}"#;
+    assert_eq!(owners.first().unwrap(), &("ancient-changes Update 04".to_owned(), ancient.to_owned()));
+}
+
+#[test]
+fn what_nobody_owns_is_not_taken_for_what_is_there() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let config = map(r#"{"x":"1"}"#).replace(r#","uid":"u""#, "");
+    let live = stage.apply("m", "1", None, &config, false).unwrap();
+    let again = |config: &str| {
+        apply(&stage.versions(), &stage.write("m", "2"), Some(&live), &value(config), false).unwrap()
+    };
+    assert!(again(&config).object.is_none());
+    for stated in ["resourceVersion", "uid", "namespace"] {
+        let other = config.replace(r#""name":"a""#, &format!(r#""name":"a","{stated}":"7""#));
+        let applied = again(&other).object.expect(stated);
+        assert_eq!(applied.at(&["metadata", stated]), Some(&"7".into()));
+    }
+}
+
+#[test]
+fn ten_thousand_owners_by_hand_are_kept_or_put_together() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let old = stage.update("a", "1", None, &map(r#"{"x":"1"}"#));
+    let with = |operation: &str, versions: usize| {
+        let entries = (0..10_000).map(|number| {
+            let version = if number % versions == 0 { "v1".to_owned() } else { format!("v1x{}", number % versions) };
+            format!(
+                r#"{{"manager":"m{number:05}","operation":"{operation}","apiVersion":"{version}","fieldsType":"FieldsV1",
+                    "fieldsV1":{{"f:data":{{"f:k{number}":{{}}}}}}}}"#
+            )
+        });
+        let mut new = value(&map(r#"{"x":"1"}"#));
+        let entries = format!("[{}]", entries.collect::<Vec<_>>().join(","));
+        new.entry("metadata").set("managedFields", value(&entries));
+        record(&stage.versions(), &stage.write("b", "2"), Some(&old), &mut new);
+        new
+    };
+    let updated = owners(&with("Update", 1));
+    assert_eq!((updated.len(), updated[0].0.as_str()), (10, "ancient-changes Update"));
+    assert_eq!(value(&updated[0].1).get("f:data").unwrap().fields().unwrap().len(), 10_000 - 9);
+    let applied = with("Apply", 1);
+    assert_eq!(owners(&applied).len(), 10_000);
+    let config = map(r#"{"x":"2"}"#).replace(r#","uid":"u""#, "");
+    let more = stage.apply("q", "3", Some(&applied), &config, false).unwrap();
+    assert_eq!(owners(&more).len(), 10_001);
+    assert_eq!(owners(&stage.apply("q", "4", Some(&more), &config, false).unwrap()), owners(&more));
+    assert_eq!(owners(&with("Apply", 10_000)).len(), 1, "versions that do not exist mean nothing");
+}
+
+#[test]
+fn what_was_applied_and_is_not_any_more_goes_unless_somebody_else_owns_it() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let config = |labels: &str, data: &str| {
+        format!(
+            r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"name":"a","labels":{labels}}},"data":{data}}}"#
+        )
+    };
+    let first = stage.apply("m", "1", None, &config(r#"{"l":"1"}"#, r#"{"x":"1","y":"1"}"#), false).unwrap();
+    let shared = stage.apply("n", "2", Some(&first), &config("{}", r#"{"y":"1"}"#), false).unwrap();
+    let bare = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}"#;
+    let left = stage.apply("m", "3", Some(&shared), bare, false).unwrap();
+    assert_eq!(text(left.get("data").unwrap()), r#"{"y":"1"}"#);
+    assert_eq!(left.at(&["metadata", "labels"]), None);
+    assert_eq!((meta_name(&left), left.at(&["metadata", "uid"]).is_some()), ("a", true));
+    let gone = stage.apply("n", "4", Some(&left), bare, false).unwrap();
+    assert_eq!(gone.get("data").filter(|data| data.fields().is_some_and(|data| !data.is_empty())), None);
+    assert_eq!(owners(&gone), []);
+}
+
+fn meta_name(object: &Value) -> &str {
+    crate::meta::name(object)
+}
+
+#[test]
+fn lists_merge_item_by_item_where_their_type_says_so() {
+    let stage = Stage::new("v1", "Service");
+    let config = |ports: &str| {
+        format!(
+            r#"{{"kind":"Service","apiVersion":"v1","metadata":{{"name":"s"}},"spec":{{"ports":{ports}}}}}"#
+        )
+    };
+    let live = value(&config(
+        r#"[{"port":1,"protocol":"TCP","name":"a"},{"port":9,"protocol":"UDP"},{"port":2,"protocol":"TCP","name":"b"}]"#,
+    ));
+    let order = |ports: &str| {
+        let applied = stage.apply("m", "1", Some(&live), &config(ports), true).unwrap();
+        let ports = applied.at(&["spec", "ports"]).unwrap().items().iter();
+        ports.map(|port| port.get("port").and_then(Value::as_int).unwrap()).collect::<Vec<_>>()
+    };
+    for (ports, expected) in [
+        ("[]", vec![1, 9, 2]),
+        (r#"[{"port":1}]"#, vec![1, 9, 2]),
+        (r#"[{"port":2},{"port":1}]"#, vec![9, 2, 1]),
+        (r#"[{"port":5},{"port":1},{"port":6},{"port":2}]"#, vec![5, 1, 9, 6, 2]),
+        (r#"[{"port":1,"protocol":"UDP"}]"#, vec![1, 9, 2, 1]),
+        // A number that is always shown is known even where it is not stated.
+        (r#"[{"name":"a","port":0}]"#, vec![1, 9, 2, 0]),
+    ] {
+        assert_eq!(order(ports), expected, "{ports}");
+    }
+    for (ports, message) in [
+        (r#"[{"port":1},{"port":1}]"#, r#".spec.ports: duplicate entries for key [port=1,protocol="TCP"]"#),
+        (
+            r#"[{"port":"x"}]"#,
+            r#".spec.ports[port="x",protocol="TCP"].port: expected numeric (int or float), got string"#,
+        ),
+        (
+            r#"[{"port":1,"zzz":1}]"#,
+            r#".spec.ports[port=1,protocol="TCP"].zzz: field not declared in schema"#,
+        ),
+        ("7", ".spec.ports: expected list, got &{7}"),
+    ] {
+        let refused = stage.apply("m", "1", Some(&live), &config(ports), true).unwrap_err();
+        assert_eq!(
+            refused,
+            format!("failed to create typed patch object (/s; /v1, Kind=Service): {message}")
+        );
+    }
+}
+
+#[test]
+fn what_a_write_cannot_set_it_takes_from_nobody_in_any_version() {
+    let stage = Stage::new("autoscaling/v2", "HorizontalPodAutoscaler");
+    let scaler = |rest: &str| {
+        format!(
+            r#"{{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2","metadata":{{"name":"a","uid":"u"}},
+                "spec":{{"maxReplicas":3,"scaleTargetRef":{{"kind":"D","name":"d"}}}}{rest}}}"#
+        )
+    };
+    let mut old = value(&scaler(r#","status":{"currentReplicas":2,"desiredReplicas":3}"#));
+    let entry = r#"[{"manager":"m","operation":"Update","apiVersion":"autoscaling/v1","fieldsType":"FieldsV1",
+        "fieldsV1":{"f:status":{"f:currentReplicas":{}}},"subresource":"status","time":"1"}]"#;
+    old.entry("metadata").set("managedFields", value(entry));
+    let mut new = value(&scaler(""));
+    let reset: &[&[&str]] = &[&["status"]];
+    let write = Write { reset, ..stage.write("n", "2") };
+    record(&stage.versions(), &write, Some(&old), &mut new);
+    assert_eq!(owners(&new), owned(&[("m Update 1", r#"{"f:status":{"f:currentReplicas":{}}}"#)]));
+}
+
+#[test]
+fn owners_in_another_group_mean_nothing() {
+    let (core, events) = (Stage::new("v1", "Event"), GroupVersion::new("events.k8s.io", "v1"));
+    let event = |reason: &str| {
+        format!(r#"{{"kind":"Event","apiVersion":"v1","metadata":{{"name":"e"}},"reason":"{reason}"}}"#)
+    };
+    let old = core.update("m", "1", None, &event("a"));
+    assert_eq!(owners(&old).len(), 1);
+    let mut new = value(&event("b"));
+    let write = Write { version: &events, ..core.write("n", "2") };
+    record(&core.versions(), &write, Some(&old), &mut new);
+    assert_eq!(owners(&new), owned(&[("n Update 2", r#"{"f:reason":{}}"#)]));
+}
+
+#[test]
+fn what_is_stated_is_compared_to_the_letter_with_what_is_shown() {
+    let stage = Stage::new("apps/v1", "Deployment");
+    let paused = |paused: bool| {
+        format!(
+            r#"{{"kind":"Deployment","apiVersion":"apps/v1","metadata":{{"name":"d"}},"spec":{{"paused":{paused}}}}}"#
+        )
+    };
+    // To state nothing but the zero value is to state something.
+    let live = stage.apply("a", "1", None, &paused(true), false).unwrap();
+    let refused = stage.apply("b", "2", Some(&live), &paused(false), false).unwrap_err();
+    assert_eq!(refused, r#"Apply failed with 1 conflict: conflict with "a": .spec.paused"#);
+
+    // A list that is replaced as a whole shows more than was stated.
+    let slices = Stage::new("discovery.k8s.io/v1", "EndpointSlice");
+    let slice = |endpoint: &str| {
+        format!(
+            r#"{{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{{"name":"s"}},
+                "addressType":"IPv4","endpoints":[{endpoint}]}}"#
+        )
+    };
+    let short = slice(r#"{"addresses":["1.2.3.4"]}"#);
+    let live = slices.apply("a", "1", None, &short, false).unwrap();
+    assert!(slices.apply("b", "2", Some(&live), &short, false).unwrap_err().contains(": .endpoints"));
+    let whole = slice(r#"{"addresses":["1.2.3.4"],"conditions":{}}"#);
+    let same = slices.apply("b", "2", Some(&live), &whole, false).unwrap();
+    assert!(owners(&same).iter().any(|(who, _)| who == "b Apply"), "nothing changed, so there is no time");
+}
+
+#[test]
+fn a_body_that_is_something_else_is_refused() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let apply = |config: &str| stage.apply("m", "1", None, config, false).unwrap_err();
+    assert_eq!(apply(r#"{"kind":"Secret","apiVersion":"v1"}"#), "invalid object type: /v1, Kind=Secret");
+    assert_eq!(apply("{}"), "invalid object type: /, Kind=");
+    for entries in ["[]", "[{}]"] {
+        let config =
+            format!(r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"managedFields":{entries}}}}}"#);
+        assert_eq!(apply(&config), "metadata.managedFields must be nil");
+    }
+}
+
+#[test]
+fn several_conflicts_are_told_by_owner() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let first = stage.apply("m", "1", None, &map(r#"{"x":"1","y":"1"}"#).replace(r#","uid":"u""#, ""), false);
+    let second = stage.update("b", "2", Some(&first.unwrap()), &map(r#"{"x":"1","y":"1","z":"1"}"#));
+    let refused =
+        stage.apply("n", "3", Some(&second), &map(r#"{"x":"2","y":"2","z":"2"}"#), false).unwrap_err();
+    assert_eq!(
+        refused,
+        "Apply failed with 3 conflicts: conflicts with \"b\" using v1:\n- .data.z\nconflicts with \"m\":\n- .data.x\n- .data.y"
+    );
+}
+
+#[test]
+fn kubectl_may_apply_what_it_applied_itself_before() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let stated = map(r#"{"x":"1"}"#).replace(r#","uid":"u""#, "");
+    let mut first = value(&map(r#"{"x":"1","y":"1"}"#));
+    let annotations = first.entry("metadata").entry("annotations");
+    annotations.set("kubectl.kubernetes.io/last-applied-configuration", stated.as_str());
+    record(&stage.versions(), &stage.write("kubectl-client-side-apply", "1"), None, &mut first);
+    let config = |data: &str| map(data).replace(r#","uid":"u""#, "");
+    assert!(stage.apply("other", "2", Some(&first), &config(r#"{"x":"2"}"#), false).is_err());
+    assert!(stage.apply("kubectl", "2", Some(&first), &config(r#"{"y":"2"}"#), false).is_err());
+    let applied = stage.apply("kubectl", "2", Some(&first), &config(r#"{"x":"2"}"#), false).unwrap();
+    let kept = applied.at(&["metadata", "annotations"]).unwrap();
+    let expected = r#"{"apiVersion":"v1","data":{"x":"2"},"kind":"ConfigMap","metadata":{"name":"a"}}"#;
+    assert_eq!(kept.str("kubectl.kubernetes.io/last-applied-configuration"), format!("{expected}\n"));
+}
+
+#[test]
+fn names_come_from_the_option_or_the_program() {
+    for (stated, agent, name) in [
+        ("m", "kubectl/v1.33", "m"),
+        ("", "kubectl/v1.33 (linux)", "kubectl"),
+        ("", "a\u{7}b", "ab"),
+        ("", "", "unknown"),
+        ("", "/x", "unknown"),
+    ] {
+        assert_eq!(manager_name(stated, agent), name);
+    }
+    assert_eq!(manager_name("", &"ä".repeat(100)).len(), 128);
+}
+
+fn element() -> impl Strategy<Value = PathElement> {
+    let name = "[ab]";
+    prop_oneof![
+        4 => name.prop_map(|name| PathElement::field(&name)),
+        1 => (0i64..3).prop_map(|port| PathElement::Key(Box::new([("port".into(), port.into())]))),
+        1 => name.prop_map(|text| PathElement::Value(text.into())),
+        1 => (0i64..2).prop_map(PathElement::Index),
+    ]
+}
+
+fn set() -> impl Strategy<Value = FieldSet> {
+    let path = proptest::collection::vec(element(), 1..4);
+    proptest::collection::vec(path, 0..6).prop_map(|paths| {
+        let one = |path: Vec<PathElement>| {
+            path.into_iter().rev().fold(FieldSet::leaf(), |below, element| {
+                let mut set = FieldSet::default();
+                set.push(element, below);
+                set
+            })
+        };
+        paths.into_iter().map(one).fold(FieldSet::default(), |all, path| all.union(&path))
+    })
+}
+
+#[test]
+fn a_view_lends_the_owners_of_its_field_and_gives_them_back() {
+    let (stage, scale) = (Stage::new("apps/v1", "ReplicaSet"), Stage::new("autoscaling/v1", "Scale"));
+    let field: &[&str] = &["spec", "replicas"];
+    let view = scale_view::ScaleView {
+        whole: stage.versions(),
+        version: &stage.version,
+        shown: &scale.version,
+        field: field.to_vec(),
+    };
+    let object = |replicas: i64| {
+        format!(
+            r#"{{"kind":"ReplicaSet","apiVersion":"apps/v1","metadata":{{"name":"a","uid":"u"}},
+                "spec":{{"replicas":{replicas},"minReadySeconds":7}}}}"#
+        )
+    };
+    let shown = |replicas: i64| {
+        format!(
+            r#"{{"kind":"Scale","apiVersion":"autoscaling/v1","metadata":{{"name":"a","uid":"u"}},
+                "spec":{{"replicas":{replicas}}}}}"#
+        )
+    };
+    let whole = stage.update("maker", "t1", None, &object(1));
+    let mut part = value(&shown(1));
+    view.lend(&whole, &mut part);
+    let lent = &part.at(&["metadata", "managedFields"]).unwrap().items()[0];
+    assert_eq!((lent.str("manager"), lent.str("apiVersion")), ("maker", "autoscaling/v1"));
+    assert_eq!(text(lent.get("fieldsV1").unwrap()), r#"{"f:spec":{"f:replicas":{}}}"#);
+
+    // Nothing changed: whoever wrote the field owns it still, but apart from the rest. Whoever applied it has it as before.
+    let same = scale.update("scaler", "t2", Some(&part), &shown(1));
+    let mut kept = value(&object(1));
+    view.owners(&whole, &same).store(&mut kept);
+    let found = owners(&kept);
+    let apart = ("maker Update".to_owned(), r#"{"f:spec":{"f:replicas":{}}}"#.to_owned());
+    assert_eq!(found.first(), Some(&apart));
+    assert!(found[1].0 == "maker Update t1" && !found[1].1.contains("f:replicas"), "{found:?}");
+    assert_eq!(found.len(), 2);
+    let applied = stage.apply("applier", "t1", None, &object(1), false).unwrap();
+    let mut part_of_applied = value(&shown(1));
+    view.lend(&applied, &mut part_of_applied);
+    let same = scale.update("scaler", "t2", Some(&part_of_applied), &shown(1));
+    let mut kept = value(&object(1));
+    view.owners(&applied, &same).store(&mut kept);
+    assert_eq!(kept.at(&["metadata", "managedFields"]), applied.at(&["metadata", "managedFields"]));
+
+    let more = scale.update("scaler", "t2", Some(&part), &shown(2));
+    let owners = view.owners(&whole, &more);
+    let found: Vec<_> =
+        owners.0.iter().map(|owner| (owner.name.as_str(), owner.api_version.as_str())).collect();
+    assert_eq!(found, [("maker", "apps/v1"), ("scaler", "apps/v1")]);
+    assert!(owners.0[0].fields.intersection(&FieldSet::of_fields(&[field])).is_empty());
+    assert_eq!(owners.0[1].fields, FieldSet::of_fields(&[field]));
+    assert_eq!(owners.0[1].time, None);
+}
+
+proptest! {
+    #[test]
+    fn sets_obey_the_laws(a in set(), b in set(), c in set()) {
+        prop_assert_eq!(a.union(&b), b.union(&a));
+        prop_assert_eq!(a.intersection(&b), b.intersection(&a));
+        prop_assert_eq!(a.union(&b).union(&c), a.union(&b.union(&c)));
+        prop_assert_eq!(&a.union(&a), &a);
+        prop_assert_eq!(a.difference(&a), FieldSet::default());
+        prop_assert_eq!(&a.difference(&b).union(&a.intersection(&b)), &a);
+        prop_assert!(a.difference(&b).intersection(&b).is_empty());
+        prop_assert!(a.recursive_difference(&b).difference(&a.difference(&b)).is_empty());
+        prop_assert!(a.leaves().difference(&a).is_empty());
+        prop_assert_eq!(a.paths().len(), a.difference(&b).paths().len() + a.intersection(&b).paths().len());
+    }
+
+    #[test]
+    fn a_set_is_read_as_it_was_written(a in set()) {
+        prop_assert_eq!(fields_v1::read(&fields_v1::write(&a)).unwrap(), a);
+    }
+
+    /// Several apply to one map of texts in any order: held against a model that knows who owns which key.
+    #[test]
+    fn applying_agrees_with_a_model(
+        steps in proptest::collection::vec(
+            (0usize..3, proptest::collection::btree_map("[abc]", "[12]", 0..4), any::<bool>()), 1..10),
+    ) {
+        let stage = Stage::new("v1", "ConfigMap");
+        let mut live: Option<Value> = None;
+        let mut data: BTreeMap<String, String> = BTreeMap::new();
+        let mut owns: Vec<Vec<String>> = vec![Vec::new(); 3];
+        for (who, config, force) in steps {
+            // An empty map that is stated has an owner of its own.
+            let stated = serde_json::to_string(&Some(&config).filter(|config| !config.is_empty())).unwrap();
+            let text = map(&stated).replace(r#","uid":"u""#, "").replace(r#","data":null"#, "");
+            let applied = stage.apply(&format!("m{who}"), "1", live.as_ref(), &text, force);
+            let others = |key: &String| (0..3).any(|other| other != who && owns[other].contains(key));
+            let contested = config.iter().any(|(key, value)| others(key) && data.get(key) != Some(value));
+            prop_assert_eq!(applied.is_err(), contested && !force);
+            let Ok(applied) = applied else { continue };
+            for key in owns[who].clone() {
+                if !config.contains_key(&key) && !others(&key) {
+                    data.remove(&key);
+                }
+            }
+            for (key, value) in &config {
+                if data.get(key) != Some(value) {
+                    owns.iter_mut().for_each(|keys| keys.retain(|known| known != key));
+                }
+                data.insert(key.clone(), value.clone());
+            }
+            owns[who] = config.keys().cloned().collect();
+            let found: BTreeMap<String, String> = applied.get("data").and_then(Value::fields).into_iter().flatten()
+                .map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned())).collect();
+            prop_assert_eq!(&found, &data);
+            for (other, keys) in owns.iter().enumerate() {
+                let entry = owners(&applied).into_iter().find(|(name, _)| name.starts_with(&format!("m{other} ")));
+                let fields = entry.map_or(Value::object(), |(_, fields)| value(&fields));
+                let mine: Vec<String> = fields.get("f:data").and_then(Value::fields).into_iter().flatten()
+                    .filter_map(|(key, _)| key.strip_prefix("f:").map(str::to_owned)).collect();
+                prop_assert_eq!(&mine, keys);
+            }
+            live = Some(applied);
+        }
+    }
+}
+
+#[test]
+fn owners_that_came_in_between_do_not_make_a_write_of_nothing() {
+    let owners = |times: [&str; 2], order: [usize; 2]| {
+        let owner = |at: usize| {
+            format!(r#"{{"manager":"m{at}","operation":"Apply","apiVersion":"v1","time":"{}"}}"#, times[at])
+        };
+        value(&format!(r#"{{"metadata":{{"managedFields":[{},{}]}}}}"#, owner(order[0]), owner(order[1])))
+    };
+    let old = owners(["1", "2"], [0, 1]);
+    let mut new = owners(["3", "2"], [1, 0]);
+    keep_times(&old, &mut new);
+    assert_eq!(new, old);
+    let mut other = owners(["3", "2"], [1, 1]);
+    keep_times(&old, &mut other);
+    assert_ne!(other, old);
+}

@@ -1,0 +1,515 @@
+//! Negotiates the encodings of bodies and responses.
+//!
+//! The reference negotiates in two steps with different error messages: first by media type alone, then with parameters and
+//! transformations. Both are here, in that order.
+
+use super::status::{Result, Status};
+use super::well_known::{CBOR, CBOR_SEQUENCE, JSON, PROTOBUF, YAML};
+use crate::well_known::{APPLY_PATCH, CBOR_APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH};
+
+/// An encoding of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// `application/json`
+    Json,
+    /// `application/yaml`
+    Yaml,
+    /// `application/vnd.kubernetes.protobuf`
+    Protobuf,
+    /// `application/cbor`
+    Cbor,
+}
+
+impl Encoding {
+    /// The media type of this encoding.
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Encoding::Json => JSON,
+            Encoding::Yaml => YAML,
+            Encoding::Protobuf => PROTOBUF,
+            Encoding::Cbor => CBOR,
+        }
+    }
+
+    /// The media type of a watch in this encoding; `None` if it does not support watches.
+    pub fn stream_type(self) -> Option<&'static str> {
+        match self {
+            Encoding::Json => Some(JSON),
+            Encoding::Yaml => None,
+            Encoding::Protobuf => Some("application/vnd.kubernetes.protobuf;stream=watch"),
+            Encoding::Cbor => Some(CBOR_SEQUENCE),
+        }
+    }
+
+    /// The media type with its watch parameter, as messages print it.
+    fn offered_stream(self) -> Option<&'static str> {
+        match self {
+            Encoding::Json => Some("application/json;stream=watch"),
+            other => other.stream_type(),
+        }
+    }
+}
+
+/// The media type of logs.
+const PLAIN: &str = "text/plain";
+
+/// The encodings that an endpoint offers, in order of preference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfferedEncodings {
+    encodings: &'static [Encoding],
+    streams: bool,
+    /// Whether the objects are custom resources, which have no Protobuf form.
+    custom: bool,
+}
+
+impl OfferedEncodings {
+    /// The offer for documents that are no API objects.
+    pub const JSON_ONLY: OfferedEncodings =
+        OfferedEncodings { encodings: &[Encoding::Json], streams: false, custom: false };
+
+    /// The offer for objects; CBOR only with its feature gate.
+    pub fn objects(cbor: bool) -> OfferedEncodings {
+        const ALL: [Encoding; 4] = [Encoding::Json, Encoding::Yaml, Encoding::Protobuf, Encoding::Cbor];
+        OfferedEncodings {
+            encodings: if cbor { &ALL } else { ALL.split_at(3).0 },
+            streams: false,
+            custom: false,
+        }
+    }
+
+    /// The offer for custom resources.
+    pub fn custom(self) -> OfferedEncodings {
+        OfferedEncodings { custom: true, ..self }
+    }
+
+    /// Whether full objects are available in an encoding.
+    fn has_whole(self, encoding: Encoding) -> bool {
+        !(self.custom && encoding == Encoding::Protobuf)
+    }
+
+    /// The offer of a watchable endpoint: its error messages list stream types, too.
+    pub fn watchable(self) -> OfferedEncodings {
+        OfferedEncodings { streams: true, ..self }
+    }
+
+    /// The media types as messages list them.
+    pub fn names(self) -> String {
+        let names: Vec<&str> = self.encodings.iter().map(|encoding| encoding.media_type()).collect();
+        names.join(", ")
+    }
+
+    fn stream_names(self) -> String {
+        let names: Vec<&str> =
+            self.encodings.iter().filter_map(|encoding| encoding.offered_stream()).collect();
+        names.join(", ")
+    }
+
+    fn all_names(self) -> String {
+        if self.streams { format!("{}, {}", self.names(), self.stream_names()) } else { self.names() }
+    }
+
+    fn find(self, media: &str) -> Option<Encoding> {
+        self.encodings.iter().copied().find(|encoding| encoding.media_type() == media)
+    }
+
+    /// Whether this is a media type of streams only. It cannot be negotiated, but does not count as unknown.
+    fn is_stream(self, media: &str) -> bool {
+        self.streams && media == CBOR_SEQUENCE && self.find(CBOR).is_some()
+    }
+}
+
+/// A requested transformation: `as=KIND;g=GROUP;v=VERSION`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transform<'a> {
+    /// The requested kind.
+    pub kind: &'a str,
+    /// The group of the kind.
+    pub group: &'a str,
+    /// The version of the kind.
+    pub version: &'a str,
+}
+
+/// The result of a negotiation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Negotiated<'a> {
+    /// The encoding of the response.
+    pub encoding: Encoding,
+    /// The requested transformation.
+    pub transform: Option<Transform<'a>>,
+    /// Whether to indent JSON.
+    pub pretty: bool,
+}
+
+impl Negotiated<'_> {
+    /// The result for a client that states nothing, or nothing known.
+    pub const DEFAULT: Negotiated<'static> =
+        Negotiated { encoding: Encoding::Json, transform: None, pretty: false };
+}
+
+/// One item of an Accept header.
+struct Clause<'a> {
+    kind: &'a str,
+    subtype: &'a str,
+    parameters: &'a str,
+    quality: f64,
+}
+
+impl Clause<'_> {
+    /// Parses an item; malformed ones are ignored. A lone asterisk means everything.
+    fn read(item: &str) -> Option<Clause<'_>> {
+        let (media, parameters) = item.split_once(';').unwrap_or((item, ""));
+        let (kind, subtype) = match media.split_once('/') {
+            Some((kind, subtype)) if !subtype.is_empty() && !subtype.contains('/') => (kind, subtype),
+            Some(("*", "")) => ("*", "*"),
+            None if trimmed(media) == "*" => ("*", "*"),
+            _ => return None,
+        };
+        let quality = raw_parameter(parameters, "q").map_or(1.0, |q| q.parse().unwrap_or(0.0));
+        Some(Clause { kind: trimmed(kind), subtype: trimmed(subtype), parameters, quality })
+    }
+
+    /// Whether it precedes another one: by quality, or because it is more specific. Both count independently, so this is no total
+    /// order, and the sorting algorithm matters.
+    fn precedes(&self, other: &Clause<'_>) -> bool {
+        self.quality > other.quality
+            || (self.kind != "*" && other.kind == "*")
+            || (self.subtype != "*" && other.subtype == "*")
+    }
+
+    fn takes(&self, media: &str) -> bool {
+        let (kind, subtype) = media.split_once('/').unwrap_or((media, ""));
+        let exactly = self.kind == kind && self.subtype == subtype;
+        exactly || (self.subtype == "*" && (self.kind == "*" || self.kind == kind))
+    }
+}
+
+/// More items than real clients send; the rest is ignored.
+const CLAUSES: usize = 64;
+
+fn clauses(accept: &str) -> Vec<Clause<'_>> {
+    let mut all: Vec<Clause<'_>> = accept.split(',').filter_map(Clause::read).take(CLAUSES).collect();
+    // Insertion sort, as in the reference: each item moves up past those that it precedes.
+    for from in 1..all.len() {
+        let place = (0..from).rev().take_while(|at| precedes(&all, from, *at)).last();
+        if let Some(place) = place {
+            all.get_mut(place..=from).unwrap_or_default().rotate_right(1);
+        }
+    }
+    all
+}
+
+fn precedes(all: &[Clause<'_>], one: usize, other: usize) -> bool {
+    all.get(one).zip(all.get(other)).is_some_and(|(one, other)| one.precedes(other))
+}
+
+fn trimmed(text: &str) -> &str {
+    text.trim_matches(' ')
+}
+
+/// The last value of a parameter. One without a value, or with a second equals sign, is ignored.
+fn raw_parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
+    let mut pairs = parameters.split(';').filter_map(|pair| pair.split_once('='));
+    pairs
+        .rfind(|(key, value)| trimmed(key) == name && !value.is_empty() && !value.contains('='))
+        .map(|(_, value)| value)
+}
+
+fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
+    raw_parameter(parameters, name).map(trimmed)
+}
+
+/// The first `offered` media type that the client accepts, in the client's order; any if it states nothing.
+pub fn choose<'a>(accept: &str, offered: &[&'a str]) -> Option<&'a str> {
+    let accept = if accept.is_empty() { "*/*" } else { accept };
+    clauses(accept).iter().find_map(|clause| offered.iter().copied().find(|known| clause.takes(known)))
+}
+
+/// Negotiates the encoding of a response. `allows` tells the supported transformations by encoding.
+pub fn negotiate<'a>(
+    accept: &'a str,
+    offer: OfferedEncodings,
+    allows: impl Fn(Encoding, Transform<'_>) -> bool,
+) -> Result<Negotiated<'a>> {
+    routed(accept, offer)?;
+    agree(accept, offer, allows)
+}
+
+/// The first step: whether any of the media types is known at all.
+pub fn routed(accept: &str, offer: OfferedEncodings) -> Result<()> {
+    if is_routed(accept, |media| offer.find(media).is_some() || offer.is_stream(media)) {
+        return Ok(());
+    }
+    Err(Status::no_representation(&offer.all_names()))
+}
+
+/// [`routed`] for text, such as logs, beside the encodings of objects.
+pub fn routed_text(accept: &str, offer: OfferedEncodings) -> Result<()> {
+    if is_routed(accept, |media| media == PLAIN || offer.find(media).is_some()) {
+        return Ok(());
+    }
+    Err(Status::no_representation(&format!("{PLAIN}, {}", offer.names())))
+}
+
+fn is_routed(accept: &str, is_known: impl Fn(&str) -> bool) -> bool {
+    // The most common values first.
+    matches!(accept, "" | JSON)
+        || accept.split(',').any(|item| {
+            let media = trimmed(item.split(';').next().unwrap_or_default());
+            media == "*/*" || is_known(media)
+        })
+}
+
+/// [`negotiate`] without the first step.
+pub fn agree<'a>(
+    accept: &'a str,
+    offer: OfferedEncodings,
+    allows: impl Fn(Encoding, Transform<'_>) -> bool,
+) -> Result<Negotiated<'a>> {
+    if matches!(accept, "" | JSON) {
+        return Ok(Negotiated::DEFAULT);
+    }
+    let fits = |encoding, asked: Option<Transform<'_>>| {
+        asked.map_or_else(|| offer.has_whole(encoding), |asked| allows(encoding, asked))
+    };
+    first(accept, offer, fits).ok_or_else(|| Status::not_acceptable(&offer.names()))
+}
+
+/// Negotiates a transformation, whatever else the client accepts.
+pub fn transformed<'a>(
+    accept: &'a str,
+    offer: OfferedEncodings,
+    allows: impl Fn(Encoding, Transform<'_>) -> bool,
+) -> Option<Negotiated<'a>> {
+    first(accept, offer, |encoding, asked| asked.is_some_and(|asked| allows(encoding, asked)))
+}
+
+/// The first acceptable combination.
+fn first<'a>(
+    accept: &'a str,
+    offer: OfferedEncodings,
+    fits: impl Fn(Encoding, Option<Transform<'_>>) -> bool,
+) -> Option<Negotiated<'a>> {
+    let all = clauses(accept);
+    let pairs = all.iter().flat_map(|clause| offer.encodings.iter().map(move |encoding| (clause, *encoding)));
+    let takes = |(clause, encoding): &(&Clause<'a>, Encoding)| clause.takes(encoding.media_type());
+    pairs.filter(takes).find_map(|(clause, encoding)| {
+        let part = |name| parameter(clause.parameters, name);
+        let streams = match part("stream") {
+            None | Some("") => true,
+            Some(stream) => stream == "watch" && encoding.stream_type().is_some(),
+        };
+        let transform = match (part("as"), part("g"), part("v")) {
+            (None, None, None) => None,
+            (kind, group, version) => Some(Transform {
+                kind: kind.unwrap_or_default(),
+                group: group.unwrap_or_default(),
+                version: version.unwrap_or_default(),
+            }),
+        };
+        let pretty = part("pretty") == Some("1");
+        (streams && fits(encoding, transform)).then_some(Negotiated { encoding, transform, pretty })
+    })
+}
+
+/// 406 for a watch in an encoding without streams.
+pub fn no_stream(offer: OfferedEncodings) -> Box<Status> {
+    Status::not_acceptable(&offer.stream_names())
+}
+
+/// The encoding of a request body.
+pub fn of_body(content_type: &str, offer: OfferedEncodings) -> Result<Encoding> {
+    if content_type.is_empty() {
+        return Ok(Encoding::Json);
+    }
+    let (media, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
+    let (media, parameters) = (media.trim(), parameters.trim());
+    let mut known: Vec<String> = Vec::new();
+    // Parameters are unique pairs; a type with anything else behind it is invalid, except for a final semicolon.
+    let sound = parameters.is_empty()
+        || parameters.strip_suffix(';').unwrap_or(parameters).split(';').take(CLAUSES).all(|pair| {
+            pair.trim().split_once('=').is_some_and(|(key, value)| {
+                let key = key.to_ascii_lowercase();
+                let new = !key.is_empty() && !value.is_empty() && !known.contains(&key);
+                known.push(key);
+                new
+            })
+        });
+    let found = offer.find(&media.to_ascii_lowercase()).filter(|_| sound);
+    found.ok_or_else(|| Status::unsupported_body(&offer.names()))
+}
+
+/// The type of a patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchType {
+    /// JSON Patch: a list of operations.
+    Json,
+    /// JSON merge patch.
+    Merge,
+    /// Strategic merge patch, which uses the schema.
+    Strategic,
+    /// Server-side apply.
+    Apply,
+}
+
+/// The patch types of built-in resources.
+const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, \
+     application/strategic-merge-patch+json, application/apply-patch+yaml";
+/// The patch types of custom resources: strategic merge needs a built-in schema.
+const CUSTOM_PATCHES: &str =
+    "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
+
+fn is_patch(one: &str) -> bool {
+    let media = one.split(';').next().unwrap_or_default().trim();
+    PATCHES.split(", ").any(|patch| patch == media)
+}
+
+/// The patch type and encoding of a media type. `length` is the Content-Length header, empty if there is none.
+pub fn of_patch(content_type: &str, length: &str, offer: OfferedEncodings) -> Result<(PatchType, Encoding)> {
+    // Up to the first parameter, including surrounding blanks.
+    let media = content_type.split(';').next().unwrap_or_default();
+    match media {
+        JSON_PATCH => Ok((PatchType::Json, Encoding::Json)),
+        MERGE_PATCH => Ok((PatchType::Merge, Encoding::Json)),
+        STRATEGIC_PATCH if !offer.custom => Ok((PatchType::Strategic, Encoding::Json)),
+        APPLY_PATCH => Ok((PatchType::Apply, Encoding::Yaml)),
+        CBOR_APPLY_PATCH if offer.find(CBOR).is_some() => Ok((PatchType::Apply, Encoding::Cbor)),
+        _ if offer.custom => Err(Status::unsupported_body(CUSTOM_PATCHES)),
+        // A type that resembles a patch gets the list of patch types, others get a plain 415.
+        _ if content_type.split(',').any(is_patch) => Err(Status::unsupported_body(PATCHES)),
+        _ => Err(Status::unsupported_patch(length)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoding(accept: &str) -> std::result::Result<Encoding, String> {
+        negotiate(accept, OfferedEncodings::objects(false), |_, _| false)
+            .map(|agreed| agreed.encoding)
+            .map_err(|status| status.message)
+    }
+
+    const OFFER: OfferedEncodings = OfferedEncodings::JSON_ONLY;
+
+    #[test]
+    fn refusals_name_what_there_is() {
+        let refused = |accept, offer| negotiate(accept, offer, |_, _| false).unwrap_err().message;
+        assert_eq!(
+            refused("text/html", OfferedEncodings::objects(false).watchable()),
+            "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, \
+             application/vnd.kubernetes.protobuf, application/json;stream=watch, \
+             application/vnd.kubernetes.protobuf;stream=watch"
+        );
+        assert!(
+            refused(PROTOBUF, OfferedEncodings::JSON_ONLY).ends_with("representations: application/json")
+        );
+        assert!(
+            refused("application/yaml;stream=watch", OfferedEncodings::objects(true))
+                .ends_with(", application/cbor")
+        );
+        assert!(
+            no_stream(OfferedEncodings::objects(true))
+                .message
+                .ends_with("protobuf;stream=watch, application/cbor-seq")
+        );
+        assert_eq!(
+            refused(CBOR_SEQUENCE, OfferedEncodings::objects(true).watchable()),
+            "only the following media types are accepted: application/json, application/yaml, \
+             application/vnd.kubernetes.protobuf, application/cbor"
+        );
+        assert!(refused(CBOR_SEQUENCE, OfferedEncodings::objects(true)).starts_with("406: Not Acceptable"));
+    }
+
+    #[test]
+    fn quality_and_order_decide() {
+        assert_eq!(encoding(""), Ok(Encoding::Json));
+        assert_eq!(encoding("text/html,application/json"), Ok(Encoding::Json));
+        assert_eq!(encoding("text/html, */*;q=0.1"), Ok(Encoding::Json));
+        assert_eq!(encoding("application/json;q=0.5,application/yaml"), Ok(Encoding::Yaml));
+        assert_eq!(encoding("application/vnd.kubernetes.protobuf, application/json"), Ok(Encoding::Protobuf));
+        assert_eq!(encoding("application/cbor, application/json"), Ok(Encoding::Json));
+        let gated =
+            negotiate("application/cbor, application/json", OfferedEncodings::objects(true), |_, _| false);
+        assert_eq!(gated.unwrap().encoding, Encoding::Cbor);
+    }
+
+    #[test]
+    fn what_says_more_comes_before_what_takes_all() {
+        assert_eq!(encoding("*/*;q=0.5,application/yaml;q=0.5"), Ok(Encoding::Yaml));
+        assert_eq!(encoding("*/*, application/yaml;q=0.1"), Ok(Encoding::Yaml), "even if it is wanted less");
+        assert_eq!(encoding("application/json;q=x,application/yaml;q=0.1"), Ok(Encoding::Yaml));
+        assert_eq!(encoding("application/json;Q=0.1,application/yaml;q=0.2"), Ok(Encoding::Json));
+        let accept = "*/*, application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert!(negotiate(accept, OFFER, |_, _| true).unwrap().transform.is_some());
+    }
+
+    #[test]
+    fn parameters_count_as_they_are_written() {
+        let transform = |accept| {
+            negotiate(accept, OFFER, |_, asked| asked.kind == "Table").map(|agreed| agreed.transform)
+        };
+        assert_eq!(transform("application/json;as=").unwrap(), None);
+        assert_eq!(transform("application/json;AS=Table;V=v1;G=meta.k8s.io").unwrap(), None);
+        assert!(transform("application/json;as=\"Table\";v=v1;g=meta.k8s.io").is_err());
+    }
+
+    #[test]
+    fn the_two_refusals_read_differently() {
+        assert!(encoding("text/html").unwrap_err().starts_with("406: Not Acceptable"));
+        assert!(encoding("application/*").unwrap_err().starts_with("406: Not Acceptable"));
+        let table = "application/json;as=Table;v=v9;g=meta.k8s.io";
+        assert!(encoding(table).unwrap_err().starts_with("only the following media types are accepted"));
+    }
+
+    #[test]
+    fn a_transformation_is_named_by_its_parameters() {
+        let accept = "application/json;as=Table;v=v1;g=meta.k8s.io, application/json";
+        let agreed = negotiate(accept, OFFER, |_, asked| asked.kind == "Table").unwrap();
+        assert_eq!(agreed.transform, Some(Transform { kind: "Table", group: "meta.k8s.io", version: "v1" }));
+        assert_eq!(negotiate(accept, OFFER, |_, _| false).unwrap().transform, None);
+    }
+
+    #[test]
+    fn the_client_chooses_among_what_is_offered() {
+        let offered = ["application/json", "application/x+protobuf"];
+        assert_eq!(choose("", &offered), Some(offered[0]));
+        assert_eq!(choose("application/x+protobuf", &offered), Some(offered[1]));
+        assert_eq!(choose("application/json;q=0.1, application/x+protobuf", &offered), Some(offered[1]));
+        assert_eq!(choose("text/html, application/*;q=0.5", &offered), Some(offered[0]));
+        assert_eq!(choose("text/html", &offered), None);
+    }
+
+    #[test]
+    fn bodies() {
+        let of = |content_type| of_body(content_type, OfferedEncodings::objects(false));
+        assert_eq!(of(PROTOBUF).unwrap(), Encoding::Protobuf);
+        assert_eq!(of(CBOR).unwrap_err().code, 415);
+        let patch = |cbor| of_patch("application/apply-patch+cbor", "2", OfferedEncodings::objects(cbor));
+        assert_eq!((patch(true).unwrap().1, patch(false).unwrap_err().code), (Encoding::Cbor, 415));
+        assert_eq!(of("application/json; charset=utf-8").unwrap(), Encoding::Json);
+        assert_eq!(of("Application/JSON").unwrap(), Encoding::Json);
+        assert_eq!(of("").unwrap(), Encoding::Json);
+        assert_eq!(of(";charset=utf-8").unwrap_err().code, 415);
+        for refused in ["application/json;x", "application/json;;", "application/json; a=b; A=c"] {
+            assert_eq!(of(refused).unwrap_err().code, 415, "{refused}");
+        }
+        for taken in ["application/json; charset=utf-8;", "application/json;", "application/json; a=b; c=d"] {
+            assert!(of(taken).is_ok(), "{taken}");
+        }
+        let close =
+            of_patch("application/merge-patch+json ;q=1", "2", OfferedEncodings::objects(false)).unwrap_err();
+        assert!(
+            close.message.ends_with("application/strategic-merge-patch+json, application/apply-patch+yaml")
+        );
+        let far = |length| {
+            let refused = of_patch("application/json", length, OfferedEncodings::objects(false)).unwrap_err();
+            (refused.code, refused.message.clone())
+        };
+        assert_eq!(far("2"), (415, "415: Unsupported Media Type".to_owned()));
+        let bodiless = "415: Unsupported Media Type\n\nAvailable representations: ";
+        assert_eq!(far(""), (415, bodiless.to_owned()));
+        assert_eq!(far("0"), (406, "406: Not Acceptable\n\nAvailable representations: ".to_owned()));
+        assert_eq!(of("text/plain").unwrap_err().code, 415);
+    }
+}

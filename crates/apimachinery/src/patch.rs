@@ -1,0 +1,292 @@
+//! Patches: JSON Patch, JSON merge patch and strategic merge patch, applied to an object in the version of the request.
+//!
+//! JSON Patch and JSON merge patch work on the JSON text of the object, and the result is decoded like a body. A strategic merge
+//! patch uses the schema and works on the value.
+
+mod body;
+mod chunked_list;
+mod json;
+mod lazy_json;
+mod lists;
+mod merge;
+mod strategic;
+mod type_check;
+
+pub use body::printed;
+
+use std::borrow::Cow;
+
+use super::codec;
+use super::field::{FieldError, FieldPath, quoted};
+use super::limits;
+use super::media::PatchType;
+use super::options::FieldValidation;
+use super::schema::{GroupVersionKind, Registry, decode};
+use super::status::{Result, Status};
+use super::value::Value;
+
+use self::body::Body;
+use self::lazy_json::Node;
+
+/// The target of a patch, besides the object itself.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    /// All types.
+    pub registry: &'a Registry,
+    /// The kind of the object, in the version of the request.
+    pub kind: &'a GroupVersionKind,
+    /// What decides about its fields if it is a custom resource.
+    pub custom: Option<&'a dyn Coerce>,
+}
+
+/// Brings the fields of a custom object into the form of its definition.
+pub trait Coerce {
+    /// Prunes unknown fields and answers them, as messages. Fails if known fields have wrong types.
+    fn coerce(&self, object: &mut Value) -> std::result::Result<Vec<String>, String>;
+}
+
+/// The result of a patch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Patched {
+    /// The decoded object, without defaults.
+    pub value: Value,
+    /// Warnings about unknown and duplicate fields.
+    pub warnings: Vec<String>,
+}
+
+/// Applies the patch in `bytes` to an object.
+pub fn apply(
+    language: PatchType,
+    bytes: &[u8],
+    validation: FieldValidation,
+    target: Target<'_>,
+    current: &Value,
+) -> Result<Patched> {
+    match language {
+        PatchType::Json | PatchType::Merge => apply_text(language, bytes, validation, target, current),
+        PatchType::Strategic => apply_strategic(bytes, validation, target, current),
+        // Handled by the verb: see `verbs/apply.rs`.
+        PatchType::Apply => Err(Status::method_not_allowed()),
+    }
+}
+
+/// Why a JSON Patch of a webhook or policy cannot be applied, in the words that their authors know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PatchError {
+    /// It finds that it shall not be.
+    Test(String),
+    /// It does not fit.
+    Other(String),
+}
+
+impl PatchError {
+    /// In words.
+    pub fn told(self) -> String {
+        match self {
+            PatchError::Test(why) | PatchError::Other(why) => why,
+        }
+    }
+}
+
+/// Applies a JSON Patch of a webhook or policy to the text of an object; `None` if it has no operations.
+pub fn apply_operations(bytes: &[u8], original: &str) -> std::result::Result<Option<String>, PatchError> {
+    let body = read_operations(bytes, FieldValidation::Ignore)
+        .map_err(|status| PatchError::Other(status.message))?;
+    let count = body.value.items().len();
+    if count > limits::PATCH_OPERATIONS {
+        let most = limits::PATCH_OPERATIONS;
+        return Err(PatchError::Other(format!("the patch has {count} operations, more than {most}")));
+    }
+    if count == 0 {
+        return Ok(None);
+    }
+    let none = || PatchError::Other("the patch is no list of operations".to_owned());
+    let operations = json::read(&body.text).ok_or_else(none)?;
+    let mut node = Node::of(Cow::Borrowed(original));
+    node.open();
+    json::apply_told(&mut node, &operations).map_err(|(is_test, why)| match is_test {
+        true => PatchError::Test(why),
+        false => PatchError::Other(why),
+    })?;
+    Ok(Some(node.to_text()))
+}
+
+/// 422 for a patch whose result is no object of the kind. `outcome` is shown.
+fn invalid(outcome: &str, why: &str) -> Box<Status> {
+    Status::invalid("", "", "", &[FieldError::invalid(&FieldPath::new("patch"), &quoted(outcome), why)])
+}
+
+/// Turns unknown and duplicate fields into warnings or an error.
+fn judged(
+    validation: FieldValidation,
+    strict: Vec<String>,
+    outcome: impl FnOnce() -> String,
+) -> Result<Vec<String>> {
+    match validation {
+        FieldValidation::Ignore => Ok(Vec::new()),
+        FieldValidation::Strict if !strict.is_empty() => {
+            Err(invalid(&outcome(), &format!("strict decoding error: {}", strict.join(", "))))
+        }
+        FieldValidation::Warn | FieldValidation::Strict => Ok(strict),
+    }
+}
+
+fn type_of(target: Target<'_>) -> Result<super::schema::TypeId> {
+    let found = target.registry.lookup(target.kind);
+    found.ok_or_else(|| Status::internal(format!("no schema for {}", target.kind)))
+}
+
+fn apply_text(
+    language: PatchType,
+    bytes: &[u8],
+    validation: FieldValidation,
+    target: Target<'_>,
+    current: &Value,
+) -> Result<Patched> {
+    let Body { text, value, mut strict } = match language {
+        PatchType::Json => read_operations(bytes, validation)?,
+        _ => read_merge(bytes, validation)?,
+    };
+    let original = codec::encode(target.registry, type_of(target)?, current);
+    let mut node = Node::of(String::from_utf8_lossy(&original));
+    if language == PatchType::Json {
+        strict.iter_mut().for_each(|finding| finding.insert_str(0, "json patch "));
+        let count = value.items().len();
+        if count > limits::PATCH_OPERATIONS {
+            return Err(Status::too_large(format!(
+                "Request entity too large: The allowed maximum operations in a JSON patch is {}, got {count}",
+                limits::PATCH_OPERATIONS
+            )));
+        }
+        let operations = json::read(&text).ok_or_else(Status::patch_does_not_apply)?;
+        node.open();
+        json::apply(&mut node, &operations).map_err(|_| Status::patch_does_not_apply())?;
+    } else {
+        merge::apply(&mut node, Node::of(Cow::Borrowed(&*text)));
+    }
+    let outcome = node.to_text();
+    let Some(custom) = target.custom else {
+        let decoded = codec::decode_object(outcome.as_bytes(), target.kind, target.registry)
+            .map_err(|error| invalid(&outcome, &error.why))?;
+        strict.extend(decoded.strict);
+        return Ok(Patched { value: decoded.value, warnings: judged(validation, strict, || outcome)? });
+    };
+    // Fields of custom objects are printed in alphabetical order.
+    let read = super::json::read(outcome.as_bytes()).unwrap_or_default();
+    let document = || String::from_utf8_lossy(&super::json::to_json(&read)).into_owned();
+    let (kind, api_version) = (read.str("kind"), read.str("apiVersion"));
+    // A wrong kind or apiVersion is reported by validation.
+    let is_other = !kind.is_empty() && (kind != target.kind.kind || api_version != target.kind.api_version());
+    let text = if is_other { renamed(&read, target.kind) } else { outcome };
+    let mut decoded = codec::decode_object(text.as_bytes(), target.kind, target.registry)
+        .map_err(|error| invalid(&document(), &error.why))?;
+    strict.extend(decoded.strict);
+    strict.extend(custom.coerce(&mut decoded.value).map_err(|why| invalid(&document(), &why))?);
+    decoded.value.set("kind", kind);
+    decoded.value.set("apiVersion", api_version);
+    Ok(Patched { value: decoded.value, warnings: judged(validation, strict, document)? })
+}
+
+/// A custom object with the required kind and apiVersion, so that it can be decoded.
+fn renamed(object: &Value, kind: &GroupVersionKind) -> String {
+    let mut object = object.clone();
+    if object.fields().is_some() {
+        object.set("kind", kind.kind.as_str());
+        object.set("apiVersion", kind.api_version());
+    }
+    String::from_utf8_lossy(&super::json::to_json(&object)).into_owned()
+}
+
+/// The body of a JSON Patch: a list of operations.
+fn read_operations(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>> {
+    let lenient = validation == FieldValidation::Ignore;
+    let refused = |why: &str| {
+        Status::bad_request(if lenient { why.to_owned() } else { format!("error decoding patch: {why}") })
+    };
+    let (list, item) = if lenient {
+        ("jsonpatch.Patch", "jsonpatch.Operation")
+    } else {
+        ("[]handlers.jsonPatchOp", "handlers.jsonPatchOp")
+    };
+    let mismatch = |value: &Value, into: &str| {
+        refused(&format!("json: cannot unmarshal {} into Go value of type {into}", value.json_word()))
+    };
+    let body = body::read(bytes, true).map_err(|why| refused(&why))?;
+    let items = match &body.value {
+        Value::Array(items) => items.as_slice(),
+        Value::Null => &[],
+        other => return Err(mismatch(other, list)),
+    };
+    for operation in items.iter().filter(|operation| !operation.is_null()) {
+        let fields = operation.fields().ok_or_else(|| mismatch(operation, item))?;
+        for name in ["op", "path", "from"] {
+            if let Some(found) = fields.get(name)
+                && !lenient
+                && !matches!(found, Value::String(_) | Value::Null)
+            {
+                let found = found.json_word();
+                return Err(refused(&format!(
+                    "json: cannot unmarshal {found} into Go struct field jsonPatchOp.{name} of type string"
+                )));
+            }
+        }
+    }
+    Ok(body)
+}
+
+/// The body of a JSON merge patch. With fieldValidation Ignore, the error for a body that is no object has other words.
+fn read_merge(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>> {
+    let unusable = || Status::bad_request("Invalid JSON Patch");
+    let lenient = validation == FieldValidation::Ignore;
+    let read = if lenient {
+        body::read(bytes, false).map_err(|_| unusable())?
+    } else {
+        read_object(bytes).map_err(|why| Status::bad_request(format!("error decoding patch: {why}")))?
+    };
+    match &read.value {
+        Value::Object(_) => Ok(read),
+        // A list replaces the whole object, which no kind allows.
+        Value::Array(_) => Ok(read),
+        _ => Err(unusable()),
+    }
+}
+
+/// A body that is an object or null.
+fn read_object(bytes: &[u8]) -> std::result::Result<Body<'_>, String> {
+    let body = body::read(bytes, false)?;
+    match &body.value {
+        Value::Object(_) | Value::Null => Ok(body),
+        other => {
+            let found = other.json_word();
+            Err(format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"))
+        }
+    }
+}
+
+fn apply_strategic(
+    bytes: &[u8],
+    validation: FieldValidation,
+    target: Target<'_>,
+    current: &Value,
+) -> Result<Patched> {
+    let Body { value: mut patch, mut strict, .. } = read_object(bytes).map_err(Status::bad_request)?;
+    let (registry, ty) = (target.registry, type_of(target)?);
+    let broken = || Status::internal("an object cannot be read".to_owned());
+    // With fields that are always printed: a patch may refer to them.
+    let original = codec::encode(registry, ty, current);
+    let original = super::json::read(&original).map_err(|_| broken())?;
+    let mut merged = strategic::apply(registry, ty, original, &mut patch)?;
+    let unknown =
+        type_check::fit(registry, ty, &mut merged).map_err(|why| invalid(&body::printed(&patch), &why))?;
+    strict.extend(unknown);
+    let warnings = judged(validation, strict, || body::printed(&patch))?;
+    let decoded = decode::decode(registry, ty, &codec::to_json(&merged)).map_err(|_| broken())?;
+    let mut value = decoded.value;
+    // The patch cannot change these: the path decides.
+    value.set("kind", target.kind.kind.as_str());
+    value.set("apiVersion", target.kind.api_version());
+    Ok(Patched { value, warnings })
+}
+
+#[cfg(test)]
+mod tests;

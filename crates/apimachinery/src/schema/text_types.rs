@@ -1,0 +1,66 @@
+//! The Go types of string fields. The schema table treats all as strings; error messages name the Go type, and clients compare
+//! messages.
+
+/// Lines of `package <name>`, each followed by lines of `<struct>.<field> <type>`.
+const TABLE: &str = include_str!("../../schema/text-types.txt");
+
+/// The Go type of a field, if it is a named string type, or a list or map of those. A linear search: only error messages need it.
+pub fn of(package: &str, owner: &str, field: &str) -> Option<&'static str> {
+    let lines = TABLE.lines().skip_while(|line| line.strip_prefix("package ") != Some(package)).skip(1);
+    lines.take_while(|line| !line.starts_with("package ")).find_map(|line| {
+        let (place, kind) = line.split_once(' ')?;
+        let (of, name) = place.split_once('.')?;
+        (of == owner && name == field).then_some(kind)
+    })
+}
+
+/// The element type of a list or map type; other types are returned unchanged.
+pub fn held_by(kind: &str) -> &str {
+    let map = kind.strip_prefix("map[").and_then(|rest| rest.split_once(']')).map(|(_, held)| held);
+    map.or_else(|| kind.strip_prefix("[]")).unwrap_or(kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{Registry, Type, TypeId};
+
+    #[test]
+    fn types_are_found_in_their_package() {
+        let core = "k8s.io.api.core.v1";
+        assert_eq!(of(core, "ServiceSpec", "type"), Some("v1.ServiceType"));
+        assert_eq!(of(core, "ServiceSpec", "ipFamilies"), Some("[]v1.IPFamily"));
+        assert_eq!(of(core, "ServiceSpec", "clusterIP"), None);
+        assert_eq!(of("k8s.io.api.apps.v1", "ServiceSpec", "type"), None);
+        let definitions = "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.v1";
+        assert_eq!(
+            of(definitions, "CustomResourceConversion", "strategy"),
+            Some("v1.ConversionStrategyType")
+        );
+        for (kind, wanted) in [("[]v1.IPFamily", "v1.IPFamily"), ("map[v1.A]v1.B", "v1.B"), ("v1.A", "v1.A")]
+        {
+            assert_eq!(held_by(kind), wanted);
+        }
+    }
+
+    #[test]
+    fn each_line_is_about_a_field_that_there_is() {
+        let registry = Registry::builtin().unwrap();
+        let mut package = "";
+        for line in TABLE.lines() {
+            if let Some(name) = line.strip_prefix("package ") {
+                package = name;
+                continue;
+            }
+            let (owner, field) = line.split_once(' ').and_then(|(place, _)| place.split_once('.')).unwrap();
+            let mut ids = (0..u32::try_from(registry.len()).unwrap()).map(TypeId);
+            let known = ids.any(|id| match registry.get(id) {
+                Type::Struct(one) => {
+                    *one.package == *package && *one.name == *owner && one.field(field).is_some()
+                }
+                _ => false,
+            });
+            assert!(known, "{package}: {line}");
+        }
+    }
+}
