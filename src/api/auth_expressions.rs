@@ -11,9 +11,8 @@ use std::sync::{Arc, LazyLock};
 use pilothouse_apimachinery::limits::RULE_COST;
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
-
-use super::cel::types::Type;
-use super::cel::{Environment, Library, Outcome, Program, Val};
+use pilothouse_cel::types::Type;
+use pilothouse_cel::{Environment, Library, Outcome, Program, Val};
 
 /// No older server must read these files, so all functions are available.
 static ALL: LazyLock<Environment> =

@@ -9,7 +9,6 @@ pub mod auth_expressions;
 pub mod bearer;
 pub mod bootstrap;
 pub mod catalog;
-pub mod cel;
 pub mod connect;
 pub mod custom;
 pub mod deletion;

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::{env, fmt};
 
 use bytes::Bytes;
+use pilothouse_cel::Semver;
 use serde::Serialize;
-
-use crate::api::cel::Semver;
 
 /// The release whose API is served, down to the patch that its behaviour was compared with.
 pub const RELEASE: &str = "v1.33.12";

@@ -4,8 +4,8 @@
 use std::cell::Cell;
 
 use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_cel::meter;
 
-use crate::api::cel::meter;
 use crate::limits::{HEAVY_BYTES, HEAVY_CEL_COST, LIST_TURN_BYTES};
 
 /// The work that a call may still do where it is carried out.

@@ -7,10 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use pilothouse_apimachinery::names;
+use pilothouse_cel::{Fault, Foreign, Val};
 use pilothouse_types::authorization::{Action, Target};
 use pilothouse_types::lock::Lock;
-
-use crate::api::cel::{Fault, Foreign, Val};
 
 /// An authorization check.
 #[derive(Clone, Debug, PartialEq, Eq)]

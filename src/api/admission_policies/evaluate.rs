@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::limits::RULE_COST;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::{Evaluated, Fault, Outcome, Val};
 
 use super::authorizer::Authorizer;
 use super::expressions::{AUTHORIZER, NAMESPACE, OBJECT, OF_REQUEST, OLD_OBJECT, PARAMS, REQUEST, VARIABLES};
 use super::policy::Expression;
-use crate::api::cel::{Evaluated, Fault, Outcome, Val};
 
 /// The values of CEL variables. Absent ones are null.
 #[derive(Clone, Copy, Debug)]

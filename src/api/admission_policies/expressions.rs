@@ -5,9 +5,8 @@ use std::sync::{Arc, LazyLock};
 
 use pilothouse_apimachinery::limits::VARIABLES_AS_ONE;
 use pilothouse_apimachinery::pattern::Patterns;
-
-use crate::api::cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
-use crate::api::cel::{Environment, JSON_PATCH, Library, OBJECT as MADE_OBJECT, Program};
+use pilothouse_cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
+use pilothouse_cel::{Environment, JSON_PATCH, Library, OBJECT as MADE_OBJECT, Program};
 
 /// The new object.
 pub const OBJECT: &str = "object";

@@ -3,11 +3,11 @@
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::limits::RULES_COST;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::{ConstructedObject, JSON_PATCH, NativeError, SizeBudget, Val};
 
 use super::decision::AuthorizationPending;
 use super::evaluate::{Inputs, StopReason, USED_UP, value};
 use super::policy::{Mutation, Policy};
-use crate::api::cel::{ConstructedObject, JSON_PATCH, NativeError, SizeBudget, Val};
 
 /// The result of a mutation.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,9 +4,9 @@ use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_cel::Program;
 
 use super::expressions::{Compiler, EnvironmentType, ResultType};
-use crate::api::cel::Program;
 use crate::api::matching::MatchConstraints;
 
 /// An expression and the result of compiling it.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use pilothouse_apimachinery::limits::{TYPE_CHECK_COST, TYPE_CHECK_EACH, TYPE_WARNINGS_BYTES, TYPES_CHECKED};
 use pilothouse_apimachinery::schema::{GroupVersionKind, Registry, Scalar, Type as SchemaType, TypeId};
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::escape::escape;
+use pilothouse_cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
 
 use super::expressions::{Compiler, EnvironmentType};
-use crate::api::cel::escape::escape;
-use crate::api::cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
 
 /// A type checking warning.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::types::{DeclKind, Type};
+use pilothouse_cel::{Environment, Val};
 
 use super::{ALL, Expression};
 use crate::api::admission_policies::expressions::{list, object_type, plain, texts};
-use crate::api::cel::types::{DeclKind, Type};
-use crate::api::cel::{Environment, Val};
 
 /// The CEL variable with all claims.
 const CLAIMS: &str = "claims";

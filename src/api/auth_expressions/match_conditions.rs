@@ -4,11 +4,11 @@ use std::sync::LazyLock;
 
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::types::{DeclKind, Type};
+use pilothouse_cel::{Environment, Val};
 
 use super::{ALL, Expression};
 use crate::api::admission_policies::expressions::{full_name, list, nested, object_type, plain, texts};
-use crate::api::cel::types::{DeclKind, Type};
-use crate::api::cel::{Environment, Val};
 
 /// The CEL variable: the spec of a SubjectAccessReview.
 const REQUEST: &str = "request";

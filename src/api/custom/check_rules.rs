@@ -7,10 +7,10 @@ use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::limits::{RULE_ESTIMATE, RULES_ESTIMATE};
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::types::DeclType;
 
 use super::decl_types;
 use super::rule::{CompiledRule, most_often};
-use crate::api::cel::types::DeclType;
 
 /// How many of the most expensive rules are named if the total is exceeded.
 const DEAREST: usize = 4;

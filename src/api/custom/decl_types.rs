@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use pilothouse_apimachinery::limits::REQUEST_BYTES_PRICED;
 use pilothouse_apimachinery::value::{Object, Value};
-
-use crate::api::cel::escape::escape;
-use crate::api::cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property};
+use pilothouse_cel::escape::escape;
+use pilothouse_cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property};
 
 /// The maximum length of a date-time or duration, with quotes.
 const TIME_BYTES: u64 = 32;

@@ -6,10 +6,10 @@ use pilothouse_apimachinery::field::ErrorType;
 use pilothouse_apimachinery::limits::{REQUEST_BYTES_PRICED, RULE_COST, RULE_MESSAGE_BYTES};
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::types::{DeclType, Type};
+use pilothouse_cel::{Environment, Evaluated, Fault, Outcome, Program, Val};
 
 use super::rule_path;
-use crate::api::cel::types::{DeclType, Type};
-use crate::api::cel::{Environment, Evaluated, Fault, Outcome, Program, Val};
 
 /// The variable for the value.
 const SELF: &str = "self";

@@ -9,12 +9,12 @@ use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::limits::{DEFAULT_RULES, RULES_COST};
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::types::DeclType;
 
 use super::decl_types;
 use super::rule::{CompiledRule, RuleOutcome};
 use super::schema::Schema;
 use super::validate::{is_type_field, is_unchanged};
-use crate::api::cel::types::DeclType;
 
 /// The rules of a schema and its subschemas.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Rules {
         for (name, inner) in said.get("properties").and_then(Value::fields).into_iter().flatten() {
             let found = shape.as_ref().and_then(|shape| decl_types::below(shape, Some(name))).cloned();
             // A field that CEL cannot name may still have rules of its own.
-            let unnamed = || match crate::api::cel::escape::escape(name) {
+            let unnamed = || match pilothouse_cel::escape::escape(name) {
                 None => decl_types::shape(inner, decl_types::is_embedded(inner), "selfType"),
                 Some(_) => None,
             };

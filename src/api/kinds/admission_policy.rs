@@ -8,11 +8,11 @@ use pilothouse_apimachinery::field_value::{FieldValue, same};
 use pilothouse_apimachinery::label_selector;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
+use pilothouse_cel::reserved_words;
 
 use super::admission::{GROUP_RULES, match_conditions, validate_rule};
 use super::{KindRules, MetaRevalidation, Revalidation, StatusMeta, messages};
 use crate::api::admission_policies::expressions::{Compiler, EnvironmentType, ResultType, UNPLANNED};
-use crate::api::cel::reserved_words;
 use crate::api::custom::json_path::JsonPath;
 use crate::api::kinds::allowed::{admissionregistration_v1 as ar, admissionregistration_v1alpha1 as alpha};
 

@@ -6,10 +6,10 @@ use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::{FieldError, quoted};
 use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::pattern::Patterns;
+use pilothouse_cel::types::{DeclKind, DeclType, Type};
+use pilothouse_cel::{Environment, Library};
 
 use crate::api::admission_policies::expressions::{full_name, object_type};
-use crate::api::cel::types::{DeclKind, DeclType, Type};
-use crate::api::cel::{Environment, Library};
 
 /// The variable of the device.
 const DEVICE: &str = "device";

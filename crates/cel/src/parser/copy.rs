@@ -1,6 +1,6 @@
 //! Copies subtrees, for macros that use an argument twice.
 
-use pilothouse_apimachinery::limits::CEL_CHARS;
+use crate::limits::CEL_CHARS;
 
 use super::super::ast::{Entry, Expr, Fold, Init, Kind};
 use super::{ParseAborted, Parser, Read};

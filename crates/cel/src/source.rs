@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pilothouse_apimachinery::limits::{CEL_ISSUES, CEL_SNIPPET_CHARS};
+use crate::limits::{CEL_ISSUES, CEL_SNIPPET_CHARS};
 
 /// The source text by characters, because positions count characters.
 #[derive(Debug, Default)]

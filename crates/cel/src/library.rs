@@ -86,7 +86,7 @@ pub fn run(name: &str) -> Option<FunctionImpl> {
 }
 
 fn no_overload<'v>(_: &str, _: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
-    Err(super::value::Fault::no_overload())
+    Err(crate::value::Fault::no_overload())
 }
 
 #[cfg(test)]

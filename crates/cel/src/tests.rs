@@ -749,4 +749,4 @@ fn programs_are_shared_between_threads() {
     });
 }
 
-use pilothouse_apimachinery::limits::CEL_DEPTH;
+use crate::limits::CEL_DEPTH;

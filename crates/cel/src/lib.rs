@@ -20,6 +20,7 @@ mod eval;
 mod functions;
 mod lexer;
 mod library;
+pub mod limits;
 mod literal_checks;
 mod literal_values;
 mod macros;

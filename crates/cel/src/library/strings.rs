@@ -1,6 +1,6 @@
 //! String functions. Indexes count characters.
 
-use pilothouse_apimachinery::limits::CEL_TEXT_BYTES;
+use crate::limits::CEL_TEXT_BYTES;
 
 use super::super::eval::CallContext;
 use super::super::value::{Fault, List, Outcome, Val};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pilothouse_apimachinery::limits::CEL_EFFORT;
+use crate::limits::CEL_EFFORT;
 use pilothouse_apimachinery::pattern::Patterns;
 use regex::Regex;
 

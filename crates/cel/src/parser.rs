@@ -3,7 +3,7 @@
 mod aggregates;
 mod copy;
 
-use pilothouse_apimachinery::limits::{CEL_CHARS, CEL_DEPTH, CEL_HEIGHT};
+use crate::limits::{CEL_CHARS, CEL_DEPTH, CEL_HEIGHT};
 
 use super::ast::{Expr, Kind, Literal};
 use super::lexer::{self, Token, TokenKind};

@@ -166,7 +166,7 @@ impl ObjectType {
     /// The field of this name. A reserved word needs no escape in a selection.
     pub fn field(&self, name: &str) -> Option<&Property> {
         let escaped =
-            || super::reserved_words::is_reserved(name).then(|| self.fields.get(&format!("__{name}__")))?;
+            || crate::reserved_words::is_reserved(name).then(|| self.fields.get(&format!("__{name}__")))?;
         self.fields.get(name).or_else(escaped)
     }
 }

@@ -6,7 +6,7 @@ use pilothouse_apimachinery::limits::{BODY_BYTES, OBJECT_PARTS, PATCH_DEPTH};
 use pilothouse_apimachinery::value::{Object, Value};
 
 use super::{List, Map, Val};
-use crate::api::cel::library::text_of;
+use crate::library::text_of;
 
 /// The integers that a double represents exactly.
 const SAFE: std::ops::RangeInclusive<i64> = -((1 << 53) - 1)..=(1 << 53) - 1;

@@ -1,7 +1,7 @@
 //! `string.format([...])`.
 
+use crate::limits::CEL_TEXT_BYTES;
 use pilothouse_apimachinery::field::quoted;
-use pilothouse_apimachinery::limits::CEL_TEXT_BYTES;
 
 use super::super::ast::{Expr, Kind};
 use super::super::eval::CallContext;

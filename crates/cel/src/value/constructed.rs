@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use pilothouse_apimachinery::limits::FIELD_ERRORS;
 
 use super::{Fault, List, Map, NativeError, SizeBudget, Val};
-use crate::api::cel::constructed_types::{JSON_PATCH, field};
-use crate::api::cel::types::Type;
+use crate::constructed_types::{JSON_PATCH, field};
+use crate::types::Type;
 
 /// A constructed object: type name and fields.
 #[derive(Clone, Debug)]
