@@ -15,7 +15,7 @@ use super::{Defined, Pending};
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::{DefinedResources, digest, resources, store_named};
 use crate::api::custom::openapi::published;
-use crate::api::custom::status::{self, AcceptedNames};
+use crate::api::kinds::definition::status::{self, AcceptedNames};
 use crate::api::openapi;
 
 /// Ordinals of resources wrap around after this one: cached forms of objects are numbered by them, several per ordinal.

@@ -18,7 +18,7 @@ use pilothouse_types::object::{Object, Revision, TypeName};
 use super::reconcile::Reconciler;
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::store_named;
-use crate::api::custom::status::{self, DeletionProgress};
+use crate::api::kinds::definition::status::{self, DeletionProgress};
 use crate::backend::{Call, Warnings};
 use crate::limits::DELETIONS_AT_ONCE;
 use crate::verbs::delete::delete_object;

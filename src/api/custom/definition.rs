@@ -12,17 +12,18 @@ use pilothouse_apimachinery::schema::{GroupVersionKind, Registry};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::verb::{Verb, Verbs};
 use pilothouse_apimachinery::version::{self, GroupVersion};
+use pilothouse_structural::json_path::JsonPath;
+use pilothouse_structural::pruned_defaults;
+use pilothouse_structural::rules::Rules;
+use pilothouse_structural::schema::Schema;
+use pilothouse_structural::types::Types;
 use pilothouse_types::object::TypeName;
 
 use super::conversion::Conversion;
-use super::json_path::JsonPath;
 use super::kind::{Cell, CustomResource, Schemas};
-use super::rules::Rules;
-use super::schema::Schema;
-use super::types::Types;
-use super::{pruned_defaults, status};
 use crate::api::catalog::build::storage_hash;
 use crate::api::catalog::resource::{Column, ColumnDescription, Resource, Stored, Subresource};
+use crate::api::kinds::definition::status;
 use crate::api::subresources::{ReplicaPaths, SubresourceStrategy};
 
 /// The path of the default age column.

@@ -9,19 +9,19 @@ use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::limits::FILLED_BYTES;
+use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::patch::Coerce;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
-use pilothouse_apimachinery::{meta, names};
+use pilothouse_structural::json_path::JsonPath;
+use pilothouse_structural::rules::Rules;
+use pilothouse_structural::schema::Schema;
+use pilothouse_structural::{embedded, lists, prune, validate};
 use pilothouse_types::filter::MARK_FIELD;
 use pilothouse_types::object::Pairs;
 
 use super::conversion::Conversion;
-use super::json_path::JsonPath;
-use super::rules::Rules;
-use super::schema::Schema;
-use super::{embedded, lists, prune, validate};
 use crate::api::print;
 use crate::api::subresources::SubresourceStrategy;
 
@@ -273,32 +273,6 @@ impl CustomResource {
         let mut cells = vec![Value::from(meta::name(object))];
         cells.extend(self.cells.iter().map(|cell| cell.of(object, now)));
         cells
-    }
-}
-
-/// Warnings about new finalizers.
-pub fn warn_of_finalizers(new: &Value, old: Option<&Value>, warned: &mut WarningList) {
-    const KNOWN: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
-    let all = |object: &Value| -> Vec<String> {
-        let items = meta::of(object).get("finalizers").map(Value::items).unwrap_or_default();
-        items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
-    };
-    let before = old.map(all).unwrap_or_default();
-    let mut added: Vec<String> = all(new).into_iter().filter(|name| !before.contains(name)).collect();
-    added.sort();
-    added.dedup();
-    for name in added {
-        let shown = quoted(&name);
-        for wrong in names::qualified_name(&name) {
-            warned.push(format!("metadata.finalizers: {shown}: {wrong}"));
-        }
-        if !name.contains('/') && !KNOWN.contains(&name.as_str()) {
-            let path = if name.contains('.') { " including a path (/)" } else { "" };
-            warned.push(format!(
-                "metadata.finalizers: {shown}: prefer a domain-qualified finalizer name{path} to avoid accidental \
-                 conflicts with other finalizer writers"
-            ));
-        }
     }
 }
 

@@ -9,11 +9,11 @@ use pilothouse_apimachinery::label_selector;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 use pilothouse_cel::reserved_words;
+use pilothouse_structural::json_path::JsonPath;
 
 use super::admission::{GROUP_RULES, match_conditions, validate_rule};
 use super::{KindRules, MetaRevalidation, Revalidation, StatusMeta, messages};
 use crate::api::admission_policies::expressions::{Compiler, EnvironmentType, ResultType, UNPLANNED};
-use crate::api::custom::json_path::JsonPath;
 use crate::api::kinds::allowed::{admissionregistration_v1 as ar, admissionregistration_v1alpha1 as alpha};
 
 /// The rules of a ValidatingAdmissionPolicy.

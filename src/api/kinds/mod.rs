@@ -13,9 +13,10 @@ mod autoscaling;
 mod batch;
 mod certificates;
 pub mod core;
-mod definition;
+pub mod definition;
 mod devices;
 mod discovery;
+mod finalizers;
 mod flowcontrol;
 mod gated;
 mod lifecycle;
@@ -54,7 +55,7 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::names::{self, NameRule};
 use pilothouse_apimachinery::value::Value;
 
-use super::custom::warn_of_finalizers;
+use finalizers::warn_of_finalizers;
 
 /// What rules know of a write besides the objects.
 #[derive(Clone, Copy, Debug)]

@@ -8,6 +8,7 @@ mod conversion;
 mod pattern;
 mod schema;
 mod shown;
+pub mod status;
 mod structural;
 mod versions;
 
@@ -20,8 +21,8 @@ use pilothouse_apimachinery::{meta, names};
 use shown::{printer_columns, scale, selectable_fields};
 use versions::{deprecation, stored_versions, version_name, version_set};
 
+use self::status::{CLEANUP_FINALIZER, DeletionProgress};
 use super::{COUNTED, FirstDeletion, KindRules, MetaRevalidation, WriteContext};
-use crate::api::custom::status::{self, CLEANUP_FINALIZER, DeletionProgress};
 
 /// The rules of a CustomResourceDefinition.
 pub const RULES: KindRules = KindRules {

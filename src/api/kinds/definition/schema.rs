@@ -1,5 +1,5 @@
 //! Validates the schemas of custom resources, except for being structural (`structural.rs`) and for their CEL expressions
-//! (`custom::check_rules`).
+//! (`pilothouse_structural::check_rules`).
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,6 @@ use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::value::Value;
 
 use super::structural;
-use crate::api::custom;
 use crate::api::kinds::allowed::apiextensions_v1;
 use crate::api::kinds::messages;
 
@@ -60,13 +59,13 @@ pub fn validate(holder: &FieldValue<'_>, with_status: bool, errors: &mut ErrorLi
     if unsupported.is_none() {
         structural::validate(&schema, errors);
         if errors.len() == found {
-            custom::check_defaults(schema.value, &schema.path, errors);
+            pilothouse_structural::check_defaults(schema.value, &schema.path, errors);
         }
     }
     let is_structural = unsupported.is_none() && errors.len() == found;
     walk(&schema, SchemaPosition { is_root: true, ..SchemaPosition::default() }, errors);
     if is_structural {
-        custom::check_rules(schema.value, &schema.path, errors);
+        pilothouse_structural::check_rules(schema.value, &schema.path, errors);
     }
     if let Some(why) = unsupported.filter(|_| errors.len() == before) {
         errors.push(FieldError::invalid(&schema.path, "\"\"", &why));
