@@ -1,5 +1,4 @@
-//! Puts two things into the build folder: the descriptions of the API, for `src/api/descriptions.rs` to embed, and the
-//! words that the facts table allows in fields, for `src/api/kinds/allowed.rs`.
+//! Puts the descriptions of the API into the build folder, for `src/api/descriptions.rs` to embed.
 //!
 //! A server without descriptions serves everything all the same, so whatever goes wrong with them is a warning.
 
@@ -7,13 +6,12 @@ use std::env;
 use std::error::Error;
 use std::path::PathBuf;
 
-use pilothouse_texts::{Bundle, constants, read};
+use pilothouse_texts::{Bundle, read};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let variable = |name: &str| env::var_os(name).ok_or_else(|| format!("cargo sets no {name}"));
     let project = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
     let out = PathBuf::from(variable("OUT_DIR")?);
-    std::fs::write(out.join("allowed.rs"), constants(&project.join("crates/apimachinery/schema"))?)?;
     let found = read(&project.join("Cargo.toml"), &PathBuf::from(variable("CARGO")?));
     for problem in &found.problems {
         say(&format!("warning=no descriptions of the API: {problem}"));
@@ -21,7 +19,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A package of the registry never changes, so its manifest stands for all of it. Where one was missing this runs
     // again with every build until it is there.
     say("rerun-if-changed=build.rs");
-    say("rerun-if-changed=crates/apimachinery/schema");
     say("rerun-if-env-changed=CARGO_HOME");
     for folder in &found.folders {
         say(&format!("rerun-if-changed={}", folder.join("Cargo.toml").display()));

@@ -16,10 +16,6 @@ use std::hint::black_box;
 use std::process::Command;
 
 use criterion::Criterion;
-use pilothouse::api::kinds::{self, Kind, UserInfo, WriteContext};
-use pilothouse::api::rbac::index::{Binding, Index, RoleRef, RuleLookup, Subject, read_binding, read_role};
-use pilothouse::api::rbac::role::Role;
-use pilothouse::api::rbac::rule::Rule;
 use pilothouse_apimachinery::codec::{self, protobuf};
 use pilothouse_apimachinery::features::EnabledFeatures;
 use pilothouse_apimachinery::json;
@@ -28,6 +24,12 @@ use pilothouse_apimachinery::managed_fields::{self, Versions, Write};
 use pilothouse_apimachinery::schema::{GroupVersionKind, Registry, TypeId, default};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_authorization::rbac::index::{
+    Binding, Index, RoleRef, RuleLookup, Subject, read_binding, read_role,
+};
+use pilothouse_authorization::rbac::role::Role;
+use pilothouse_authorization::rbac::rule::Rule;
+use pilothouse_kinds::{self as kinds, Kind, UserInfo, WriteContext};
 use pilothouse_types::authorization::{Action, Target};
 use pilothouse_types::identity::Identity;
 

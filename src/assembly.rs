@@ -34,6 +34,7 @@ use pilothouse_actors::directory::{self, Stores as Storage};
 use pilothouse_actors::throttle::Throttle;
 use pilothouse_apimachinery::features::EnabledFeatures;
 use pilothouse_apimachinery::schema::Registry;
+use pilothouse_kinds::validation_engines::Authority;
 use pilothouse_types::lock::Lock;
 
 use self::auth_setup::AuthSetup;
@@ -46,7 +47,6 @@ use self::shared_state::SharedInputs;
 use self::storage::{Addresses, services};
 use self::watch_setup::{WatchSetup, watch_deps};
 use crate::api::gates::{AUTHORIZE_WITH_SELECTORS, DECLARATIVE_VALIDATION, DECLARATIVE_VALIDATION_TAKEOVER};
-use crate::api::kinds::validation_engines::Authority;
 use crate::application::{Application, Assemble, Assembled, StartContext, StartError};
 use crate::auth::live_index::LiveIndexes;
 use crate::backend::Backend;

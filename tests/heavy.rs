@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pilothouse::api::kinds::{
-    Kind, UserInfo, WriteContext, apply_defaults, before_create, before_status_update, before_update, rules,
-};
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::features::EnabledFeatures;
 use pilothouse_apimachinery::limits::{BODY_BYTES, FIELD_ERROR_BYTES, FIELD_ERRORS, WARNINGS};
 use pilothouse_apimachinery::schema::{GroupVersionKind, Registry, default};
 use pilothouse_apimachinery::value::Value;
+use pilothouse_kinds::{
+    Kind, UserInfo, WriteContext, apply_defaults, before_create, before_status_update, before_update, rules,
+};
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::complete().unwrap());
 

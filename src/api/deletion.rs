@@ -5,9 +5,8 @@ use pilothouse_apimachinery::options::{DeleteOptions, Propagation};
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_kinds::{FirstDeletion, KindRules, grace_period};
 use pilothouse_types::clock::Timestamp;
-
-use super::kinds::{FirstDeletion, KindRules, grace_period};
 
 /// The next step of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,9 +200,9 @@ pub fn is_over(rules: &KindRules, object: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use pilothouse_apimachinery::json;
+    use pilothouse_kinds::rules;
 
     use super::*;
-    use crate::api::kinds::rules;
 
     #[test]
     fn what_goes_in_steps_is_only_marked_at_first() {

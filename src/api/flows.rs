@@ -12,8 +12,9 @@ use pilothouse_apimachinery::verb::Verb;
 use pilothouse_apimachinery::well_known::ACCOUNT_PREFIX;
 use pilothouse_types::identity::Identity;
 
-use super::bootstrap::flow_control::{self, EXEMPT};
+use super::bootstrap::flow_control;
 use super::path::{Request, ResourcePath, Target};
+use pilothouse_apimachinery::well_known::flows::EXEMPT;
 
 /// The wildcard.
 const EVERY: &str = "*";

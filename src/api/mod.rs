@@ -1,33 +1,22 @@
 //! The rules of the API: pure functions over schemas and values. No actors, no I/O, no clock, no HTTP.
 
 pub mod admission_plugins;
-pub mod admission_policies;
-pub mod admission_webhooks;
 pub mod aggregation;
 pub mod audit;
-pub mod auth_expressions;
-pub mod bearer;
 pub mod bootstrap;
 pub mod catalog;
 pub mod connect;
 pub mod custom;
 pub mod deletion;
-pub mod denial;
 pub mod descriptions;
 pub mod discovery;
 pub mod flows;
 pub mod gates;
-pub mod kinds;
-pub mod matching;
-pub mod node_graph;
 pub mod openapi;
 pub mod path;
 pub mod print;
 pub mod quota;
-pub mod rbac;
 pub mod release;
-pub mod reviews;
 pub mod routes;
 pub mod select;
-pub mod services;
 pub mod subresources;

@@ -12,10 +12,10 @@ pub mod token_request;
 
 use std::borrow::Cow;
 
-use super::kinds::{self, Kind, SubresourceRules, WriteContext, pod_change};
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::status;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_kinds::{self as kinds, Kind, SubresourceRules, WriteContext, pod_change};
 use scale::Scale;
 
 pub use scale::ReplicaPaths;
@@ -147,11 +147,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     use pilothouse_apimachinery::testing::{object, said};
+    use pilothouse_kinds::testing::context;
 
     use super::*;
     use crate::api::catalog::build::Builtin;
     use crate::api::catalog::runtime_config::RuntimeConfig;
-    use crate::api::kinds::testing::context;
 
     const NOW: WriteContext<'_> = context("2024-01-01T00:00:00Z");
 

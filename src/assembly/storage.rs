@@ -11,8 +11,8 @@ use pilothouse_actors::engine::{Engine, EngineError};
 use pilothouse_actors::ports::{PortAllocator, PortPool};
 use pilothouse_actors::window::WindowBounds;
 use pilothouse_apimachinery::schema::Registry;
+use pilothouse_kinds::services::addresses::AddressRange;
 
-use crate::api::services::addresses::AddressRange;
 use crate::application::{StartContext, StartError};
 use crate::backend::services::{Services, repair};
 use crate::backend::stores::Stores;

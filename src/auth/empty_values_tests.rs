@@ -7,6 +7,9 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
 use pilothouse_actors::authorizer::Policy;
 use pilothouse_apimachinery::well_known::{ANONYMOUS, AUTHENTICATED, NODES, UNAUTHENTICATED};
+use pilothouse_authorization::rbac::index::{Index, RuleLookup, read_binding, read_role};
+use pilothouse_authorization::rbac::role::Role;
+use pilothouse_authorization::testing::{action, rule};
 use pilothouse_types::authorization::{Action, Decision, Target};
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::identity::{Credentials, Identity};
@@ -18,9 +21,6 @@ use super::impersonation::ImpersonatedUser;
 use super::node::node_of;
 use super::service_account::claims;
 use super::token_file::TokenFile;
-use crate::api::rbac::index::{Index, RuleLookup, read_binding, read_role};
-use crate::api::rbac::role::Role;
-use crate::api::rbac::rule::tests::{action, rule};
 
 fn who(name: &str, groups: &[&str]) -> Identity {
     let groups = groups.iter().map(|group| (*group).to_owned()).collect();

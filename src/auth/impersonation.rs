@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use pilothouse_apimachinery::query;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::well_known::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
+use pilothouse_authorization::reviews::IDENTITY_GROUP;
 use pilothouse_types::authorization::{Action, Target};
 use pilothouse_types::identity::Identity;
 
-use crate::api::reviews::IDENTITY_GROUP;
 use crate::auth::service_account::claims;
 
 /// The prefix of the headers, in lower case.

@@ -6,6 +6,9 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::Policy;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::well_known::{LEASE_NAMESPACE, NODE_PREFIX, NODES};
+use pilothouse_authorization::node_graph::{Graph, PodDependency};
+use pilothouse_authorization::rbac::role::Role;
+use pilothouse_authorization::rbac::rule::{PreparedAction, rules_of};
 use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Grants, Selection, Target};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::filter::FieldRule;
@@ -18,9 +21,6 @@ use crate::api::bootstrap::roles;
 use crate::api::gates::{
     AUTHORIZE_NODE_WITH_SELECTORS, KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS,
 };
-use crate::api::node_graph::{Graph, PodDependency};
-use crate::api::rbac::role::Role;
-use crate::api::rbac::rule::{PreparedAction, rules_of};
 
 /// The types that relate objects to nodes.
 const TYPES: [FollowedType; 4] = [
@@ -365,10 +365,10 @@ mod tests {
     use pilothouse_actors::engine::memory::Memory;
     use pilothouse_actors::permit::Permit;
     use pilothouse_actors::store::Create;
+    use pilothouse_authorization::testing::action;
     use pilothouse_types::object::{Draft, Pairs, TypeName};
 
     use super::*;
-    use crate::api::rbac::rule::tests::action;
 
     fn node(name: &str) -> Identity {
         Identity { name: format!("{NODE_PREFIX}{name}"), groups: vec![NODES.into()], ..Identity::default() }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::Policy;
 use pilothouse_apimachinery::well_known::RBAC_GROUP;
+use pilothouse_authorization::rbac::RESOURCES;
+use pilothouse_authorization::rbac::index::{Index, RuleLookup, read_binding, read_role};
 use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Grants, Selection};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::identity::Identity;
@@ -12,8 +14,6 @@ use pilothouse_types::object::Key;
 
 use super::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 use super::stored_object::{FollowedType, ReadError, StoredObject};
-use crate::api::rbac::RESOURCES;
-use crate::api::rbac::index::{Index, RuleLookup, read_binding, read_role};
 
 /// The RBAC index, as of the last acknowledged write.
 pub type Roles = LiveIndex<Index>;

@@ -9,10 +9,9 @@ use pilothouse_apimachinery::features::EnabledFeatures;
 use pilothouse_apimachinery::field::ErrorType;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_kinds as kinds;
 use pilothouse_types::object::{Object, TypeName};
 use serde::Deserialize;
-
-use crate::api::kinds;
 
 /// A type that a view follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,8 @@ use std::time::Duration;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::Policy;
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_admission::auth_expressions::Expression;
+use pilothouse_admission::auth_expressions::match_conditions::{Matched, matched};
 use pilothouse_apimachinery::well_known::AUTHORIZATION_GROUP;
 use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Grants, Selection, Target};
 use pilothouse_types::clock::Clock;
@@ -19,8 +21,6 @@ use serde_json::{Value as Json, json};
 use thiserror::Error;
 
 use super::expiring_cache::ExpiringCache;
-use crate::api::auth_expressions::Expression;
-use crate::api::auth_expressions::match_conditions::{Matched, matched};
 use crate::limits::WEBHOOK_CACHED_BYTES;
 use crate::metrics::authorization_webhooks::{AuthorizationWebhookMeter, CallResult};
 use crate::webhook::{Failure, Service, patiently};

@@ -6,11 +6,11 @@ use actix::{Addr, Handler, MailboxError, Message};
 use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::{Authorize, AuthorizeExplained, Authorizer};
 use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_authorization::denial::denied;
 use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Selection, Target};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::Identity;
 
-use crate::api::denial::denied;
 use crate::api::path;
 use crate::audit::Trail;
 use crate::auth::rbac::Roles;

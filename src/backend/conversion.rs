@@ -13,6 +13,7 @@ use bytes::Bytes;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::throttle::Throttle;
 use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_admission::webhooks::response;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::media::Encoding;
@@ -26,7 +27,6 @@ use pilothouse_types::object::{Draft, Key, Object, Pairs};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
-use crate::api::admission_webhooks::response;
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::conversion::{self, Conversion, ConversionError, FailureKind};
 use crate::api::custom::{self, CustomResource};

@@ -38,6 +38,7 @@ use pilothouse_apimachinery::response_format::ResponseFormat;
 use pilothouse_apimachinery::status::{self, GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_kinds::{self as kinds, Kind, UserInfo};
 use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::identity::Identity;
 use pilothouse_types::memory::MemoryBudget;
@@ -45,7 +46,6 @@ use pilothouse_types::object::{Key, Object};
 
 use crate::api::catalog::resource::{Resource, Stored};
 use crate::api::custom::CustomResource;
-use crate::api::kinds::{self, Kind, UserInfo};
 use crate::api::subresources::{self, SubresourceStrategy};
 use crate::audit::Trail;
 use crate::auth::service_account::issuer::Issuer;

@@ -15,13 +15,13 @@ use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::META_GROUP;
+use pilothouse_kinds as kinds;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::memory::MemoryBudget;
 use pilothouse_types::object::{Draft, Key, Object, Pairs};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::custom;
-use crate::api::kinds;
 use crate::api::select;
 use crate::api::subresources;
 

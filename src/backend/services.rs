@@ -29,15 +29,15 @@ use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::NETWORKING_GROUP;
+use pilothouse_kinds::services::addresses::{AddressRange, Family};
+use pilothouse_kinds::services::families::{self, Families};
+use pilothouse_kinds::services::ports::NodePortRequest;
+use pilothouse_kinds::services::{ServiceAllocations, list, ports, retained_fields, spec};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, TypeName};
 
 use crate::api::select;
-use crate::api::services::addresses::{AddressRange, Family};
-use crate::api::services::families::{self, Families};
-use crate::api::services::ports::NodePortRequest;
-use crate::api::services::{ServiceAllocations, list, ports, retained_fields, spec};
 use crate::limits::RELEASE_ATTEMPTS;
 use crate::random;
 

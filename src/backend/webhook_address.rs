@@ -4,8 +4,8 @@ mod service_address;
 
 use hyper::Uri;
 use pilothouse_actors::permit::Permit;
+use pilothouse_admission::webhooks::ClientConfig;
 
-use crate::api::admission_webhooks::ClientConfig;
 use crate::webhook::cluster_webhooks::WebhookServer;
 
 use self::service_address::ServicePort;

@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::well_known::NETWORKING_GROUP;
+use pilothouse_kinds::services::addresses::AddressRange;
 use serde_json::Value as Json;
 use serde_json::json;
 
 use super::{ObjectAddress, Own, Verb};
 use crate::api::catalog::Catalog;
-use crate::api::services::addresses::AddressRange;
 use crate::backend::Backend;
 
 /// The field manager of the ServiceCIDR's Ready condition.

@@ -6,13 +6,13 @@ mod claims;
 use std::collections::{BTreeMap, BTreeSet};
 
 use openssl::x509::X509;
+use pilothouse_admission::auth_expressions::Expression;
+use pilothouse_admission::auth_expressions::claims::{Compiler, Rule};
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::value::Value;
 
 use super::document;
 use super::oidc::wrong_with_url;
-use crate::api::auth_expressions::Expression;
-use crate::api::auth_expressions::claims::{Compiler, Rule};
 use crate::limits::{AUTHENTICATION_FILE_BYTES, JWT_AUTHENTICATORS};
 
 const KIND: &str = "AuthenticationConfiguration";

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
+use pilothouse_admission::auth_expressions::Expression;
+use pilothouse_admission::auth_expressions::match_conditions::Compiler;
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
@@ -12,8 +14,6 @@ use pilothouse_apimachinery::value::Value;
 use super::document;
 use super::flag_groups::{Authorization, AuthorizationMode};
 use super::values::go_duration;
-use crate::api::auth_expressions::Expression;
-use crate::api::auth_expressions::match_conditions::Compiler;
 use crate::limits::{AUTHORIZATION_FILE_BYTES, MATCH_CONDITIONS, WEBHOOK_TIMEOUT};
 
 const KIND: &str = "AuthorizationConfiguration";

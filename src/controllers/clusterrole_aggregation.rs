@@ -13,10 +13,9 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::RBAC_GROUP;
+use pilothouse_authorization::rbac::aggregate::{RoleAggregator, joined};
+use pilothouse_authorization::rbac::rule::{Rule, rules_of};
 use pilothouse_types::object::{Key, TypeName};
-
-use crate::api::rbac::aggregate::{RoleAggregator, joined};
-use crate::api::rbac::rule::{Rule, rules_of};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};

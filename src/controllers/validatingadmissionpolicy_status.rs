@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
+use pilothouse_admission::policies::type_checking::{Mismatch, check, named, type_of};
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::schema::{GroupVersionKind, Registry};
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result, Status};
@@ -10,8 +11,6 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Key;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-
-use crate::api::admission_policies::type_checking::{Mismatch, check, named, type_of};
 
 use super::client::{At, Client};
 use super::per_object::PerObject;

@@ -9,13 +9,13 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_kinds::definition::status::{self, AcceptedNames};
 use pilothouse_types::object::{Revision, TypeName};
 
 use super::{Defined, Pending};
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::{DefinedResources, digest, resources, store_named};
 use crate::api::custom::openapi::published;
-use crate::api::kinds::definition::status::{self, AcceptedNames};
 use crate::api::openapi;
 
 /// Ordinals of resources wrap around after this one: cached forms of objects are numbered by them, several per ordinal.

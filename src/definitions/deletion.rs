@@ -13,12 +13,12 @@ use pilothouse_apimachinery::options::DeleteOptions;
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
+use pilothouse_kinds::definition::status::{self, DeletionProgress};
 use pilothouse_types::object::{Object, Revision, TypeName};
 
 use super::reconcile::Reconciler;
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::store_named;
-use crate::api::kinds::definition::status::{self, DeletionProgress};
 use crate::backend::{Call, Warnings};
 use crate::limits::DELETIONS_AT_ONCE;
 use crate::verbs::delete::delete_object;

@@ -4,9 +4,9 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::{WriteMode, WriteOptions};
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
+use pilothouse_kinds::{self as kinds, KindRules, WriteContext};
 use pilothouse_types::error::StoreError;
 
-use crate::api::kinds::{self, KindRules, WriteContext};
 use crate::limits::GENERATED_NAME_ATTEMPTS;
 use crate::random;
 

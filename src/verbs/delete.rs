@@ -5,11 +5,11 @@ use std::sync::Arc;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::DeleteOptions;
 use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_kinds as kinds;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Object};
 
 use crate::api::deletion::{self, Deletion};
-use crate::api::kinds;
 use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Reply, Success, VerbResult};

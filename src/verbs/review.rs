@@ -11,14 +11,14 @@ use pilothouse_apimachinery::options::WriteOptions;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::AUTHORIZATION_GROUP;
+use pilothouse_authorization::reviews::access::{self, ReviewedSubject};
+use pilothouse_authorization::reviews::{self, IDENTITY_GROUP, token};
 use pilothouse_types::authentication::Remark;
 use pilothouse_types::authorization::{Decision, Target};
 use pilothouse_types::identity::Credentials;
 use pilothouse_types::object::TypeName;
 
 use crate::api::catalog::resource::{Resource, Stored};
-use crate::api::reviews::access::{self, ReviewedSubject};
-use crate::api::reviews::{self, IDENTITY_GROUP, token};
 
 use super::{Reply, Success, VerbResult, create};
 use crate::backend::admission::{Operation, Write};

@@ -7,11 +7,11 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::{self, WriteMode, WriteOptions};
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
+use pilothouse_kinds::{self as kinds, WriteContext};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Object};
 
 use crate::api::deletion;
-use crate::api::kinds::{self, WriteContext};
 use crate::api::subresources::SubresourceStrategy;
 use crate::limits::WRITE_ATTEMPTS;
 

@@ -1,6 +1,7 @@
 //! Identifiers of the Kubernetes API that several parts of the server use.
 
 pub mod annotations;
+pub mod flows;
 pub mod signers;
 pub mod stores;
 

@@ -6,6 +6,7 @@
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::flows::{CATCH_ALL, EXEMPT};
 use pilothouse_apimachinery::well_known::{
     ALL_ACCOUNTS, AUTHENTICATED, MASTERS, NODES, SYSTEM_NAMESPACE, UNAUTHENTICATED,
 };
@@ -15,10 +16,6 @@ use super::{BootstrapObject, named};
 /// The group of both kinds.
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const API_VERSION: &str = "flowcontrol.apiserver.k8s.io/v1";
-/// The name of the FlowSchema and the priority level of system:masters.
-pub const EXEMPT: &str = "exempt";
-/// The name of the FlowSchema and the priority level for requests that match no other FlowSchema.
-pub const CATCH_ALL: &str = "catch-all";
 const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 /// The field manager of the objects' spec.
 pub const PRODUCER: &str = "api-priority-and-fairness-config-producer-v1";

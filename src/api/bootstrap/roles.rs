@@ -5,11 +5,11 @@ use pilothouse_apimachinery::field_value::same;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::{RBAC_GROUP, SYSTEM_NAMESPACE};
+use pilothouse_authorization::rbac::escalation::{Missing, missing};
+use pilothouse_authorization::rbac::role::Role;
+use pilothouse_authorization::rbac::rule::{Rule, rules_of};
 
 use super::{BootstrapObject, named};
-use crate::api::rbac::escalation::{Missing, missing};
-use crate::api::rbac::role::Role;
-use crate::api::rbac::rule::{Rule, rules_of};
 
 const TABLE: &str = include_str!("roles.txt");
 const API_VERSION: &str = "rbac.authorization.k8s.io/v1";

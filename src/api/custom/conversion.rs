@@ -3,15 +3,14 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pilothouse_admission::webhooks::webhook::client_config;
+use pilothouse_admission::webhooks::{ClientConfig, ReviewVersion};
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::FieldPath;
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
-
-use crate::api::admission_webhooks::webhook::client_config;
-use crate::api::admission_webhooks::{ClientConfig, ReviewVersion};
 
 const GROUP: &str = "apiextensions.k8s.io";
 const KIND: &str = "ConversionReview";

@@ -12,6 +12,7 @@ use pilothouse_apimachinery::schema::{GroupVersionKind, Registry};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::verb::{Verb, Verbs};
 use pilothouse_apimachinery::version::{self, GroupVersion};
+use pilothouse_kinds::definition::status;
 use pilothouse_structural::json_path::JsonPath;
 use pilothouse_structural::pruned_defaults;
 use pilothouse_structural::rules::Rules;
@@ -23,7 +24,6 @@ use super::conversion::Conversion;
 use super::kind::{Cell, CustomResource, Schemas};
 use crate::api::catalog::build::storage_hash;
 use crate::api::catalog::resource::{Column, ColumnDescription, Resource, Stored, Subresource};
-use crate::api::kinds::definition::status;
 use crate::api::subresources::{ReplicaPaths, SubresourceStrategy};
 
 /// The path of the default age column.

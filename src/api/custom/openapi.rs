@@ -3,9 +3,9 @@
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::schema::GroupVersionKind;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_kinds::definition::status;
 
 use crate::api::descriptions;
-use crate::api::kinds::definition::status;
 use crate::api::openapi::Custom;
 use crate::api::openapi::META_PACKAGE;
 

@@ -6,10 +6,10 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::resource_list::{self, ResourceList};
 use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_kinds::core::resources::{COMPUTE, is_extended, is_huge_page, is_native, is_quota_huge_page};
 
 use super::Features;
 use super::usage::one;
-use crate::api::kinds::core::resources::{COMPUTE, is_extended, is_huge_page, is_native, is_quota_huge_page};
 
 /// The quota on pods in any state.
 pub const COUNT: &str = "count/pods";

@@ -1,8 +1,7 @@
 //! Scopes: the pods and claims that a quota covers.
 
 use pilothouse_apimachinery::value::Value;
-
-use crate::api::kinds::core::pod::quality;
+use pilothouse_kinds::core::pod::quality;
 
 /// One scope requirement of a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pilothouse_admission::auth_expressions::Expression;
+use pilothouse_admission::auth_expressions::claims::{ExpressionError, Rule, check_claims, check_user};
+use pilothouse_admission::policies::request::user;
 use pilothouse_apimachinery::value::Value as Given;
 use pilothouse_apimachinery::well_known::CREDENTIAL_ID;
 use pilothouse_types::clock::Timestamp;
 use pilothouse_types::identity::Identity;
 use serde_json::{Map, Value};
 
-use crate::api::admission_policies::request::user;
-use crate::api::auth_expressions::Expression;
-use crate::api::auth_expressions::claims::{ExpressionError, Rule, check_claims, check_user};
 use crate::auth::jwt::{Algorithm, Token};
 use crate::config::OpenId;
 use crate::config::authentication_file::{Jwt, Mapping, Source};

@@ -69,7 +69,7 @@ async fn answers_count_and_are_remembered_for_a_while() {
 async fn conditions_decide_what_is_asked() {
     let (policy, asked, _) = server(vec![status(r#"{"allowed":true}"#)]).await;
     let Ok(mut inner) = Arc::try_unwrap(policy.0) else { panic!("nobody else has it") };
-    let mut compiler = crate::api::auth_expressions::match_conditions::Compiler::default();
+    let mut compiler = pilothouse_admission::auth_expressions::match_conditions::Compiler::default();
     let paths = "request.nonResourceAttributes.path";
     inner.settings.conditions = vec![
         compiler.compile("request.extra['a'] == [] || request.user == 'u'").unwrap(),

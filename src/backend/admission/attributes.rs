@@ -3,6 +3,11 @@
 use std::sync::Arc;
 
 use pilothouse_actors::authorizer::AuthorizeExplained;
+use pilothouse_admission::matching::AdmissionAttributes;
+use pilothouse_admission::policies::authorizer::{
+    AuthorizationCheck, AuthorizationResult, Authorizer, RequestTarget,
+};
+use pilothouse_admission::policies::request::RequestInfo;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::{DeleteOptions, Propagation};
 use pilothouse_apimachinery::selectors::parse_labels;
@@ -10,14 +15,9 @@ use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::NAMESPACES;
+use pilothouse_authorization::reviews::access::parse_fields;
 use pilothouse_types::authorization::{Decision, Selection};
 
-use crate::api::admission_policies::authorizer::{
-    AuthorizationCheck, AuthorizationResult, Authorizer, RequestTarget,
-};
-use crate::api::admission_policies::request::RequestInfo;
-use crate::api::matching::AdmissionAttributes;
-use crate::api::reviews::access::parse_fields;
 use crate::auth::service_account::claims::account;
 use crate::backend::authorization;
 use crate::limits::POLICY_QUESTIONS;

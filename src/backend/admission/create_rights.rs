@@ -6,9 +6,9 @@ use std::sync::Arc;
 use pilothouse_actors::authorizer::AuthorizeExplained;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
+use pilothouse_authorization::denial::denied;
 use pilothouse_types::authorization::{Action, Decision, Target};
 
-use crate::api::denial::denied;
 use crate::backend::authorization;
 
 use super::{Operation, Outcome, Plugin, Write};

@@ -9,12 +9,12 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::{MASTERS, RBAC_GROUP};
+use pilothouse_authorization::rbac::escalation::{everything, missing, refusal};
+use pilothouse_authorization::rbac::index::{MissingRole, RoleRef};
+use pilothouse_authorization::rbac::role::Role;
+use pilothouse_authorization::rbac::rule::{Rule, rules_of};
 use pilothouse_types::authorization::Target;
 
-use crate::api::rbac::escalation::{everything, missing, refusal};
-use crate::api::rbac::index::{MissingRole, RoleRef};
-use crate::api::rbac::role::Role;
-use crate::api::rbac::rule::{Rule, rules_of};
 use crate::backend::authorization;
 
 use super::{Operation, Outcome, Plugin, Write};

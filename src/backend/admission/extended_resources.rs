@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 
 use pilothouse_apimachinery::value::Value;
-
-use crate::api::kinds::is_extended;
+use pilothouse_kinds::is_extended;
 
 use super::{Operation, Outcome, Plugin, Write, done};
 

@@ -14,10 +14,10 @@ mod validating;
 use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
+use pilothouse_admission::policies::policy::Policy;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::well_known::ADMISSION_REGISTRATION_GROUP;
 
-use crate::api::admission_policies::policy::Policy;
 use crate::metrics::Metrics;
 use crate::metrics::match_conditions::ConditionLabels;
 

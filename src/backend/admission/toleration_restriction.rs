@@ -8,8 +8,7 @@ use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
-
-use crate::api::kinds::quality;
+use pilothouse_kinds::quality;
 
 use super::plugin_document::Document;
 use super::{Operation, Outcome, Plugin, Write, lookup, tolerations};

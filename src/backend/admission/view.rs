@@ -9,10 +9,10 @@ use pilothouse_apimachinery::schema::{GroupVersionKind, Registry, TypeId, defaul
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_kinds as kinds;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::CustomResource;
-use crate::api::kinds;
 
 use super::super::objects::check_size;
 use super::{Operation, Write, versioned};

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_admission::webhooks::{self, Webhook};
 use pilothouse_apimachinery::json::write_string;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
@@ -18,7 +19,6 @@ use pilothouse_types::clock::Clock;
 use tokio::sync::Semaphore;
 
 use crate::api::admission_plugins::PluginName;
-use crate::api::admission_webhooks::{self, Webhook};
 use crate::api::audit;
 use crate::kubeconfig::users::Users;
 use crate::limits::HOOK_QUESTIONS;
@@ -316,7 +316,7 @@ impl Plugin for Webhooks {
         // If the table is being updated, the call waits for it.
         let somebody = || self.settings.hooks.fresh().is_none_or(|table| !table.is_empty(self.phase));
         // The server's own bootstrap objects are exempt: without them it would not start.
-        write.call.origin != Origin::Server && !admission_webhooks::is_exempt(&gv.group, kind) && somebody()
+        write.call.origin != Origin::Server && !webhooks::is_exempt(&gv.group, kind) && somebody()
     }
 
     fn connects(&self) -> bool {

@@ -7,12 +7,12 @@ use futures::StreamExt as _;
 use hyper::Method;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderValue, IF_NONE_MATCH, USER_AGENT};
 use pilothouse_actors::permit::Permit;
+use pilothouse_admission::webhooks::ClientConfig;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_types::identity::Identity;
 use tokio::time::timeout;
 
 use super::Extensions;
-use crate::api::admission_webhooks::ClientConfig;
 use crate::api::aggregation::Service;
 use crate::api::connect::{AllowedAddresses, Destination, Location, Trust};
 use crate::api::release::RELEASE;

@@ -9,13 +9,13 @@ use pilothouse_actors::ports::{AllocatePorts, CheckPorts, PortRequest, Reason};
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
+use pilothouse_kinds::services::addresses::{self, Family};
+use pilothouse_kinds::services::ports::{self, NodePortRequest};
+use pilothouse_kinds::services::{ServiceAllocations, families, list, spec};
 use pilothouse_types::object::Key;
 
 use super::Services;
 use super::claim::{Claim, Open};
-use crate::api::services::addresses::{self, Family};
-use crate::api::services::ports::{self, NodePortRequest};
-use crate::api::services::{ServiceAllocations, families, list, spec};
 use crate::random;
 
 const NOT_REACHED: &str = "the ports of the nodes cannot be reached";

@@ -4,12 +4,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pilothouse_actors::permit::Permit;
+use pilothouse_kinds::services::ServiceAllocations;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::Key;
 use tokio::time::{sleep, timeout};
 
 use super::Services;
-use crate::api::services::ServiceAllocations;
 
 /// How often a busy store is retried. With doubling pauses this is about twenty seconds. What is not released by then stays taken
 /// until the periodic check. Waiting longer would keep seats from requests that could be served.

@@ -11,11 +11,11 @@ use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::well_known::NETWORKING_GROUP;
+use pilothouse_kinds::services::ServiceAllocations;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision, TypeName};
 
 use super::{ADDRESSES, MANAGED_BY, MANAGER, SERVICES, Services, StoredAllocations, parent};
-use crate::api::services::ServiceAllocations;
 use crate::backend::stores::Stores;
 
 /// The addresses and ports of every stored service; `None` for a corrupt one.

@@ -10,10 +10,10 @@ use pilothouse_actors::directory::{Options, Stores as Storage, start};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::ports::{PortAllocator, PortPool};
 use pilothouse_apimachinery::schema::Registry;
+use pilothouse_kinds::services::addresses::AddressRange;
 use pilothouse_types::clock::Clock;
 
 use super::Services;
-use crate::api::services::addresses::AddressRange;
 use crate::backend::stores::Stores;
 
 /// An allocator with a range of addresses and ten ports, and its stores.

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_admission::auth_expressions::Expression;
+use pilothouse_admission::auth_expressions::claims::{Compiler, Rule};
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
 use super::{Found, Jwt, Mapping, Source};
-use crate::api::auth_expressions::Expression;
-use crate::api::auth_expressions::claims::{Compiler, Rule};
 
 const EMAIL: &str = "email";
 const EMAIL_VERIFIED: &str = "email_verified";

@@ -14,13 +14,13 @@ use pilothouse_apimachinery::selectors::parse_labels;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::verb::Verb;
 use pilothouse_apimachinery::well_known::{ANONYMOUS, MASTERS, NODES, UNAUTHENTICATED};
+use pilothouse_authorization::bearer::bearer;
+use pilothouse_authorization::reviews::access::parse_fields;
 use pilothouse_types::authentication::{Refusal, Remark};
 use pilothouse_types::authorization::{Action, Selection};
 use pilothouse_types::identity::{Credentials, Identity};
 
-use crate::api::bearer::bearer;
 use crate::api::path::{Request, Target};
-use crate::api::reviews::access::parse_fields;
 use crate::auth::impersonation::{self, ImpersonatedUser};
 use crate::backend::Warnings;
 use crate::backend::authorization::{AuthorizationRecord, action};

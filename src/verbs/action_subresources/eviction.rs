@@ -9,10 +9,10 @@ use pilothouse_apimachinery::options::{DeleteOptions, WriteMode};
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_kinds::{self as kinds, WriteContext};
 use pilothouse_types::object::{Object, TypeName};
 
 use crate::api::deletion;
-use crate::api::kinds::{self, WriteContext};
 use crate::api::subresources::eviction::{self, PodState};
 use crate::backend::rewrite::RewriteTarget;
 use crate::backend::{Backend, Call};

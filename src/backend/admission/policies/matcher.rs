@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use pilothouse_admission::matching::{AdmissionAttributes, Match, MatchConstraints};
+use pilothouse_admission::policies::authorizer::Authorizer;
+use pilothouse_admission::policies::policy::{Binding, Policy};
+use pilothouse_admission::policies::request;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known;
 
-use crate::api::admission_policies::authorizer::Authorizer;
-use crate::api::admission_policies::policy::{Binding, Policy};
-use crate::api::admission_policies::request;
 use crate::api::catalog::resource::Resource;
-use crate::api::matching::{AdmissionAttributes, Match, MatchConstraints};
 
 use super::super::attributes::{Options, attributes_of, options, request_value, rights, triple};
 use super::super::lookup::NAMESPACES;

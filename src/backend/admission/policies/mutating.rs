@@ -3,6 +3,10 @@
 //! Which policies mean a request is found out first, by the object as it is then. They are asked one after the other, each for
 //! what those before it made of the object.
 
+use pilothouse_admission::policies::decision::{ConditionsResult, evaluate_conditions};
+use pilothouse_admission::policies::evaluate::Inputs;
+use pilothouse_admission::policies::mutation::{ObjectMutation, evaluate_mutation};
+use pilothouse_admission::policies::policy::{Binding, Mutation, Policy};
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::managed_fields::apply_configuration::apply_configuration;
 use pilothouse_apimachinery::patch::{PatchError, apply_operations};
@@ -10,10 +14,6 @@ use pilothouse_apimachinery::schema::decode::Decoded;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 
-use crate::api::admission_policies::decision::{ConditionsResult, evaluate_conditions};
-use crate::api::admission_policies::evaluate::Inputs;
-use crate::api::admission_policies::mutation::{ObjectMutation, evaluate_mutation};
-use crate::api::admission_policies::policy::{Binding, Mutation, Policy};
 use crate::metrics::Metrics;
 
 use super::super::attributes::retry_with_decisions;

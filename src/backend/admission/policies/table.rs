@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
+use pilothouse_admission::policies::policy::{Binding, Policy};
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::ADMISSION_REGISTRATION_GROUP;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::Key;
 
-use crate::api::admission_policies::policy::{Binding, Policy};
 use crate::auth::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use pilothouse_admission::policies::decision::{AuditAnnotation, PolicyInputs, PolicyResult, decide};
+use pilothouse_admission::policies::evaluate::Inputs;
+use pilothouse_admission::policies::policy::{Binding, Policy, ValidationAction};
+use pilothouse_admission::policies::request;
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 
-use crate::api::admission_policies::decision::{AuditAnnotation, PolicyInputs, PolicyResult, decide};
-use crate::api::admission_policies::evaluate::Inputs;
-use crate::api::admission_policies::policy::{Binding, Policy, ValidationAction};
-use crate::api::admission_policies::request;
 use crate::limits::POLICY_NOTE_BYTES;
 use crate::metrics::Metrics;
 
@@ -282,7 +282,7 @@ mod tests {
             (true, "", "no_error"),
             (false, "compilation error: x", "compile_error"),
             (false, "no", "invalid_error"),
-            (false, crate::api::admission_policies::evaluate::USED_UP, "out_of_budget"),
+            (false, pilothouse_admission::policies::evaluate::USED_UP, "out_of_budget"),
         ] {
             assert_eq!(error_type(is_admitted, message), word);
         }

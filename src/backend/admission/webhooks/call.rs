@@ -1,15 +1,15 @@
 //! Calls one webhook: builds the AdmissionReview, sends it, and applies the response.
 
 use bytes::Bytes;
+use pilothouse_admission::webhooks::response::{self, AdmissionResponse, InvalidResponse};
+use pilothouse_admission::webhooks::webhook::SideEffects;
+use pilothouse_admission::webhooks::{REVIEW_GROUP, REVIEW_KIND, ReviewVersion};
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::status::Status;
 use pilothouse_apimachinery::value::Value;
 use tokio::time::timeout;
 
-use crate::api::admission_webhooks::response::{self, AdmissionResponse, InvalidResponse};
-use crate::api::admission_webhooks::webhook::SideEffects;
-use crate::api::admission_webhooks::{REVIEW_GROUP, REVIEW_KIND, ReviewVersion};
 use crate::limits::HOOK_ANSWER_BYTES;
 use crate::random;
 use crate::webhook::cluster_webhooks::{WebhookRequest, WebhookResponse, seconds};

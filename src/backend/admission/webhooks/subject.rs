@@ -2,6 +2,11 @@
 
 use std::sync::Arc;
 
+use pilothouse_admission::matching::AdmissionAttributes;
+use pilothouse_admission::policies::decision::{ConditionsResult, evaluate_conditions};
+use pilothouse_admission::policies::evaluate::Inputs;
+use pilothouse_admission::policies::request;
+use pilothouse_admission::webhooks::Webhook;
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::patch;
@@ -11,12 +16,7 @@ use pilothouse_apimachinery::well_known::NAMESPACES;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, TypeName};
 
-use crate::api::admission_policies::decision::{ConditionsResult, evaluate_conditions};
-use crate::api::admission_policies::evaluate::Inputs;
-use crate::api::admission_policies::request;
-use crate::api::admission_webhooks::Webhook;
 use crate::api::catalog::resource::Resource;
-use crate::api::matching::AdmissionAttributes;
 
 use crate::metrics::match_conditions::ConditionLabels;
 

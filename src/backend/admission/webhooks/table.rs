@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use pilothouse_admission::webhooks::Webhook;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::ADMISSION_REGISTRATION_GROUP;
@@ -10,7 +11,6 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::object::Key;
 
 use super::Phase;
-use crate::api::admission_webhooks::Webhook;
 use crate::auth::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 use crate::backend::webhook_address::WebhookTarget;

@@ -1,0 +1,299 @@
+//! ConfigMaps and Secrets.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use pilothouse_apimachinery::codec::syntax;
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::field_value::{FieldValue, same};
+use pilothouse_apimachinery::meta::{self, IMMUTABLE};
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::ACCOUNT_NAME;
+
+use super::key_pair;
+use crate::{KindRules, PLAIN, WriteContext};
+
+/// The rules of a ConfigMap.
+pub const CONFIG_MAP: KindRules =
+    KindRules { validate: validate_config_map, validate_update: validate_config_map_update, ..PLAIN };
+
+/// The rules of a Secret.
+pub const SECRET: KindRules = KindRules {
+    default: default_secret,
+    prepare_update: prepare_secret_update,
+    validate: validate_secret,
+    validate_update: validate_secret_update,
+    warn: warn_secret,
+    ..PLAIN
+};
+
+/// The maximum total size of the values of an object.
+const MOST_BYTES: usize = 1 << 20;
+const SEALED: &str = "field is immutable when `immutable` is set";
+
+/// The decoded length of base64.
+fn decoded_length(text: &str) -> usize {
+    let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
+    (text.len() / 4 * 3).saturating_sub(padding)
+}
+
+/// Checks a ConfigMap.
+fn validate_config_map(object: &Value, errors: &mut ErrorList) {
+    let (data, binary) = (FieldValue::of(object, "data"), FieldValue::of(object, "binaryData"));
+    let mut bytes = 0;
+    for (key, entry) in data.entries() {
+        meta::texts(errors, &entry.path, key, names::config_key(key));
+        if binary.value.get(key).is_some() {
+            meta::texts(errors, &entry.path, key, vec!["duplicate of key present in binaryData".to_owned()]);
+        }
+        bytes += entry.text().len();
+    }
+    for (key, entry) in binary.entries() {
+        meta::texts(errors, &entry.path, key, names::config_key(key));
+        bytes += decoded_length(entry.text());
+    }
+    if bytes > MOST_BYTES {
+        errors.push(FieldError::too_long(&FieldPath::nameless(), MOST_BYTES));
+    }
+}
+
+/// Checks a changed ConfigMap.
+fn validate_config_map_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    sealed(new, old, &["data", "binaryData"], errors);
+    validate_config_map(new, errors);
+}
+
+/// Checks that an object with `immutable: true` does not change.
+fn sealed(new: &Value, old: &Value, fields: &[&str], errors: &mut ErrorList) {
+    let is_sealed = |object| FieldValue::of(object, "immutable").is_true();
+    if !is_sealed(old) {
+        return;
+    }
+    if !is_sealed(new) {
+        errors.push(FieldError::forbidden(&FieldPath::new("immutable"), SEALED));
+    }
+    for field in fields {
+        if !same(new.get(field), old.get(field)) {
+            errors.push(FieldError::forbidden(&FieldPath::new(field), SEALED));
+        }
+    }
+}
+
+/// stringData is merged into data.
+fn default_secret(secret: &mut Value) {
+    let Some(plain) = secret.remove("stringData") else { return };
+    for (key, text) in plain.fields().into_iter().flatten() {
+        let encoded = STANDARD.encode(text.as_str().unwrap_or_default());
+        secret.entry("data").set(key, encoded);
+    }
+}
+
+/// An update without a type keeps it.
+fn prepare_secret_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
+    if new.str("type").is_empty() {
+        meta::copy(new, old, "type");
+    }
+}
+
+/// Checks a Secret.
+fn validate_secret(secret: &Value, errors: &mut ErrorList) {
+    let data = FieldValue::of(secret, "data");
+    let mut bytes = 0;
+    for (key, entry) in data.entries() {
+        meta::texts(errors, &entry.path, key, names::config_key(key));
+        bytes += decoded_length(entry.text());
+    }
+    if bytes > MOST_BYTES {
+        errors.push(FieldError::too_long(&data.path, MOST_BYTES));
+    }
+    let has = |key: &str| data.value.fields().is_some_and(|fields| fields.contains_key(key));
+    let mut missing = |key: &str| errors.push(FieldError::required(&data.path.key(key), ""));
+    match secret.str("type") {
+        "kubernetes.io/service-account-token" => {
+            let account = meta::of(secret).get("annotations").map_or("", |all| all.str(ACCOUNT_NAME));
+            if account.is_empty() {
+                let path = FieldPath::new("metadata").child("annotations").key(ACCOUNT_NAME);
+                errors.push(FieldError::required(&path, ""));
+            }
+        }
+        "kubernetes.io/dockercfg" => docker_config(&data, ".dockercfg", errors),
+        "kubernetes.io/dockerconfigjson" => docker_config(&data, ".dockerconfigjson", errors),
+        "kubernetes.io/basic-auth" if !has("username") && !has("password") => {
+            missing("username");
+            missing("password");
+        }
+        "kubernetes.io/ssh-auth" if data.child("ssh-privatekey").is_empty() => missing("ssh-privatekey"),
+        "kubernetes.io/tls" => {
+            for key in ["tls.crt", "tls.key"].into_iter().filter(|key| !has(key)) {
+                missing(key);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn docker_config(data: &FieldValue<'_>, key: &str, errors: &mut ErrorList) {
+    let path = data.path.key(key);
+    let Some(text) = data.value.get(key).and_then(Value::as_str) else {
+        errors.push(FieldError::required(&path, ""));
+        return;
+    };
+    let bytes = STANDARD.decode(text).unwrap_or_default();
+    if let Some(wrong) = no_object(&bytes) {
+        errors.push(FieldError::invalid(&path, "\"<secret contents redacted>\"", &wrong));
+    }
+}
+
+/// The reference's error for bytes that are no JSON object.
+fn no_object(bytes: &[u8]) -> Option<String> {
+    if let Err(wrong) = syntax::check(bytes) {
+        return Some(wrong);
+    }
+    let kind = match bytes.trim_ascii_start().first() {
+        Some(b'{' | b'n') => return None,
+        Some(b'[') => "array",
+        Some(b'"') => "string",
+        Some(b't' | b'f') => "bool",
+        _ => "number",
+    };
+    Some(format!("json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"))
+}
+
+/// Warns about an unusable TLS certificate and key.
+fn warn_secret(secret: &Value, _old: Option<&Value>, warned: &mut WarningList) {
+    if secret.str("type") != "kubernetes.io/tls" {
+        return;
+    }
+    let text = |key: &str| {
+        let encoded = secret.at(&["data", key]).and_then(Value::as_str).unwrap_or_default();
+        String::from_utf8_lossy(&STANDARD.decode(encoded).unwrap_or_default()).into_owned()
+    };
+    warned.extend(key_pair::complaint(&text("tls.crt"), &text("tls.key")));
+}
+
+/// Checks a changed Secret.
+fn validate_secret_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    if new.str("type") != old.str("type") {
+        FieldValue::of(new, "type").invalid_text(errors, IMMUTABLE);
+    }
+    sealed(new, old, &["data"], errors);
+    validate_secret(new, errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object, said};
+
+    use super::super::super::testing::filled;
+    use super::*;
+
+    #[test]
+    fn each_rule_of_a_config_map_refuses() {
+        let base = object(r#"{"data":{"a":"1"},"binaryData":{"b":"AA=="},"immutable":true}"#);
+        each_refused(
+            &base,
+            validate_config_map,
+            &[
+                ("data.b", r#""x""#, "data[b]: Invalid value: \"b\": duplicate of key present in binaryData"),
+                (
+                    "data",
+                    r#"{"bad key":"1"}"#,
+                    "data[bad key]: Invalid value: \"bad key\": a valid config key",
+                ),
+                ("binaryData", r#"{"..":"AA=="}"#, "binaryData[..]: Invalid value: \"..\": must not be '..'"),
+            ],
+        );
+        each_change_refused(
+            &base,
+            validate_config_map_update,
+            &[
+                ("data.a", r#""2""#, "data: Forbidden: field is immutable when `immutable` is set"),
+                ("binaryData", "null", "binaryData: Forbidden"),
+                ("immutable", "false", "immutable: Forbidden"),
+            ],
+        );
+        let mut large = Value::object();
+        large.entry("data").set("a", "x".repeat(MOST_BYTES + 1));
+        let mut errors = ErrorList::new();
+        validate_config_map(&large, &mut errors);
+        assert_eq!(said(&errors), ["[]: Too long: may not be more than 1048576 bytes"]);
+    }
+
+    #[test]
+    fn each_type_of_secret_has_its_keys() {
+        let table: [(&str, &[&str]); 7] = [
+            (r#"{"type":"Opaque"}"#, &[]),
+            (
+                r#"{"type":"kubernetes.io/tls"}"#,
+                &["data[tls.crt]: Required value", "data[tls.key]: Required value"],
+            ),
+            (r#"{"type":"kubernetes.io/ssh-auth"}"#, &["data[ssh-privatekey]: Required value"]),
+            (
+                r#"{"type":"kubernetes.io/basic-auth"}"#,
+                &["data[username]: Required value", "data[password]: Required value"],
+            ),
+            (r#"{"type":"kubernetes.io/dockercfg"}"#, &["data[.dockercfg]: Required value"]),
+            (
+                r#"{"type":"kubernetes.io/service-account-token"}"#,
+                &["metadata.annotations[kubernetes.io/service-account.name]: Required value"],
+            ),
+            (r#"{"type":"kubernetes.io/dockerconfigjson","data":{".dockerconfigjson":"e30="}}"#, &[]),
+        ];
+        for (secret, wanted) in table {
+            let mut errors = ErrorList::new();
+            validate_secret(&object(secret), &mut errors);
+            assert_eq!(said(&errors), wanted, "{secret}");
+        }
+        each_refused(
+            &object(r#"{"type":"kubernetes.io/dockercfg","data":{".dockercfg":"e30="}}"#),
+            validate_secret,
+            &[
+                ("data", r#"{".dockercfg":"eA=="}"#, "<secret contents redacted>\": invalid character 'x'"),
+                ("data", r#"{".dockercfg":"bm8="}"#, "invalid character 'o' in literal null (expecting 'u')"),
+                (
+                    "data",
+                    r#"{".dockercfg":"e3g="}"#,
+                    "invalid character 'x' looking for beginning of object key",
+                ),
+                (
+                    "data",
+                    r#"{".dockercfg":"W10="}"#,
+                    "json: cannot unmarshal array into Go value of type map",
+                ),
+                (
+                    "data",
+                    r#"{".dockercfg":"NQ=="}"#,
+                    "json: cannot unmarshal number into Go value of type map",
+                ),
+                ("data", r#"{".dockercfg":""}"#, "unexpected end of JSON input"),
+                ("data.k k", r#""""#, "data[k k]: Invalid value: \"k k\""),
+            ],
+        );
+        each_change_refused(
+            &object(r#"{"type":"a/b","immutable":true}"#),
+            validate_secret_update,
+            &[
+                ("type", r#""x/y""#, "type: Invalid value: \"x/y\": field is immutable"),
+                ("data", r#"{"a":"AA=="}"#, "data: Forbidden: field is immutable when `immutable` is set"),
+            ],
+        );
+    }
+
+    #[test]
+    fn only_pairs_are_looked_into() {
+        let mut warned = WarningList::new();
+        warn_secret(&object(r#"{"type":"Opaque"}"#), None, &mut warned);
+        assert_eq!(warned, WarningList::new());
+        let tls = object(r#"{"type":"kubernetes.io/tls","data":{"tls.crt":"eA==","tls.key":"eA=="}}"#);
+        warn_secret(&tls, None, &mut warned);
+        assert_eq!(warned, ["tls: failed to find any PEM data in certificate input"]);
+    }
+
+    #[test]
+    fn plain_text_becomes_data() {
+        let given = r#"{"stringData":{"a":"x","b":"y"},"data":{"a":"AA=="}}"#;
+        let secret = filled(("", "v1"), "Secret", given);
+        assert_eq!(secret, object(r#"{"type":"Opaque","data":{"a":"eA==","b":"eQ=="}}"#));
+    }
+}

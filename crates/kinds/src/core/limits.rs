@@ -1,0 +1,493 @@
+//! LimitRanges and ResourceQuotas.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, fill, items_mut, present_mut, shown_quantity};
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
+use super::resources;
+use crate::allowed::core_v1;
+use crate::{BASE, KindRules, MetaRevalidation, Revalidation, WriteContext};
+
+/// The rules of a LimitRange.
+pub const LIMIT_RANGE: KindRules = KindRules {
+    create_on_update: true,
+    default: default_range,
+    prepare_create: prepare_range,
+    validate: validate_range,
+    revalidation: Revalidation::Once,
+    meta_revalidation: MetaRevalidation::Whole,
+    ..BASE
+};
+
+/// The rules of a ResourceQuota.
+pub const RESOURCE_QUOTA: KindRules = KindRules {
+    meta_revalidation: MetaRevalidation::Change,
+    validate: validate_quota,
+    validate_update: validate_quota_update,
+    validate_status: validate_quota_status,
+    ..BASE
+};
+
+/// Missing defaults of a LimitRange are derived from its maxima and minima.
+fn default_range(range: &mut Value) {
+    let Some(spec) = present_mut(range, "spec") else { return };
+    for item in items_mut(spec, "limits").iter_mut().filter(|item| item.str("type") == "Container") {
+        for (from, to) in [("max", "default"), ("default", "defaultRequest"), ("min", "defaultRequest")] {
+            let amounts = item.get(from).cloned().unwrap_or_default();
+            for (name, amount) in amounts.fields().into_iter().flatten() {
+                fill(item.entry(to), name, amount.clone());
+            }
+        }
+    }
+}
+
+/// A LimitRange without a name gets a random one, which equals its UID.
+fn prepare_range(range: &mut Value, _: &WriteContext<'_>) {
+    if meta::name(range).is_empty() {
+        let uid = meta::of(range).str("uid").to_owned();
+        range.entry("metadata").set("name", uid);
+    }
+}
+
+/// Checks a range.
+fn validate_range(range: &Value, errors: &mut ErrorList) {
+    let mut types = BTreeSet::new();
+    for item in FieldValue::of(range, "spec").child("limits").items() {
+        let kind = item.child("type");
+        let wrong = names::qualified_name(kind.text());
+        if wrong.is_empty()
+            && !kind.text().contains('/')
+            && !matches!(kind.text(), "Pod" | "Container" | "PersistentVolumeClaim")
+        {
+            kind.invalid_text(errors, "must be a standard limit type or fully qualified");
+        }
+        meta::texts(errors, &kind.path, kind.text(), wrong);
+        if !types.insert(kind.text()) {
+            kind.duplicate(errors);
+        }
+        one_range(&item, errors);
+    }
+}
+
+fn one_range(item: &FieldValue<'_>, errors: &mut ErrorList) {
+    let kind = item.str("type");
+    let mut resources_named = BTreeSet::new();
+    let mut names_in = |part: &str, errors: &mut ErrorList| {
+        for (name, entry) in item.child(part).entries() {
+            if matches!(kind, "Pod" | "Container") {
+                resources::container_resource(name, &entry, errors);
+            } else {
+                resources::name(name, &entry, errors);
+            }
+            resources_named.insert(name);
+        }
+    };
+    names_in("max", errors);
+    names_in("min", errors);
+    for part in ["default", "defaultRequest"] {
+        if kind != "Pod" {
+            names_in(part, errors);
+        } else if !item.child(part).is_empty() {
+            item.child(part).forbidden(errors, "may not be specified when `type` is 'Pod'");
+        }
+    }
+    let has_storage = ["min", "max"].iter().any(|part| item.child(part).has("storage"));
+    if kind == "PersistentVolumeClaim" && !has_storage {
+        let wrong = "either minimum or maximum storage value is required, but neither was provided";
+        item.child("limits").required(errors, wrong);
+    }
+    names_in("maxLimitRequestRatio", errors);
+    for name in resources_named {
+        amounts_of(item, name, kind == "Pod", errors);
+    }
+}
+
+/// Pairs of quantities that must be ordered: the smaller and the larger with their names in messages, and the field and value
+/// that the error names.
+const ORDERED: [(&str, &str, &str, &str, &str, &str); 6] = [
+    ("min", "min", "max", "max", "min", "min"),
+    ("min", "min", "defaultRequest", "default request", "defaultRequest", "defaultRequest"),
+    ("defaultRequest", "default request", "max", "max", "defaultRequest", "defaultRequest"),
+    ("defaultRequest", "default request", "default", "default limit", "defaultRequest", "defaultRequest"),
+    ("min", "min", "default", "default", "default", "min"),
+    ("default", "default", "max", "max", "default", "max"),
+];
+
+fn amounts_of(item: &FieldValue<'_>, name: &str, is_pod: bool, errors: &mut ErrorList) {
+    let part = |part: &str| {
+        let ignored = is_pod && matches!(part, "default" | "defaultRequest");
+        item.opt(part).filter(|_| !ignored).and_then(|part| part.opt(name))
+    };
+    let path = |part: &str| item.path.child(part).key(name);
+    for (low, low_word, high, high_word, blamed, shown) in ORDERED {
+        if let (Some(low), Some(high)) = (part(low), part(high))
+            && low.amount() > high.amount()
+        {
+            let wrong =
+                format!("{low_word} value {} is greater than {high_word} value {}", low.text(), high.text());
+            let shown = part(shown).map(|node| shown_quantity(node.value)).unwrap_or_default();
+            errors.push(FieldError::invalid(&path(blamed), &shown, &wrong));
+        }
+    }
+    if let Some(ratio) = part("maxLimitRequestRatio") {
+        limit_ratio(&ratio, part("min"), part("max"), &path("maxLimitRequestRatio"), errors);
+    }
+    if let (Some(limit), Some(request)) = (part("default"), part("defaultRequest"))
+        && !resources::may_overcommit(name)
+        && limit.amount() != request.amount()
+    {
+        let wrong = format!(
+            "default value {} must equal to defaultRequest value {} in {name}",
+            limit.text(),
+            request.text()
+        );
+        errors.push(FieldError::invalid(&path("defaultRequest"), &shown_quantity(request.value), &wrong));
+    }
+}
+
+fn limit_ratio(
+    ratio: &FieldValue<'_>,
+    min: Option<FieldValue<'_>>,
+    max: Option<FieldValue<'_>>,
+    path: &pilothouse_apimachinery::field::FieldPath,
+    errors: &mut ErrorList,
+) {
+    let Some(amount) = ratio.amount() else { return };
+    let shown = shown_quantity(ratio.value);
+    if amount.thousandths() < 1_000 {
+        errors.push(FieldError::invalid(path, &shown, &format!("ratio {} is less than 1", ratio.text())));
+    }
+    let (Some(min), Some(max)) = (min.and_then(|min| min.amount()), max.and_then(|max| max.amount())) else {
+        return;
+    };
+    let most = max.thousandths() as f64 / min.thousandths() as f64;
+    if amount.thousandths() as f64 / 1_000.0 > most {
+        let wrong = format!("ratio {} is greater than max/min = {most:.6}", ratio.text());
+        errors.push(FieldError::invalid(path, &shown, &wrong));
+    }
+}
+
+fn quota_amounts(amounts: &FieldValue<'_>, errors: &mut ErrorList) {
+    for (name, entry) in amounts.entries() {
+        resources::name(name, &entry, errors);
+        if !name.contains('/') && !resources::is_standard_for_quota(name) {
+            errors.push(FieldError::invalid(&entry.path, name, "must be a standard resource for quota"));
+        }
+        resources::amount(name, &entry, errors);
+    }
+}
+
+/// Whether a scope applies to a resource.
+fn scope_fits(scope: &str, resource: &str) -> bool {
+    let compute = ["cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
+    match scope {
+        "Terminating"
+        | "NotTerminating"
+        | "NotBestEffort"
+        | "PriorityClass"
+        | "CrossNamespacePodAffinity" => resource == "pods" || compute.contains(&resource),
+        "BestEffort" => resource == "pods",
+        "VolumeAttributesClass" => matches!(resource, "persistentvolumeclaims" | "requests.storage"),
+        _ => true,
+    }
+}
+
+const SCOPES: &[&str] = core_v1::ResourceQuotaSpec::SCOPES;
+
+fn is_scope(scope: &str) -> bool {
+    SCOPES.contains(&scope)
+}
+
+/// The number of resources that each scope does not apply to. Counted, because clients choose the number of scopes and resources.
+struct Unfit(BTreeMap<&'static str, usize>);
+
+impl Unfit {
+    fn of(hard: &[&str]) -> Unfit {
+        let count = |scope: &str| hard.iter().filter(|name| !scope_fits(scope, name)).count();
+        Unfit(SCOPES.iter().map(|scope| (*scope, count(scope))).collect())
+    }
+
+    /// Reports a scope once for each such resource.
+    fn say(&self, scope: &str, errors: &mut ErrorList, error: impl Fn() -> FieldError) {
+        for _ in 0..self.0.get(scope).copied().unwrap_or_default() {
+            if errors.is_full() {
+                return;
+            }
+            errors.add(&error);
+        }
+    }
+}
+
+const UNFIT: &str = "unsupported scope applied to resource";
+const CONFLICTING: [[&str; 2]; 2] = [["BestEffort", "NotBestEffort"], ["NotTerminating", "Terminating"]];
+
+/// Checks a quota.
+fn validate_quota(quota: &Value, errors: &mut ErrorList) {
+    quota_spec(quota, errors);
+    validate_quota_status(quota, quota, errors);
+}
+
+fn quota_spec(quota: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(quota, "spec");
+    quota_amounts(&spec.child("hard"), errors);
+    let hard: Vec<&str> = spec
+        .read("hard")
+        .fields()
+        .into_iter()
+        .flatten()
+        .map(|(name, _)| name.as_str())
+        .filter(|name| resources::is_standard_for_quota(name))
+        .collect();
+    let unfit = Unfit::of(&hard);
+    if let Some(scopes) = spec.opt("scopes") {
+        for scope in scopes.items() {
+            if !is_scope(scope.text()) {
+                scopes.invalid(errors, "unsupported scope");
+            }
+            unfit.say(scope.text(), errors, || FieldError::invalid(&scopes.path, &scopes.shown(), UNFIT));
+        }
+        let has = |scope: &&str| scopes.value.items().iter().any(|one| one.as_str() == Some(scope));
+        for _ in CONFLICTING.iter().filter(|pair| pair.iter().all(has)) {
+            scopes.invalid(errors, "conflicting scopes");
+        }
+    }
+    if let Some(selector) = spec.opt("scopeSelector") {
+        scope_selector(&spec, &selector, &unfit, errors);
+    }
+}
+
+fn scope_selector(spec: &FieldValue<'_>, selector: &FieldValue<'_>, unfit: &Unfit, errors: &mut ErrorList) {
+    const ONLY_EXISTS: &str = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, \
+        ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or \
+        ResourceQuotaScopeCrossNamespacePodAffinity";
+    // Messages name the list, not the requirement inside of it.
+    let list = selector.child("matchExpressions");
+    let mut seen = BTreeSet::new();
+    for requirement in list.items() {
+        let (scope, operator, values) =
+            (requirement.str("scopeName"), requirement.str("operator"), requirement.child("values"));
+        if !is_scope(scope) {
+            errors.push(FieldError::invalid(
+                &list.path.child("scopeName"),
+                &quoted(scope),
+                "unsupported scope",
+            ));
+        }
+        unfit.say(scope, errors, || FieldError::invalid(&list.path, &selector.shown(), UNFIT));
+        let named = !matches!(scope, "PriorityClass" | "VolumeAttributesClass") && is_scope(scope);
+        if named && operator != "Exists" {
+            errors.push(FieldError::invalid(&list.path.child("operator"), &quoted(operator), ONLY_EXISTS));
+        }
+        let values = values.named(list.path.child("values"));
+        match operator {
+            "In" | "NotIn" if values.is_empty() => {
+                let wrong =
+                    "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector";
+                values.required(errors, wrong);
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                let wrong =
+                    "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector";
+                values.invalid(errors, wrong);
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            _ => {
+                let path = list.path.child("operator");
+                errors.push(FieldError::invalid(&path, &quoted(operator), "not a valid selector operator"));
+            }
+        }
+        seen.insert(scope);
+    }
+    for _ in CONFLICTING.iter().filter(|pair| pair.iter().all(|scope| seen.contains(scope))) {
+        let scopes = spec.child("scopes");
+        let shown =
+            if scopes.is_set() { scopes.shown() } else { "[]core.ResourceQuotaScope(nil)".to_owned() };
+        errors.push(FieldError::invalid(&list.path, &shown, "conflicting scopes"));
+    }
+}
+
+/// Checks an updated quota: its scopes are immutable.
+fn validate_quota_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    quota_spec(new, errors);
+    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
+    let scopes = |spec: &FieldValue<'_>| -> BTreeSet<String> {
+        spec.child("scopes").items().map(|scope| scope.text().to_owned()).collect()
+    };
+    if scopes(&spec) != scopes(&was) {
+        let node = spec.child("scopes");
+        let shown = if node.is_set() { node.shown() } else { "[]core.ResourceQuotaScope(nil)".to_owned() };
+        errors.push(FieldError::invalid(&node.path, &shown, meta::IMMUTABLE));
+    }
+}
+
+/// Checks the status of a quota.
+fn validate_quota_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
+    let status = FieldValue::of(new, "status");
+    for part in ["hard", "used"] {
+        quota_amounts(&status.child(part), errors);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
+    use super::super::super::testing::context;
+    use super::*;
+
+    #[test]
+    fn a_range_has_a_name() {
+        for (given, wanted) in [(r#"{"uid":"u"}"#, "u"), (r#"{"uid":"u","name":"n"}"#, "n")] {
+            let mut range = object(&format!(r#"{{"metadata":{given}}}"#));
+            prepare_range(&mut range, &context(""));
+            assert_eq!(meta::name(&range), wanted);
+        }
+    }
+
+    #[test]
+    fn defaults_follow_from_bounds() {
+        let mut range =
+            object(r#"{"spec":{"limits":[{"type":"Container","max":{"cpu":"2"},"min":{"memory":"1Mi"}}]}}"#);
+        default_range(&mut range);
+        let wanted = object(
+            r#"{"spec":{"limits":[{"type":"Container","max":{"cpu":"2"},"min":{"memory":"1Mi"},
+                "default":{"cpu":"2"},"defaultRequest":{"cpu":"2","memory":"1Mi"}}]}}"#,
+        );
+        assert_eq!(range, wanted);
+    }
+
+    #[test]
+    fn each_rule_of_a_range_refuses() {
+        let base = object(
+            r#"{"spec":{"limits":[{"type":"Container","max":{"cpu":"4"},"min":{"cpu":"1"},"default":{"cpu":"3"},
+                    "defaultRequest":{"cpu":"2"},"maxLimitRequestRatio":{"cpu":"2"}},
+                {"type":"Pod","max":{"cpu":"1"}},{"type":"PersistentVolumeClaim","max":{"storage":"1Gi"}}]}}"#,
+        );
+        each_refused(
+            &base,
+            validate_range,
+            &[
+                (
+                    "spec.limits.0.type",
+                    r#""X""#,
+                    "spec.limits[0].type: Invalid value: \"X\": must be a standard limit type or fully qualified",
+                ),
+                (
+                    "spec.limits.1.type",
+                    r#""Container""#,
+                    "spec.limits[1].type: Duplicate value: \"Container\"",
+                ),
+                (
+                    "spec.limits.0.max.storage",
+                    r#""1""#,
+                    "spec.limits[0].max[storage]: Invalid value: storage: must be a standard resource for containers",
+                ),
+                (
+                    "spec.limits.1.default",
+                    r#"{"cpu":"1"}"#,
+                    "spec.limits[1].default: Forbidden: may not be specified when `type` is 'Pod'",
+                ),
+                (
+                    "spec.limits.2.max",
+                    r#"{"cpu":"1"}"#,
+                    "spec.limits[2].limits: Required value: either minimum or maximum storage",
+                ),
+                (
+                    "spec.limits.1.min",
+                    r#"{"cpu":"2"}"#,
+                    "spec.limits[1].min[cpu]: Invalid value: resource.Quantity{s:\"2\"}: min value 2 is greater than max value 1",
+                ),
+                (
+                    "spec.limits.0.defaultRequest.cpu",
+                    r#""500m""#,
+                    "spec.limits[0].defaultRequest[cpu]: Invalid value: resource.Quantity{s:\"500m\"}: min value 1 is greater than default request value 500m",
+                ),
+                (
+                    "spec.limits.0.default.cpu",
+                    r#""5""#,
+                    "spec.limits[0].default[cpu]: Invalid value: resource.Quantity{s:\"4\"}: default value 5 is greater than max value 4",
+                ),
+                (
+                    "spec.limits.0.defaultRequest.cpu",
+                    r#""3500m""#,
+                    "default request value 3500m is greater than default limit value 3",
+                ),
+                ("spec.limits.0.maxLimitRequestRatio.cpu", r#""500m""#, "ratio 500m is less than 1"),
+                (
+                    "spec.limits.0.maxLimitRequestRatio.cpu",
+                    r#""5""#,
+                    "ratio 5 is greater than max/min = 4.000000",
+                ),
+                (
+                    "spec.limits.0",
+                    r#"{"type":"Container","default":{"a.b/c":"2"},"defaultRequest":{"a.b/c":"1"}}"#,
+                    "default value 2 must equal to defaultRequest value 1 in a.b/c",
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn each_rule_of_a_quota_refuses() {
+        let base = object(
+            r#"{"spec":{"hard":{"pods":"1","requests.example.com/gpu":"1","count/x.y":"2"},"scopes":["BestEffort"],
+                "scopeSelector":{"matchExpressions":[{"scopeName":"PriorityClass","operator":"In","values":["a"]}]}}}"#,
+        );
+        let first = "spec.scopeSelector.matchExpressions.0";
+        let (scope, operator, values) =
+            (format!("{first}.scopeName"), format!("{first}.operator"), format!("{first}.values"));
+        each_refused(
+            &base,
+            validate_quota,
+            &[
+                (
+                    "spec.hard.pods",
+                    r#""500m""#,
+                    "spec.hard[pods]: Invalid value: resource.Quantity{s:\"500m\"}: must be an integer",
+                ),
+                ("spec.hard.pods", r#""-1""#, "must be greater than or equal to 0"),
+                (
+                    "spec.hard.storage",
+                    r#""1""#,
+                    "spec.hard[storage]: Invalid value: storage: must be a standard resource for quota",
+                ),
+                ("spec.scopes", r#"["X"]"#, "spec.scopes: Invalid value: []string{\"X\"}: unsupported scope"),
+                ("spec.scopes", r#"["VolumeAttributesClass"]"#, "unsupported scope applied to resource"),
+                ("spec.scopes", r#"["BestEffort","NotBestEffort"]"#, "conflicting scopes"),
+                (
+                    &scope,
+                    r#""X""#,
+                    "spec.scopeSelector.matchExpressions.scopeName: Invalid value: \"X\": unsupported scope",
+                ),
+                (&scope, r#""Terminating""#, "must be 'Exists' when scope is any of"),
+                (
+                    &operator,
+                    r#""X""#,
+                    "matchExpressions.operator: Invalid value: \"X\": not a valid selector operator",
+                ),
+                (&operator, r#""Exists""#, "must be no value when `operator` is 'Exist' or 'DoesNotExist'"),
+                (&values, "[]", "matchExpressions.values: Required value: must be at least one value"),
+                ("status.used", r#"{"pods":"-1"}"#, "status.used[pods]: Invalid value: \"-1\""),
+            ],
+        );
+        each_change_refused(
+            &base,
+            validate_quota_update,
+            &[("spec.scopes", "[]", "spec.scopes: Invalid value: []string{}: field is immutable")],
+        );
+        each_change_refused(
+            &base,
+            validate_quota_status,
+            &[(
+                "status.hard",
+                r#"{"storage":"1"}"#,
+                "status.hard[storage]: Invalid value: storage: must be a standard",
+            )],
+        );
+    }
+}

@@ -1,0 +1,137 @@
+//! Namespaces.
+
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::{NAMESPACE_FINALIZER, NAMESPACE_NAME_LABEL};
+use pilothouse_apimachinery::{meta, names};
+
+use crate::{FirstDeletion, KindRules, PLAIN, Revalidation, WriteContext};
+
+/// The rules of a Namespace.
+pub const RULES: KindRules = KindRules {
+    name: names::label_name,
+    first_deletion: FirstDeletion::MarksWithDependents,
+    holds,
+    terminate,
+    default,
+    prepare_create,
+    prepare_update,
+    validate,
+    revalidation: Revalidation::Once,
+    validate_status,
+    ..PLAIN
+};
+
+/// Sets the label `kubernetes.io/metadata.name`.
+fn default(namespace: &mut Value) {
+    let name = meta::name(namespace).to_owned();
+    if !name.is_empty() {
+        namespace.entry("metadata").entry("labels").set(NAMESPACE_NAME_LABEL, name);
+    }
+}
+
+/// A new namespace is Active and has the finalizer `kubernetes`.
+fn prepare_create(namespace: &mut Value, _: &WriteContext<'_>) {
+    default(namespace);
+    let mut status = Value::object();
+    status.set("phase", "Active");
+    namespace.set("status", status);
+    let finalizers = namespace.entry("spec").entry("finalizers");
+    let mut all = finalizers.items().to_vec();
+    if !all.contains(&Value::from(NAMESPACE_FINALIZER)) {
+        all.push(Value::from(NAMESPACE_FINALIZER));
+    }
+    *finalizers = Value::Array(all.into());
+}
+
+/// `spec.finalizers` changes only through the subresource `finalize`.
+fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
+    meta::copy(new.entry("spec"), old.get("spec").unwrap_or(&Value::Null), "finalizers");
+}
+
+/// `spec.finalizers` blocks the removal of a namespace.
+fn holds(namespace: &Value) -> bool {
+    namespace.at(&["spec", "finalizers"]).is_some_and(|finalizers| !finalizers.items().is_empty())
+}
+
+/// The phase becomes Terminating.
+fn terminate(namespace: &mut Value) {
+    namespace.entry("status").set("phase", "Terminating");
+}
+
+/// Checks a namespace.
+fn validate(namespace: &Value, errors: &mut ErrorList) {
+    let finalizers = FieldValue::of(namespace, "spec").child("finalizers");
+    for finalizer in finalizers.items() {
+        finalizer_name(finalizer.text(), &finalizers.path, errors);
+    }
+}
+
+fn finalizer_name(name: &str, path: &FieldPath, errors: &mut ErrorList) {
+    meta::texts(errors, path, name, names::qualified_name(name));
+    let known = [NAMESPACE_FINALIZER, meta::ORPHAN_FINALIZER, meta::FOREGROUND_FINALIZER];
+    if !name.contains('/') && !known.contains(&name) {
+        let wrong = "name is neither a standard finalizer name nor is it fully qualified";
+        errors.push(FieldError::invalid(path, &quoted(name), wrong));
+    }
+}
+
+/// Checks what the sub-resource `finalize` leaves.
+pub fn validate_finalize(new: &Value, errors: &mut ErrorList) {
+    for finalizer in FieldValue::of(new, "spec").child("finalizers").items() {
+        finalizer_name(finalizer.text(), &finalizer.path, errors);
+    }
+}
+
+/// The phase must match the deletionTimestamp.
+fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
+    let phase = FieldValue::of(new, "status").child("phase").text();
+    let (wanted, when) =
+        if meta::is_terminating(new) { ("Terminating", "is not empty") } else { ("Active", "is empty") };
+    if phase != wanted {
+        let wrong = format!("may only be '{wanted}' if `deletionTimestamp` {when}");
+        errors.push(FieldError::invalid(&FieldPath::new("status").child("Phase"), &quoted(phase), &wrong));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
+    use super::super::super::testing::context;
+    use super::*;
+
+    #[test]
+    fn a_new_namespace_is_active_labelled_and_finalized() {
+        let mut namespace = object(r#"{"metadata":{"name":"a"},"spec":{"finalizers":["x/y"]}}"#);
+        prepare_create(&mut namespace, &context(""));
+        let wanted = object(
+            r#"{"metadata":{"name":"a","labels":{"kubernetes.io/metadata.name":"a"}},
+                "spec":{"finalizers":["x/y","kubernetes"]},"status":{"phase":"Active"}}"#,
+        );
+        assert_eq!(namespace, wanted);
+        each_refused(
+            &namespace,
+            validate,
+            &[(
+                "spec.finalizers",
+                r#"["plain"]"#,
+                "spec.finalizers: Invalid value: \"plain\": name is neither",
+            )],
+        );
+        each_change_refused(
+            &namespace,
+            validate_status,
+            &[(
+                "status.phase",
+                r#""Terminating""#,
+                "status.Phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty",
+            )],
+        );
+        let mut errors = ErrorList::new();
+        validate_finalize(&object(r#"{"spec":{"finalizers":["a b"]}}"#), &mut errors);
+        assert_eq!(errors[0].path.to_string(), "spec.finalizers[0]");
+    }
+}

@@ -1,0 +1,493 @@
+//! Persistent volumes.
+
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::features::Feature;
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::field_value::{FieldValue, fill, fill_text, present_mut, same};
+use pilothouse_apimachinery::nano_quantity;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::STORAGE_CLASS;
+use pilothouse_apimachinery::{meta, names};
+
+use super::volume_source::{self, Owner, no_backsteps};
+use super::{affinity, node_label, volume_claim};
+use crate::allowed::core_v1;
+use crate::{BASE, KindRules, MetaRevalidation, Revalidation, WriteContext, gated};
+
+/// The rules of a PersistentVolume.
+pub const RULES: KindRules = KindRules {
+    gated: gated::rows::VOLUME,
+    default,
+    prepare_create: prepare,
+    prepare_status,
+    validate,
+    revalidation: Revalidation::Once,
+    validate_update,
+    warn,
+    meta_revalidation: MetaRevalidation::WholeTwice,
+    ..BASE
+};
+
+const ATTRIBUTES: &str = "volumeAttributesClassName";
+const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
+/// The volume sources in the order of validation.
+const SOURCES: [&str; 22] = [
+    "hostPath",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "glusterfs",
+    "flocker",
+    "nfs",
+    "rbd",
+    "quobyte",
+    "cephfs",
+    "iscsi",
+    "cinder",
+    "fc",
+    "flexVolume",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "local",
+    "storageos",
+    "csi",
+];
+/// The volume sources that support mount options.
+const WITH_MOUNT_OPTIONS: [&str; 13] = [
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "glusterfs",
+    "nfs",
+    "rbd",
+    "quobyte",
+    "iscsi",
+    "cinder",
+    "cephfs",
+    "azureFile",
+    "vsphereVolume",
+    "azureDisk",
+    "photonPersistentDisk",
+];
+/// Deprecated volume sources: the field, its name in the message, and the release.
+const DEAD: [(&str, &str, &str); 6] = [
+    ("cephfs", "cephfs", "deprecated in v1.28, non-functional in v1.31+"),
+    ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
+    ("scaleIO", "scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
+    ("storageos", "storageOS", "deprecated in v1.22, non-functional in v1.25+"),
+    ("glusterfs", "glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
+    ("rbd", "rbd", "deprecated in v1.28, non-functional in v1.31+"),
+];
+
+/// The defaults of a volume.
+fn default(volume: &mut Value) {
+    let spec = volume.entry("spec");
+    fill_text(spec, "persistentVolumeReclaimPolicy", "Retain");
+    fill(spec, "volumeMode", "Filesystem");
+    if let Some(path) = present_mut(spec, "hostPath") {
+        fill(path, "type", "");
+    }
+}
+
+/// A new volume is Pending.
+fn prepare(volume: &mut Value, context: &WriteContext<'_>) {
+    let status = volume.entry("status");
+    status.set("phase", "Pending");
+    status.set("lastPhaseTransitionTime", context.now);
+}
+
+/// Checks volumeAttributesClassName, which only CSI volumes support.
+fn attributes(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+    let on = errors.features().has(Feature::VolumeAttributesClass);
+    let Some(class) = spec.opt(ATTRIBUTES).filter(|_| on) else { return };
+    if class.is_empty() {
+        class.required(errors, "an empty string is disallowed");
+    } else {
+        class.syntax(errors, names::dns_subdomain);
+    }
+    if spec.opt("csi").is_none() {
+        spec.child("csi").required(errors, "has to be specified when using volumeAttributesClassName");
+    }
+}
+
+/// volumeAttributesClassName can change, but not be removed.
+fn attributes_update(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
+    let class = spec.child(ATTRIBUTES);
+    if same(Some(class.value), Some(was.read(ATTRIBUTES))) {
+        return;
+    }
+    if !errors.features().has(Feature::VolumeAttributesClass) {
+        class
+            .forbidden(errors, "update is forbidden when the VolumeAttributesClass feature gate is disabled");
+    } else if was.has(ATTRIBUTES) && !class.is_set() {
+        class.forbidden(errors, "update from non-nil value to nil is forbidden");
+    }
+}
+
+/// A change of the phase sets lastPhaseTransitionTime.
+fn prepare_status(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
+    let was = old.get("status").cloned().unwrap_or_default();
+    let status = new.entry("status");
+    let time = "lastPhaseTransitionTime";
+    if status.str("phase") == was.str("phase") {
+        if status.get(time).is_none() {
+            meta::copy(status, &was, time);
+        }
+    } else if status.get(time).is_none() || status.get(time) == was.get(time) {
+        status.set(time, context.now);
+    }
+}
+
+/// Checks a volume.
+fn validate(volume: &Value, errors: &mut ErrorList) {
+    validate_spec(&FieldValue::of(volume, "spec"), meta::name(volume), errors);
+    mount_options(volume, errors);
+}
+
+fn mount_options(volume: &Value, errors: &mut ErrorList) {
+    let takes = WITH_MOUNT_OPTIONS.iter().any(|kind| volume.at(&["spec", kind]).is_some());
+    if meta::of(volume).at(&["annotations", MOUNT_OPTIONS]).is_some() && !takes {
+        let path = FieldPath::new("metadata").child("annotations").child(MOUNT_OPTIONS);
+        errors.push(FieldError::forbidden(&path, "may not specify mount options for this volume type"));
+    }
+}
+
+fn validate_spec(spec: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
+    let modes = spec.child("accessModes");
+    modes.need(errors);
+    volume_claim::access_modes(&modes, errors);
+    capacity(&spec.child("capacity"), errors);
+    let policy = spec.child("persistentVolumeReclaimPolicy");
+    if !policy.is_empty() {
+        policy.one_of(errors, core_v1::PersistentVolumeSpec::PERSISTENT_VOLUME_RECLAIM_POLICY);
+    }
+    if let Some(nodes) = spec.opt("nodeAffinity") {
+        match nodes.opt("required") {
+            Some(required) => affinity::node_selector(&required, errors),
+            None => nodes.child("required").required(errors, "must specify required node constraints"),
+        }
+    }
+    source(spec, name, errors);
+    let root = spec.child("hostPath").str("path");
+    if !root.is_empty() && cleans_to_root(root) && policy.text() == "Recycle" {
+        policy.forbidden(errors, "may not be 'recycle' for a hostPath mount of '/'");
+    }
+    spec.child("storageClassName").syntax_if_set(errors, names::dns_subdomain);
+    spec.child("volumeMode").one_of_if_set(errors, core_v1::PersistentVolumeSpec::VOLUME_MODE);
+    attributes(spec, errors);
+}
+
+/// Checks the inline volume of a VolumeAttachment: a CSI volume without the fields that only matter to claims.
+pub fn validate_inline(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+    const NOT_INLINE: &str = "may not be specified in the context of inline volumes";
+    let forbidden = |field: &str, errors: &mut ErrorList| {
+        if !spec.child(field).is_empty() || (spec.has(field) && field != "capacity") {
+            spec.child(field).forbidden(errors, NOT_INLINE);
+        }
+    };
+    forbidden("claimRef", errors);
+    forbidden("capacity", errors);
+    if !spec.has("csi") {
+        spec.child("csi").required(errors, "has to be specified in the context of inline volumes");
+    }
+    let modes = spec.child("accessModes");
+    modes.need(errors);
+    volume_claim::access_modes(&modes, errors);
+    let policy = spec.child("persistentVolumeReclaimPolicy");
+    if !matches!(policy.text(), "" | "Retain") {
+        policy.forbidden(errors, "may only be Retain in the context of inline volumes");
+    }
+    forbidden("nodeAffinity", errors);
+    source(spec, "", errors);
+    if !spec.str("storageClassName").is_empty() {
+        spec.child("storageClassName").forbidden(errors, NOT_INLINE);
+    }
+    let mode = spec.child("volumeMode");
+    if mode.is_set() && mode.text() != "Filesystem" {
+        let wrong = "may not specify volumeMode other than Filesystem in the context of inline volumes";
+        mode.forbidden(errors, wrong);
+    }
+}
+
+/// Whether a path is `/` after normalization.
+fn cleans_to_root(path: &str) -> bool {
+    let mut depth = 0usize;
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => depth = depth.saturating_sub(1),
+            _ => depth += 1,
+        }
+    }
+    path.starts_with('/') && depth == 0
+}
+
+fn capacity(capacity: &FieldValue<'_>, errors: &mut ErrorList) {
+    capacity.need(errors);
+    let shown = if capacity.is_set() {
+        nano_quantity::shown_list(capacity.value)
+    } else {
+        "core.ResourceList(nil)".to_owned()
+    };
+    if !capacity.has("storage") || capacity.len() > 1 {
+        errors.push(FieldError::not_supported(&capacity.path, &shown, &["storage"]));
+    }
+    for (_, entry) in capacity.entries() {
+        let Some(amount) = entry.amount() else { continue };
+        volume_claim::not_below_zero(&entry, errors);
+        if amount.is_negative() || amount.is_zero() {
+            entry.invalid(errors, "must be greater than zero");
+        }
+    }
+}
+
+fn source(spec: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
+    let mut found = false;
+    for kind in SOURCES {
+        let Some(source) = spec.opt(kind) else { continue };
+        // The reference does not count flexVolume for the check of several sources.
+        if found && kind != "flexVolume" {
+            let shown = if kind == "cephfs" { "cephFS" } else { kind };
+            source.named(spec.path.child(shown)).forbidden(errors, "may not specify more than 1 volume type");
+            continue;
+        }
+        found = true;
+        if kind == "local" {
+            if source.child("path").need(errors) {
+                no_backsteps(&source.child("path"), errors);
+            }
+            if !spec.has("nodeAffinity") {
+                spec.child("nodeAffinity").required(errors, "Local volume requires node affinity");
+            }
+        } else {
+            volume_source::validate(kind, &source, Owner::Volume(name), errors);
+        }
+    }
+    if !found {
+        spec.required(errors, "must specify a volume type");
+    }
+}
+
+/// Checks an updated volume: its source is immutable.
+fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    validate_spec(&FieldValue::of(new, "spec"), meta::name(new), errors);
+    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
+    let changed = SOURCES.iter().any(|kind| {
+        let (new, old) = (spec.value.get(kind), was.value.get(kind));
+        if *kind == "csi" { !same_csi(new, old) } else { !same(new, old) || new.is_some() != old.is_some() }
+    });
+    if changed {
+        let path = FieldPath::new("spec").child("persistentvolumesource");
+        errors.push(FieldError::forbidden(&path, "spec.persistentvolumesource is immutable after creation"));
+    }
+    spec.child("volumeMode").named(FieldPath::new("volumeMode")).unchanged(&was.child("volumeMode"), errors);
+    if let Some(nodes) = was.opt("nodeAffinity")
+        && !same(
+            Some(&with_stable_labels(nodes.value, spec.read("nodeAffinity"))),
+            Some(spec.read("nodeAffinity")),
+        )
+    {
+        let wrong = "field is immutable, except for updating from beta label to GA";
+        spec.child("nodeAffinity").named(FieldPath::new("nodeAffinity")).invalid(errors, wrong);
+    }
+    attributes_update(&spec, &was, errors);
+}
+
+/// Whether CSI sources are equal, except that controllerExpandSecretRef may be added.
+fn same_csi(new: Option<&Value>, old: Option<&Value>) -> bool {
+    let (Some(new), Some(old)) = (new, old) else { return new.is_some() == old.is_some() };
+    if old.get("controllerExpandSecretRef").is_some() || new.get("controllerExpandSecretRef").is_none() {
+        return same(Some(new), Some(old));
+    }
+    let mut rest = new.clone();
+    rest.remove("controllerExpandSecretRef");
+    same(Some(&rest), Some(old))
+}
+
+/// The old node affinity with deprecated labels replaced where the new one has the stable name.
+fn with_stable_labels(old: &Value, new: &Value) -> Value {
+    let mut renamed = old.clone();
+    let terms = |nodes: &Value| nodes.at(&["required", "nodeSelectorTerms"]).cloned().unwrap_or_default();
+    let wanted = terms(new);
+    let Some(Value::Array(list)) = renamed.get_mut("required").and_then(|it| it.get_mut("nodeSelectorTerms"))
+    else {
+        return renamed;
+    };
+    for (term, wanted) in list.iter_mut().zip(wanted.items()) {
+        for part in ["matchExpressions", "matchFields"] {
+            let wanted = wanted.get(part).map(Value::items).unwrap_or_default();
+            for (expression, wanted) in
+                pilothouse_apimachinery::field_value::items_mut(term, part).iter_mut().zip(wanted)
+            {
+                let key = wanted.str("key");
+                // One without a key has an error already.
+                if key.is_empty() || node_label::stable_name(expression.str("key")) == Some(key) {
+                    expression.set("key", key);
+                }
+            }
+        }
+    }
+    renamed
+}
+
+/// Warns about a volume.
+fn warn(volume: &Value, _old: Option<&Value>, warned: &mut WarningList) {
+    let annotations = [
+        (STORAGE_CLASS, "deprecated since v1.8; use \"storageClassName\" attribute instead"),
+        (MOUNT_OPTIONS, "deprecated since v1.31; use \"mountOptions\" attribute instead"),
+    ];
+    for (key, words) in annotations {
+        if meta::of(volume).at(&["annotations", key]).is_some() {
+            warned.push(format!("{}: {words}", FieldPath::new("metadata").child("annotations").key(key)));
+        }
+    }
+    let Some(spec) = volume.get("spec") else { return };
+    if spec.str("persistentVolumeReclaimPolicy") == "Recycle" {
+        warned.push(
+            "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended \
+             approach is to use dynamic provisioning."
+                .to_owned(),
+        );
+    }
+    let terms =
+        spec.at(&["nodeAffinity", "required", "nodeSelectorTerms"]).map(Value::items).unwrap_or_default();
+    for (index, term) in terms.iter().enumerate() {
+        let path = FieldPath::new("spec").child("nodeAffinity").child("required").child("nodeSelectorTerms");
+        node_label::warn_term(&path.index(index), term, false, warned);
+    }
+    for (field, shown, words) in DEAD {
+        if spec.get(field).is_some() {
+            warned.push(format!("spec.{shown}: {words}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object, said, with};
+
+    use super::*;
+
+    fn base() -> Value {
+        object(
+            r#"{"metadata":{"name":"p"},"spec":{"accessModes":["ReadWriteOnce"],"capacity":{"storage":"1Gi"},"hostPath":{"path":"/x"},
+                "persistentVolumeReclaimPolicy":"Retain","volumeMode":"Filesystem"}}"#,
+        )
+    }
+
+    #[test]
+    fn each_rule_of_a_volume_refuses() {
+        each_refused(
+            &base(),
+            validate,
+            &[
+                ("spec.accessModes", "[]", "spec.accessModes: Required value"),
+                ("spec.capacity", r#"{"cpu":"1"}"#, "supported values: \"storage\""),
+                ("spec.capacity.storage", r#""0""#, "must be greater than zero"),
+                ("spec.hostPath", "null", "spec: Required value: must specify a volume type"),
+                ("spec.hostPath.path", "null", "spec.hostPath.path: Required value"),
+                ("spec.nfs", r#"{"server":"s","path":"/"}"#, "may not specify more than 1 volume type"),
+                (
+                    "spec.cephfs",
+                    r#"{"monitors":["m"]}"#,
+                    "spec.cephFS: Forbidden: may not specify more than 1 volume type",
+                ),
+                ("spec.persistentVolumeReclaimPolicy", r#""X""#, "\"Delete\", \"Recycle\", \"Retain\""),
+                ("spec.nodeAffinity", r#"{"x":1}"#, "must specify required node constraints"),
+                ("spec.storageClassName", r#""A""#, "spec.storageClassName: Invalid value"),
+                (
+                    "metadata.annotations",
+                    r#"{"volume.beta.kubernetes.io/mount-options":"x"}"#,
+                    "may not specify mount options for this volume type",
+                ),
+            ],
+        );
+        let mut errors = ErrorList::new();
+        validate(&with(&base(), "spec.capacity.storage", r#""-1""#), &mut errors);
+        assert_eq!(
+            said(&errors),
+            [
+                "spec.capacity[storage]: Invalid value: -1: must be a valid resource quantity",
+                "spec.capacity[storage]: Invalid value: \"-1\": must be greater than zero",
+            ]
+        );
+        let local = with(&with(&base(), "spec.hostPath", "null"), "spec.local", r#"{"path":"/a/.."}"#);
+        errors.clear();
+        validate(&local, &mut errors);
+        assert_eq!(errors.len(), 2, "{errors:?}");
+        let recycled = with(
+            &with(&base(), "spec.hostPath.path", r#""/a/../""#),
+            "spec.persistentVolumeReclaimPolicy",
+            r#""Recycle""#,
+        );
+        errors.clear();
+        validate(&recycled, &mut errors);
+        assert!(
+            said(&errors)
+                .iter()
+                .any(|error| error.contains("may not be 'recycle' for a hostPath mount of '/'"))
+        );
+    }
+
+    #[test]
+    fn what_a_volume_is_made_of_stays() {
+        let affine = r#"{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"beta.kubernetes.io/os","operator":"Exists"}]}]}}"#;
+        let base = with(&base(), "spec.nodeAffinity", affine);
+        each_change_refused(
+            &base,
+            validate_update,
+            &[
+                ("spec.hostPath.path", r#""/y""#, "spec.persistentvolumesource is immutable after creation"),
+                ("spec.volumeMode", r#""Block""#, "volumeMode: Invalid value: \"Block\": field is immutable"),
+                (
+                    "spec.nodeAffinity.required.nodeSelectorTerms.0.matchExpressions.0.key",
+                    r#""x""#,
+                    "nodeAffinity: Invalid value: {required:",
+                ),
+            ],
+        );
+        let renamed = with(
+            &base,
+            "spec.nodeAffinity.required.nodeSelectorTerms.0.matchExpressions.0.key",
+            r#""kubernetes.io/os""#,
+        );
+        let mut errors = ErrorList::new();
+        validate_update(&renamed, &base, &mut errors);
+        assert_eq!(said(&errors), Vec::<String>::new());
+        let csi =
+            with(&with(&base, "spec.hostPath", "null"), "spec.csi", r#"{"driver":"d","volumeHandle":"h"}"#);
+        let grown = with(&csi, "spec.csi.controllerExpandSecretRef", r#"{"name":"n","namespace":"m"}"#);
+        validate_update(&grown, &csi, &mut errors);
+        assert_eq!(said(&errors), Vec::<String>::new());
+        validate_update(&csi, &grown, &mut errors);
+        assert_eq!(errors.len(), 1);
+        let key = "spec.nodeAffinity.required.nodeSelectorTerms.0.matchExpressions.0.key";
+        let mut errors = ErrorList::new();
+        validate_update(&with(&base, key, r#""""#), &base, &mut errors);
+        assert!(!errors.is_empty() && !said(&errors).concat().contains("immutable"), "{:?}", said(&errors));
+    }
+
+    #[test]
+    fn each_dubious_field_is_named() {
+        let table = [
+            (
+                "metadata.annotations",
+                r#"{"volume.beta.kubernetes.io/storage-class":"x"}"#,
+                "metadata.annotations[volume.beta.kubernetes.io/storage-class]: deprecated since v1.8; use \"storageClassName\" attribute instead",
+            ),
+            (
+                "spec.persistentVolumeReclaimPolicy",
+                r#""Recycle""#,
+                "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.",
+            ),
+            ("spec.storageos", "{}", "spec.storageOS: deprecated in v1.22, non-functional in v1.25+"),
+        ];
+        for (path, json, wanted) in table {
+            let mut warned = WarningList::new();
+            warn(&with(&base(), path, json), None, &mut warned);
+            assert_eq!(warned, [wanted], "{path}");
+        }
+    }
+}

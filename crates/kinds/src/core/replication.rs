@@ -1,0 +1,166 @@
+//! ReplicationControllers.
+
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::FieldPath;
+use pilothouse_apimachinery::field_value::{FieldValue, covered};
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+
+use super::{pod_default, template};
+use crate::messages;
+use crate::{COUNTED, KindRules, POD_TEMPLATE, Revalidation};
+
+/// The rules of a ReplicationController.
+pub const RULES: KindRules = KindRules {
+    pods_at: POD_TEMPLATE,
+    orphans: true,
+    default,
+    finish: Some(default),
+    validate,
+    revalidation: Revalidation::Twice,
+    validate_status,
+    warn,
+    ..COUNTED
+};
+
+/// The selector and the labels default to the labels of the template.
+fn default(controller: &mut Value) {
+    pod_default::template(controller.entry("spec"), "template");
+    let Some(labels) = controller.at(&["spec", "template", "metadata", "labels"]).cloned() else { return };
+    let unset = |value: Option<&Value>| value.and_then(Value::fields).is_none_or(|fields| fields.is_empty());
+    if unset(controller.at(&["spec", "selector"])) {
+        controller.entry("spec").set("selector", labels.clone());
+    }
+    if unset(meta::of(controller).get("labels")) {
+        controller.entry("metadata").set("labels", labels);
+    }
+}
+
+/// Checks a controller.
+fn validate(controller: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(controller, "spec");
+    covered(errors, |errors| spec.child("minReadySeconds").not_negative(errors));
+    spec.child("selector").need(errors);
+    covered(errors, |errors| {
+        let replicas = spec.child("replicas");
+        if replicas.is_set() {
+            replicas.not_negative(errors);
+        } else {
+            replicas.required(errors, "");
+        }
+    });
+    let pods = spec.child("template");
+    if !pods.is_set() {
+        pods.required(errors, "");
+        return;
+    }
+    let labels = pods.child("metadata").child("labels");
+    if !label_selector::contains(Some(labels.value), Some(spec.child("selector").value)) {
+        template::mismatch(&pods, errors);
+    }
+    template::validate(&pods, errors);
+    template::always_restarts(&pods, "ReplicationController", errors);
+}
+
+/// Checks the status of a controller.
+fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
+    let status = FieldValue::of(new, "status");
+    let counts =
+        ["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"];
+    for count in counts {
+        status.child(count).not_negative(errors);
+    }
+    let all = status.child("replicas").number();
+    for part in ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"] {
+        messages::no_more(&status.child(part), all, errors, "cannot be greater than status.replicas");
+    }
+    let ready = status.child("readyReplicas").number();
+    messages::no_more(
+        &status.child("availableReplicas"),
+        ready,
+        errors,
+        "cannot be greater than readyReplicas",
+    );
+}
+
+/// Warns about the pod template. An update warns about the old template, as in the reference.
+fn warn(new: &Value, old: Option<&Value>, warned: &mut WarningList) {
+    if old.is_some_and(|old| meta::generation(old) == meta::generation(new)) {
+        return;
+    }
+    if old.is_none() {
+        messages::pod_names(new, warned);
+    }
+    let told = old.unwrap_or(new).at(&["spec", "template"]);
+    template::warn(&FieldPath::new("spec").child("template"), told, None, warned);
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
+    use super::*;
+
+    #[test]
+    fn a_change_of_the_pods_is_told_about_the_pods_before() {
+        let with = |generation: i64, env: &str| {
+            object(&format!(
+                r#"{{"metadata":{{"name":"c","generation":{generation}}},"spec":{{"template":{{"spec":{{"containers":[{{"name":"c","env":[{env}]}}]}}}}}}}}"#
+            ))
+        };
+        let (twice, once) = (r#"{"name":"A"},{"name":"A"}"#, r#"{"name":"A"}"#);
+        let count = |new: &Value, old: Option<&Value>| {
+            let mut warned = WarningList::new();
+            warn(new, old, &mut warned);
+            warned.len()
+        };
+        assert_eq!(count(&with(1, twice), None), 1);
+        let mut dotted = with(1, once);
+        dotted.entry("metadata").set("name", "a.b");
+        assert_eq!(count(&dotted, None), 1, "the name of a controller becomes part of those of its pods");
+        assert_eq!(count(&dotted, Some(&dotted)), 0);
+        assert_eq!(count(&with(1, twice), Some(&with(1, twice))), 0, "nothing changed");
+        assert_eq!(count(&with(2, once), Some(&with(1, twice))), 1);
+        assert_eq!(count(&with(2, twice), Some(&with(1, once))), 0);
+    }
+
+    #[test]
+    fn each_rule_of_a_controller_refuses() {
+        let mut base = object(
+            r#"{"spec":{"replicas":1,"template":{"metadata":{"labels":{"a":"b"}},
+                "spec":{"containers":[{"name":"c","image":"i"}]}}}}"#,
+        );
+        default(&mut base);
+        assert_eq!(base.at(&["spec", "selector", "a"]), Some(&Value::from("b")));
+        assert_eq!(base.at(&["metadata", "labels", "a"]), Some(&Value::from("b")));
+        each_refused(
+            &base,
+            validate,
+            &[
+                (
+                    "spec.replicas",
+                    "-1",
+                    "spec.replicas: Invalid value: -1: must be greater than or equal to 0",
+                ),
+                ("spec.minReadySeconds", "-1", "spec.minReadySeconds: Invalid value: -1"),
+                ("spec.selector", "{}", "spec.selector: Required value"),
+                ("spec.selector.a", r#""c""#, "`selector` does not match template `labels`"),
+                ("spec.template", "null", "spec.template: Required value"),
+            ],
+        );
+        each_change_refused(
+            &object(r#"{"status":{"replicas":2,"readyReplicas":1}}"#),
+            validate_status,
+            &[
+                (
+                    "status.readyReplicas",
+                    "3",
+                    "status.readyReplicas: Invalid value: 3: cannot be greater than status.replicas",
+                ),
+                ("status.availableReplicas", "2", "cannot be greater than readyReplicas"),
+                ("status.observedGeneration", "-1", "status.observedGeneration: Invalid value: -1"),
+            ],
+        );
+    }
+}

@@ -1,0 +1,58 @@
+//! ServiceAccounts.
+
+use pilothouse_apimachinery::error_list::WarningList;
+use pilothouse_apimachinery::field_value::items_mut;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::ENFORCE_MOUNTABLE_SECRETS;
+
+use crate::{KindRules, PLAIN, WriteContext};
+
+/// The rules of a ServiceAccount.
+pub const RULES: KindRules = KindRules { prepare_create, prepare_update, warn, ..PLAIN };
+
+/// Only the names of `secrets` are kept.
+fn prepare_create(account: &mut Value, _: &WriteContext<'_>) {
+    for secret in items_mut(account, "secrets") {
+        secret.fields_mut().retain(|field, _| field == "name");
+    }
+}
+
+/// The same when it changes.
+fn prepare_update(new: &mut Value, _old: &Value, context: &WriteContext<'_>) {
+    prepare_create(new, context);
+}
+
+/// Warns about a deprecated annotation, unless the old object had it.
+fn warn(account: &Value, old: Option<&Value>, warned: &mut WarningList) {
+    let marked =
+        |account: &Value| meta::of(account).at(&["annotations", ENFORCE_MOUNTABLE_SECRETS]).is_some();
+    if marked(account) && !old.is_some_and(marked) {
+        warned.push(format!(
+            "metadata.annotations[{ENFORCE_MOUNTABLE_SECRETS}]: deprecated in v1.32+; prefer separate namespaces to isolate access to \
+             mounted secrets"
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_apimachinery::testing::object;
+
+    use super::super::super::testing::context;
+    use super::*;
+
+    #[test]
+    fn only_names_of_secrets_are_kept() {
+        let mut account = object(r#"{"secrets":[{"name":"s","namespace":"x","uid":"u"}]}"#);
+        prepare_create(&mut account, &context(""));
+        assert_eq!(account, object(r#"{"secrets":[{"name":"s"}]}"#));
+        let marked =
+            object(r#"{"metadata":{"annotations":{"kubernetes.io/enforce-mountable-secrets":"true"}}}"#);
+        let mut warned = WarningList::new();
+        warn(&marked, Some(&marked), &mut warned);
+        assert_eq!(warned, WarningList::new());
+        warn(&marked, Some(&account), &mut warned);
+        assert!(warned[0].contains("deprecated in v1.32+; prefer separate namespaces"));
+    }
+}

@@ -1,0 +1,158 @@
+//! Pod templates in other kinds, and the kind PodTemplate.
+
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::field_value::{FieldValue, shown_map};
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::value::Value;
+
+use super::{pod_default, pod_meta, pod_spec, pod_warn};
+use crate::{BASE, Generation, KindRules, MetaRevalidation, Revalidation};
+
+/// The rules of a PodTemplate.
+pub const RULES: KindRules = KindRules {
+    pods_at: &["template", "spec"],
+    generation: Generation { moves_with: &[&["template"]], ..Generation::FIRST },
+    default,
+    validate: validate_object,
+    revalidation: Revalidation::Once,
+    warn: warn_object,
+    meta_revalidation: MetaRevalidation::Change,
+    ..BASE
+};
+
+/// Checks a template.
+pub fn validate(template: &FieldValue<'_>, errors: &mut ErrorList) {
+    validate_meta(template, errors);
+    let spec = template.child("spec");
+    pod_spec::validate(&spec, None, errors);
+    pod_meta::agree(template.child("metadata").read("annotations"), &spec, errors);
+    let ephemeral = template.child("spec").child("ephemeralContainers");
+    if !ephemeral.is_empty() {
+        ephemeral.forbidden(errors, "ephemeral containers not allowed in pod template");
+    }
+}
+
+/// Checks the metadata of a template.
+pub fn validate_meta(template: &FieldValue<'_>, errors: &mut ErrorList) {
+    let metadata = template.child("metadata");
+    meta::validate_labels(Some(metadata.child("labels").value), &template.child("labels").path, errors);
+    let annotations = metadata.child("annotations");
+    let path = template.child("annotations").path;
+    meta::validate_annotations(Some(annotations.value), &path, errors);
+    pod_meta::validate(annotations.value, &template.child("spec"), &path, errors);
+}
+
+/// Reports that the selector does not match the labels of the template.
+pub fn mismatch(template: &FieldValue<'_>, errors: &mut ErrorList) {
+    let labels = template.child("metadata").child("labels");
+    let wrong = "`selector` does not match template `labels`";
+    errors.push(FieldError::invalid(&labels.path, &shown_map(Some(labels.value)), wrong));
+}
+
+/// Checks the template of a controller, which must have restartPolicy Always.
+pub fn validate_for_controller(spec: &FieldValue<'_>, controller: &str, errors: &mut ErrorList) {
+    let (chosen, template) = (spec.child("selector"), spec.child("template"));
+    let labels = template.child("metadata").child("labels");
+    let everything = chosen.is_set() && label_selector::is_empty(chosen.value);
+    if !everything && !label_selector::matches(Some(chosen.value), Some(labels.value)) {
+        mismatch(&template, errors);
+    }
+    validate(&template, errors);
+    always_restarts(&template, controller, errors);
+}
+
+/// Checks that restartPolicy is Always.
+pub fn always_restarts(template: &FieldValue<'_>, controller: &str, errors: &mut ErrorList) {
+    let spec = template.child("spec");
+    if !matches!(spec.child("restartPolicy").text(), "" | "Always") {
+        spec.child("restartPolicy").one_of(errors, &["Always"]);
+    }
+    let deadline = spec.child("activeDeadlineSeconds");
+    if deadline.is_set() {
+        deadline.forbidden(errors, &format!("activeDeadlineSeconds in {controller} is not Supported"));
+    }
+}
+
+/// Warns about a template at `path`, whatever the old one had.
+pub fn warn(path: &FieldPath, template: Option<&Value>, _old: Option<&Value>, warned: &mut WarningList) {
+    if let Some(template) = template {
+        pod_warn::spec_and_meta(path, template, true, warned);
+    }
+}
+
+/// Warns about a PodTemplate.
+fn warn_object(new: &Value, old: Option<&Value>, warned: &mut WarningList) {
+    if old.is_some_and(|old| meta::generation(old) == meta::generation(new)) {
+        return;
+    }
+    warn(&FieldPath::new("template"), new.get("template"), old.and_then(|old| old.get("template")), warned);
+}
+
+/// The defaults of the kind PodTemplate.
+fn default(object: &mut Value) {
+    pod_default::template(object, "template");
+}
+
+/// Checks a PodTemplate.
+fn validate_object(object: &Value, errors: &mut ErrorList) {
+    validate(&FieldValue::of(object, "template"), errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_apimachinery::testing::{each_refused, object};
+
+    use super::*;
+
+    #[test]
+    fn each_rule_of_a_template_refuses() {
+        let base = object(
+            r#"{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},
+                "spec":{"containers":[{"name":"c","image":"i"}]}}}"#,
+        );
+        each_refused(
+            &base,
+            |object, errors| {
+                let spec = object.clone();
+                let holder = object_with(&spec);
+                validate_for_controller(&FieldValue::of(&holder, "spec"), "ReplicaSet", errors);
+            },
+            &[
+                (
+                    "template.metadata.labels.a",
+                    r#""c""#,
+                    "spec.template.metadata.labels: Invalid value: map[string]string{\"a\":\"c\"}: `selector`",
+                ),
+                ("template.metadata.labels.x", r#""-""#, "spec.template.labels: Invalid value: \"-\""),
+                (
+                    "template.metadata.annotations",
+                    r#"{"a b":""}"#,
+                    "spec.template.annotations: Invalid value: \"a b\"",
+                ),
+                (
+                    "template.spec.ephemeralContainers",
+                    r#"[{"name":"e","image":"i"}]"#,
+                    "ephemeral containers not allowed in pod template",
+                ),
+                (
+                    "template.spec.restartPolicy",
+                    r#""Never""#,
+                    "spec.template.spec.restartPolicy: Unsupported value: \"Never\": supported values: \"Always\"",
+                ),
+                (
+                    "template.spec.activeDeadlineSeconds",
+                    "5",
+                    "activeDeadlineSeconds in ReplicaSet is not Supported",
+                ),
+            ],
+        );
+    }
+
+    fn object_with(spec: &Value) -> Value {
+        let mut object = Value::object();
+        object.set("spec", spec.clone());
+        object
+    }
+}

@@ -1,0 +1,327 @@
+//! EndpointSlices.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldError, quoted};
+use pilothouse_apimachinery::field_value::{FieldValue, items_mut, same};
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
+
+use super::core::address;
+use super::core::endpoints::endpoint_ip;
+use super::{BASE, Generation, KindRules, MetaRevalidation, WriteContext, gated, messages};
+use crate::allowed::discovery_v1;
+
+/// The rules of an EndpointSlice.
+pub const RULES: KindRules = KindRules {
+    // A client that repeats a field that is never kept counts as one that changes.
+    generation: Generation {
+        moves_with: &[&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]],
+        dropped_count: true,
+        ..Generation::FIRST
+    },
+    gated: gated::rows::ENDPOINT_SLICE,
+    prepare_create,
+    prepare_update,
+    validate,
+    validate_update,
+    warn,
+    meta_revalidation: MetaRevalidation::Whole,
+    ..BASE
+};
+
+const MOST_ENDPOINTS: usize = 1_000;
+const MOST_PORTS: usize = 20_000;
+const MOST_ADDRESSES: usize = 100;
+const MOST_HINTS: usize = 8;
+const MOST_TOPOLOGY_LABELS: usize = 16;
+
+/// A field of old is dropped.
+fn prepare_create(slice: &mut Value, _: &WriteContext<'_>) {
+    drop_topology(slice);
+}
+
+/// The same for a change, but only if somebody touches the endpoints.
+fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
+    if !same(old.get("endpoints"), new.get("endpoints")) {
+        drop_topology(new);
+    }
+}
+
+fn drop_topology(slice: &mut Value) {
+    for endpoint in items_mut(slice, "endpoints") {
+        endpoint.remove("deprecatedTopology");
+    }
+}
+
+/// Warns of what is dubious in a slice.
+fn warn(slice: &Value, old: Option<&Value>, warned: &mut WarningList) {
+    if old.is_none() && slice.str("addressType") == "FQDN" {
+        warned.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
+    }
+    let manager = meta::of(slice).at(&["labels", "endpointslice.kubernetes.io/managed-by"]);
+    let controllers = ["endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"];
+    if manager.and_then(Value::as_str).is_some_and(|manager| controllers.contains(&manager)) {
+        return;
+    }
+    for endpoint in FieldValue::of(slice, "endpoints").items() {
+        for address in endpoint.child("addresses").items() {
+            address::warn_ip(&address.path, address.text(), warned);
+        }
+    }
+}
+
+/// Checks a slice.
+fn validate(slice: &Value, errors: &mut ErrorList) {
+    validate_frame(slice, errors);
+    validate_endpoints(slice, errors);
+}
+
+fn validate_frame(slice: &Value, errors: &mut ErrorList) {
+    FieldValue::of(slice, "addressType").need_one_of(errors, discovery_v1::EndpointSlice::ADDRESS_TYPE);
+    let ports = FieldValue::of(slice, "ports");
+    if ports.len() > MOST_PORTS {
+        errors.push(FieldError::too_many(&ports.path, ports.len(), MOST_PORTS));
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for port in ports.items() {
+        let name = port.child("name");
+        name.syntax_if_set(errors, names::dns_label);
+        if !seen.insert(name.text()) {
+            errors.push(FieldError::duplicate(&name.path, &quoted(name.text())));
+        }
+        let protocol = port.child("protocol");
+        if protocol.is_set() {
+            protocol.one_of(errors, discovery_v1::EndpointPort::PROTOCOL);
+        } else {
+            protocol.required(errors, "");
+        }
+        if port.child("appProtocol").is_set() {
+            port.child("appProtocol").syntax(errors, names::qualified_name);
+        }
+    }
+}
+
+fn validate_endpoints(slice: &Value, errors: &mut ErrorList) {
+    let endpoints = FieldValue::of(slice, "endpoints");
+    if endpoints.len() > MOST_ENDPOINTS {
+        errors.push(FieldError::too_many(&endpoints.path, endpoints.len(), MOST_ENDPOINTS));
+        return;
+    }
+    for endpoint in endpoints.items() {
+        let addresses = endpoint.child("addresses");
+        if addresses.is_empty() {
+            addresses.required(errors, "must contain at least 1 address");
+        } else if addresses.len() > MOST_ADDRESSES {
+            errors.push(FieldError::too_many(&addresses.path, addresses.len(), MOST_ADDRESSES));
+        }
+        for address in addresses.items() {
+            validate_address(slice.str("addressType"), &addresses, &address, errors);
+        }
+        if endpoint.child("nodeName").is_set() {
+            endpoint.child("nodeName").syntax(errors, names::dns_subdomain);
+        }
+        let topology = endpoint.child("deprecatedTopology");
+        if topology.len() > MOST_TOPOLOGY_LABELS {
+            errors.push(FieldError::too_many(&topology.path, topology.len(), MOST_TOPOLOGY_LABELS));
+        }
+        meta::validate_labels(Some(topology.value), &topology.path, errors);
+        if endpoint.child("hostname").is_set() {
+            endpoint.child("hostname").syntax(errors, names::dns_label);
+        }
+        let hints = endpoint.child("hints");
+        if hint_names(&hints.child("forZones"), names::label_value, errors) {
+            hint_names(&hints.child("forNodes"), names::dns_subdomain, errors);
+        }
+    }
+}
+
+/// Checks the names of hints. Answers whether there are not too many.
+fn hint_names(hints: &FieldValue<'_>, check: names::Check, errors: &mut ErrorList) -> bool {
+    if hints.len() > MOST_HINTS {
+        errors.push(FieldError::too_many(&hints.path, hints.len(), MOST_HINTS));
+        return false;
+    }
+    let mut seen = BTreeSet::new();
+    for hint in hints.items() {
+        let name = hint.child("name");
+        if !seen.insert(name.text()) {
+            errors.push(FieldError::duplicate(&name.path, &quoted(name.text())));
+        }
+        name.syntax(errors, check);
+    }
+    true
+}
+
+fn validate_address(kind: &str, list: &FieldValue<'_>, address: &FieldValue<'_>, errors: &mut ErrorList) {
+    let wanted = match kind {
+        "IPv4" | "IPv6" => kind,
+        "FQDN" => {
+            address.need_syntax(errors, |name| {
+                let name = name.strip_suffix('.').unwrap_or(name);
+                let wrong = names::dns_subdomain(name);
+                if wrong.is_empty() && !name.contains('.') {
+                    return vec![
+                        "should be a domain with at least two segments separated by dots".to_owned(),
+                    ];
+                }
+                wrong
+            });
+            return;
+        }
+        _ => return,
+    };
+    let before = errors.len();
+    if wanted == "IPv6" {
+        messages::strict_address(address, errors);
+    } else {
+        address.syntax(errors, names::ip_address);
+    }
+    let Some(ip) = names::parse_ip(address.text()).filter(|_| errors.len() == before) else { return };
+    if matches!(ip.to_canonical(), IpAddr::V4(_)) != (wanted == "IPv4") {
+        let wrong = format!("must be an {wanted} address");
+        errors.push(FieldError::invalid(&list.path, &address.shown(), &wrong));
+    }
+    endpoint_ip(address, errors);
+}
+
+/// Checks a changed slice. Endpoints that were there already are not complained about.
+fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    validate_frame(new, errors);
+    if !same(new.get("endpoints"), old.get("endpoints")) {
+        validate_endpoints(new, errors);
+    }
+    if new.str("addressType") != old.str("addressType") {
+        FieldValue::of(new, "addressType").invalid_text(errors, meta::IMMUTABLE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
+    use super::super::testing::{context, filled};
+    use super::super::{Kind, before_update, rules};
+    use super::*;
+
+    #[test]
+    fn a_field_that_is_not_kept_counts_as_a_change() {
+        let kind =
+            Kind { rules: rules("discovery.k8s.io", "EndpointSlice"), namespaced: true, has_status: false };
+        let stored = object(
+            r#"{"metadata":{"name":"s","namespace":"n","uid":"u","resourceVersion":"1","generation":3},
+                "addressType":"IPv4","endpoints":[{"addresses":["10.0.0.1"],"hints":{}}]}"#,
+        );
+        let mut new = stored.clone();
+        before_update(kind, &mut new, &stored, &context("t")).unwrap();
+        assert_eq!(meta::generation(&new), 3);
+        for dropped in
+            [r#""deprecatedTopology":{"a":"b"},"hints":{}"#, r#""hints":{"forNodes":[{"name":"n"}]}"#]
+        {
+            new.set("endpoints", object(&format!(r#"[{{"addresses":["10.0.0.1"],{dropped}}}]"#)));
+            before_update(kind, &mut new, &stored, &context("t")).unwrap();
+            assert_eq!((meta::generation(&new), new.get("endpoints")), (4, stored.get("endpoints")));
+        }
+    }
+
+    #[test]
+    fn unusual_slices_are_warned_of_and_trimmed() {
+        let mut slice = object(
+            r#"{"addressType":"FQDN","endpoints":[{"addresses":["010.0.0.1"],"deprecatedTopology":{"a":"b"},
+                "hints":{"forZones":[{"name":"z"}]}}]}"#,
+        );
+        let mut warned = WarningList::new();
+        warn(&slice, None, &mut warned);
+        assert_eq!(warned.len(), 2);
+        assert_eq!(warned[0], "spec.addressType: FQDN endpoints are deprecated");
+        prepare_create(&mut slice, &context("t"));
+        assert_eq!(
+            slice.get("endpoints").unwrap(),
+            &object(r#"[{"addresses":["010.0.0.1"],"hints":{"forZones":[{"name":"z"}]}}]"#)
+        );
+    }
+
+    #[test]
+    fn each_rule_of_a_slice_refuses() {
+        let base = filled(
+            ("discovery.k8s.io", "v1"),
+            "EndpointSlice",
+            r#"{"addressType":"IPv4","endpoints":[{"addresses":["10.0.0.1"],"nodeName":"n"}],"ports":[{"port":80}]}"#,
+        );
+        each_refused(
+            &base,
+            validate,
+            &[
+                (
+                    "addressType",
+                    r#""IPv9""#,
+                    "addressType: Unsupported value: \"IPv9\": supported values: \"FQDN\", \"IPv4\", \"IPv6\"",
+                ),
+                ("addressType", "null", "addressType: Required value"),
+                (
+                    "addressType",
+                    r#""IPv6""#,
+                    "endpoints[0].addresses: Invalid value: \"10.0.0.1\": must be an IPv6 address",
+                ),
+                (
+                    "endpoints.0.addresses",
+                    "[]",
+                    "endpoints[0].addresses: Required value: must contain at least 1 address",
+                ),
+                (
+                    "endpoints.0.addresses",
+                    r#"["x"]"#,
+                    "endpoints[0].addresses[0]: Invalid value: \"x\": must be a valid IP address, (e.g.",
+                ),
+                ("endpoints.0.addresses", r#"["127.0.0.1"]"#, "may not be in the loopback range"),
+                ("endpoints.0.nodeName", r#""A""#, "endpoints[0].nodeName: Invalid value"),
+                ("endpoints.0.hostname", r#""A""#, "endpoints[0].hostname: Invalid value"),
+                ("ports.0.name", r#""A""#, "ports[0].name: Invalid value: \"A\""),
+                ("ports.0.protocol", r#""X""#, "ports[0].protocol: Unsupported value"),
+                ("ports.0.appProtocol", r#""-""#, "ports[0].appProtocol: Invalid value"),
+            ],
+        );
+        let hints = |zones: &str| format!("{{\"forZones\":[{zones}]}}");
+        let nine = hints(&(0..9).map(|n| format!("{{\"name\":\"z{n}\"}}")).collect::<Vec<_>>().join(","));
+        each_refused(
+            &base,
+            validate,
+            &[
+                (
+                    "endpoints.0.hints",
+                    &nine,
+                    "endpoints[0].hints.forZones: Too many: 9: must have at most 8 items",
+                ),
+                (
+                    "endpoints.0.hints",
+                    &hints(r#"{"name":"z"},{"name":"z"}"#),
+                    "forZones[1].name: Duplicate value: \"z\"",
+                ),
+                (
+                    "endpoints.0.hints",
+                    r#"{"forNodes":[{"name":"A"}]}"#,
+                    "forNodes[0].name: Invalid value: \"A\"",
+                ),
+                (
+                    "endpoints.0.deprecatedTopology",
+                    r#"{"a b":""}"#,
+                    "deprecatedTopology: Invalid value: \"a b\"",
+                ),
+            ],
+        );
+        let six = object(r#"{"addressType":"IPv6","endpoints":[{"addresses":["2001:db8::1"]}]}"#);
+        each_refused(
+            &six,
+            validate,
+            &[("endpoints.0.addresses", r#"["2001:DB8::1"]"#, "must be in canonical form (\"2001:db8::1\")")],
+        );
+        each_change_refused(
+            &base,
+            validate_update,
+            &[("addressType", r#""IPv6""#, "addressType: Invalid value: \"IPv6\": field is immutable")],
+        );
+    }
+}

@@ -1,0 +1,259 @@
+//! Ingresses and their classes.
+
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::{FieldError, FieldPath};
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations;
+use pilothouse_apimachinery::{meta, names};
+
+use super::super::core::address;
+use super::super::{COUNTED, KindRules};
+use crate::allowed::networking_v1;
+
+/// The rules of an Ingress.
+pub const INGRESS: KindRules = KindRules {
+    validate: validate_ingress,
+    validate_update: validate_ingress_update,
+    validate_status: validate_ingress_status,
+    warn: warn_ingress,
+    warn_status: address::warn_balanced,
+    ..COUNTED
+};
+
+/// The rules of an IngressClass.
+pub const INGRESS_CLASS: KindRules =
+    KindRules { validate: validate_ingress_class, validate_update: validate_ingress_class_update, ..COUNTED };
+
+/// Validates an Ingress.
+pub(super) fn validate_ingress(ingress: &Value, errors: &mut ErrorList) {
+    validate_ingress_any(ingress, Allowed::default(), errors);
+    let annotation = meta::of(ingress).at(&["annotations", annotations::INGRESS_CLASS]);
+    let class = FieldValue::of(ingress, "spec").child("ingressClassName");
+    if let Some(value) = annotation.filter(|value| class.is_set() && *value != class.value) {
+        let path = FieldPath::new("annotations").child(annotations::INGRESS_CLASS);
+        FieldValue { value, path }.invalid(errors, "must match `ingressClassName` when both are specified");
+    }
+}
+
+/// Invalid values that are tolerated because the stored Ingress has them.
+#[derive(Clone, Copy, Default)]
+struct Allowed {
+    secret_names: bool,
+    wildcard_rules: bool,
+}
+
+fn validate_ingress_any(ingress: &Value, allowed: Allowed, errors: &mut ErrorList) {
+    let spec = FieldValue::of(ingress, "spec");
+    let (rules, default) = (spec.child("rules"), spec.child("defaultBackend"));
+    if rules.is_empty() && !default.is_set() {
+        let wrong = "either `defaultBackend` or `rules` must be specified";
+        errors.push(FieldError::invalid(&spec.path, "[]networking.IngressRule(nil)", wrong));
+    }
+    if default.is_set() {
+        backend(&default, errors);
+    }
+    for rule in rules.items() {
+        let host = rule.child("host");
+        if !host.is_empty() {
+            if names::parse_ip(host.text()).is_some() {
+                host.invalid(errors, "must be a DNS name, not an IP address");
+            }
+            host_name(&host, errors);
+        }
+        if !allowed.wildcard_rules || !host.text().contains('*') {
+            ingress_rule(&rule, errors);
+        }
+    }
+    for tls in spec.child("tls").items() {
+        for host in tls.child("hosts").items() {
+            host_name(&host, errors);
+        }
+        if !allowed.secret_names {
+            tls.child("secretName").syntax_if_set(errors, names::dns_subdomain);
+        }
+    }
+    if spec.child("ingressClassName").is_set() {
+        spec.child("ingressClassName").syntax(errors, names::dns_subdomain);
+    }
+}
+
+fn ingress_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
+    let http = rule.child("http");
+    if http.is_set() {
+        http.child("paths").need(errors);
+    }
+    for path in http.child("paths").items() {
+        ingress_path(&path, errors);
+    }
+}
+
+fn host_name(host: &FieldValue<'_>, errors: &mut ErrorList) {
+    if host.text().contains('*') {
+        host.syntax(errors, names::wildcard_subdomain);
+    } else {
+        host.syntax(errors, names::dns_subdomain);
+    }
+}
+
+fn ingress_path(node: &FieldValue<'_>, errors: &mut ErrorList) {
+    let (kind, path) = (node.child("pathType"), node.child("path"));
+    let absolute = path.text().starts_with('/');
+    if !kind.is_set() {
+        kind.required(errors, "pathType must be specified");
+        return;
+    }
+    match kind.text() {
+        "Exact" | "Prefix" => {
+            if !absolute {
+                path.invalid_text(errors, "must be an absolute path");
+            }
+            for part in
+                ["//", "/./", "/../", "%2f", "%2F"].into_iter().filter(|part| path.text().contains(part))
+            {
+                path.invalid(errors, &format!("must not contain '{part}'"));
+            }
+            for end in ["/..", "/."].into_iter().filter(|end| path.text().ends_with(end)) {
+                path.invalid(errors, &format!("cannot end with '{end}'"));
+            }
+        }
+        "ImplementationSpecific" => {
+            if !path.is_empty() && !absolute {
+                path.invalid(errors, "must be an absolute path");
+            }
+        }
+        _ => kind.one_of(errors, networking_v1::HTTPIngressPath::PATH_TYPE),
+    }
+    backend(&node.child("backend"), errors);
+}
+
+pub(super) fn backend(node: &FieldValue<'_>, errors: &mut ErrorList) {
+    let (resource, service) = (node.child("resource"), node.child("service"));
+    let mut wrong = |why| errors.push(FieldError::invalid(&node.path, "\"\"", why));
+    match (resource.is_set(), service.is_set()) {
+        (true, true) => wrong("cannot set both resource and service backends"),
+        (false, false) => wrong("resource or service backend is required"),
+        (true, false) => {
+            local_reference(&resource, errors);
+        }
+        (false, true) => {
+            service.child("name").need_syntax(errors, names::dns_1035_label);
+            let (name, number) = (service.child("port").child("name"), service.child("port").child("number"));
+            match (!name.is_empty(), number.number() != 0) {
+                (true, true) => {
+                    let why = "cannot set both port name & port number";
+                    errors.push(FieldError::invalid(&node.path, "\"\"", why));
+                }
+                (true, false) => name.syntax(errors, names::port_name),
+                (false, true) => number.port(errors),
+                (false, false) => node.required(errors, "port name or number is required"),
+            }
+        }
+    }
+}
+
+/// Validates a reference to an object of any kind in the same namespace.
+fn local_reference(reference: &FieldValue<'_>, errors: &mut ErrorList) {
+    if reference.child("apiGroup").is_set() {
+        reference.child("apiGroup").syntax(errors, names::dns_subdomain);
+    }
+    for field in ["kind", "name"] {
+        let part = reference.child(field);
+        if part.is_empty() {
+            part.required(errors, &format!("{field} is required"));
+        }
+        part.syntax_if_set(errors, |name| names::path_segment(name, false));
+    }
+}
+
+/// Validates an update of an Ingress.
+pub(super) fn validate_ingress_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let was = FieldValue::of(old, "spec");
+    let bad_name = |tls: FieldValue<'_>| {
+        let name = tls.child("secretName");
+        !name.is_empty() && !names::dns_subdomain(name.text()).is_empty()
+    };
+    let bad_rule = |rule: FieldValue<'_>| {
+        let mut found = ErrorList::new();
+        ingress_rule(&rule, &mut found);
+        rule.child("host").text().contains('*') && !found.is_empty()
+    };
+    let allowed = Allowed {
+        secret_names: was.child("tls").items().any(bad_name),
+        wildcard_rules: was.child("rules").items().any(bad_rule),
+    };
+    validate_ingress_any(new, allowed, errors);
+}
+
+/// Validates an update of the status of an Ingress.
+pub(super) fn validate_ingress_status(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let at = |object| FieldValue::of(object, "status").child("loadBalancer").child("ingress");
+    let known = address::listed(at(old).value, "ip");
+    for entry in at(new).items() {
+        let (ip, host) = (entry.child("ip"), entry.child("hostname"));
+        if !ip.is_empty() && !known.contains(ip.text()) {
+            ip.syntax(errors, names::ip_address);
+        }
+        host.syntax_if_set(errors, names::dns_subdomain);
+        if names::parse_ip(host.text()).is_some() {
+            host.invalid(errors, "must be a DNS name, not an IP address");
+        }
+    }
+}
+
+/// Warns about the annotation that `ingressClassName` has replaced.
+pub(super) fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut WarningList) {
+    let named = meta::of(ingress).at(&["annotations", annotations::INGRESS_CLASS]).is_some();
+    if old.is_none() && named && !FieldValue::of(ingress, "spec").child("ingressClassName").is_set() {
+        warned.push(format!(
+            "annotation \"{}\" is deprecated, please use 'spec.ingressClassName' instead",
+            annotations::INGRESS_CLASS
+        ));
+    }
+}
+
+/// Validates an IngressClass.
+pub(super) fn validate_ingress_class(class: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(class, "spec");
+    const LONGEST: usize = 250;
+    let controller = spec.child("controller");
+    if controller.text().len() > LONGEST {
+        errors.push(FieldError::too_long(&controller.path, LONGEST));
+    }
+    if controller.need(errors) {
+        for (wrong, part) in names::domain_prefixed_path(controller.text()) {
+            errors.push(FieldError::invalid(
+                &controller.path,
+                &pilothouse_apimachinery::field::quoted(&part),
+                &wrong,
+            ));
+        }
+    }
+    let parameters = spec.child("parameters");
+    if !parameters.is_set() {
+        return;
+    }
+    local_reference(&parameters, errors);
+    let (scope, namespace) = (parameters.child("scope"), parameters.child("namespace"));
+    match scope.text() {
+        "" if !scope.is_set() => scope.required(errors, ""),
+        "Namespace" if !namespace.is_set() => {
+            namespace.required(errors, "`parameters.scope` is set to 'Namespace'");
+        }
+        "Namespace" => namespace.syntax(errors, names::dns_label),
+        "Cluster" if namespace.is_set() => {
+            namespace.forbidden(errors, "`parameters.scope` is set to 'Cluster'");
+        }
+        "Cluster" => {}
+        _ => scope.one_of(errors, &["Cluster", "Namespace"]),
+    }
+}
+
+/// Validates an update of an IngressClass.
+pub(super) fn validate_ingress_class_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let controller = |object| FieldValue::of(object, "spec").child("controller");
+    if controller(new).text() != controller(old).text() {
+        controller(new).invalid_text(errors, meta::IMMUTABLE);
+    }
+    validate_ingress_class(new, errors);
+}

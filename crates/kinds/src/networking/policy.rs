@@ -1,0 +1,145 @@
+//! NetworkPolicies.
+
+use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+
+use super::super::core::address;
+use super::super::{COUNTED, Generation, KindRules, Revalidation, messages};
+use crate::allowed::networking_v1;
+
+/// The rules of a NetworkPolicy.
+pub const RULES: KindRules = KindRules {
+    generation: Generation { empty_lists_count: true, ..Generation::SPEC },
+    default: default_policy,
+    validate: validate_policy,
+    revalidation: Revalidation::Twice,
+    warn: warn_policy,
+    ..COUNTED
+};
+
+/// The default policy types: Ingress, and Egress if there are egress rules.
+pub fn default_policy(policy: &mut Value) {
+    let spec = policy.entry("spec");
+    if spec.get("policyTypes").is_none_or(|types| types.items().is_empty()) {
+        let mut types = vec!["Ingress"];
+        if spec.get("egress").is_some_and(|rules| !rules.items().is_empty()) {
+            types.push("Egress");
+        }
+        spec.set("policyTypes", types);
+    }
+}
+
+/// Validates a NetworkPolicy.
+pub(super) fn validate_policy(policy: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::of(policy, "spec");
+    label_selector::validate(&spec.child("podSelector"), errors);
+    for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
+        for rule in spec.child(direction).items() {
+            for port in rule.child("ports").items() {
+                policy_port(&port, errors);
+            }
+            for peer in rule.child(peers).items() {
+                policy_peer(&peer, errors);
+            }
+        }
+    }
+    let types = spec.child("policyTypes");
+    if types.len() > 2 {
+        let shown = messages::shown_texts(&types, "networking.PolicyType");
+        errors.push(FieldError::invalid(&types.path, &shown, "may not specify more than two policyTypes"));
+        return;
+    }
+    for kind in types.items() {
+        kind.one_of(errors, networking_v1::NetworkPolicySpec::POLICY_TYPES);
+    }
+}
+
+fn policy_port(node: &FieldValue<'_>, errors: &mut ErrorList) {
+    node.child("protocol").one_of_if_set(errors, networking_v1::NetworkPolicyPort::PROTOCOL);
+    let (port, end) = (node.child("port"), node.child("endPort"));
+    if let Some(first) = port.int() {
+        port.port(errors);
+        if end.int().is_some_and(|end| end < first) {
+            let wrong = "must be greater than or equal to `port`";
+            errors.push(FieldError::invalid(&end.path, &first.to_string(), wrong));
+        }
+        if end.is_set() {
+            end.port(errors);
+        }
+    } else if port.is_set() {
+        if end.is_set() {
+            end.invalid(errors, "may not be specified when `port` is non-numeric");
+        }
+        port.syntax(errors, names::port_name);
+    } else if end.is_set() {
+        end.invalid(errors, "may not be specified when `port` is not specified");
+    }
+}
+
+fn policy_peer(peer: &FieldValue<'_>, errors: &mut ErrorList) {
+    let (pods, namespaces, block) =
+        (peer.child("podSelector"), peer.child("namespaceSelector"), peer.child("ipBlock"));
+    label_selector::validate(&pods, errors);
+    label_selector::validate(&namespaces, errors);
+    if block.is_set() {
+        ip_block(&block, errors);
+    }
+    match (pods.is_set() || namespaces.is_set(), block.is_set()) {
+        (false, false) => peer.required(errors, "must specify a peer"),
+        (true, true) => peer.forbidden(errors, "may not specify both ipBlock and another peer"),
+        _ => {}
+    }
+}
+
+fn ip_block(block: &FieldValue<'_>, errors: &mut ErrorList) {
+    let range = block.child("cidr");
+    if !range.need(errors) {
+        return;
+    }
+    range.syntax(errors, names::cidr);
+    let Some((address, length)) = names::parse_cidr(range.text()) else { return };
+    for except in block.child("except").items() {
+        except.syntax(errors, names::cidr);
+        let Some((inner, inner_length)) = names::parse_cidr(except.text()) else { continue };
+        if inner_length <= length || !contains(address, length, inner) {
+            except.invalid(errors, "must be a strict subset of `cidr`");
+        }
+    }
+}
+
+/// Whether an address is in a network.
+pub(super) fn contains(network: std::net::IpAddr, length: u8, address: std::net::IpAddr) -> bool {
+    use std::net::IpAddr::{V4, V6};
+    let shift = |width: u8| u32::from(width.saturating_sub(length));
+    match (network, address) {
+        (V4(network), V4(address)) => {
+            let cut = |ip: std::net::Ipv4Addr| u32::from(ip).checked_shr(shift(32)).unwrap_or_default();
+            cut(network) == cut(address)
+        }
+        (V6(network), V6(address)) => {
+            let cut = |ip: std::net::Ipv6Addr| u128::from(ip).checked_shr(shift(128)).unwrap_or_default();
+            cut(network) == cut(address)
+        }
+        _ => false,
+    }
+}
+
+/// Warns about CIDRs in a non-canonical form.
+pub(super) fn warn_policy(policy: &Value, _old: Option<&Value>, warned: &mut WarningList) {
+    let spec = FieldValue::of(policy, "spec");
+    for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
+        for rule in spec.child(direction).items() {
+            for peer in rule.child(peers).items() {
+                let block = peer.child("ipBlock");
+                address::warn_cidr(&block.child("cidr").path, block.child("cidr").text(), warned);
+                for except in block.child("except").items() {
+                    address::warn_cidr(&except.path, except.text(), warned);
+                }
+            }
+        }
+    }
+}

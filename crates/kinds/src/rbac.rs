@@ -1,0 +1,253 @@
+//! Roles and bindings.
+
+use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::field::FieldError;
+use pilothouse_apimachinery::field_value::{FieldValue, fill_text, items_mut, same};
+use pilothouse_apimachinery::label_selector;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::RBAC_GROUP;
+
+use super::{KindRules, MetaRevalidation, PLAIN, Revalidation};
+
+/// What all kinds of the group share: each is checked both as new and as changed.
+const GROUP_RULES: KindRules = KindRules {
+    name,
+    create_on_update: true,
+    meta_revalidation: MetaRevalidation::WholeTwiceAndChange,
+    revalidation: Revalidation::Twice,
+    ..PLAIN
+};
+
+/// The rules of a Role.
+pub const ROLE: KindRules = KindRules { validate: validate_role, ..GROUP_RULES };
+
+/// The rules of a ClusterRole.
+pub const CLUSTER_ROLE: KindRules = KindRules { validate: validate_cluster_role, ..GROUP_RULES };
+
+/// The rules of a RoleBinding.
+pub const ROLE_BINDING: KindRules = KindRules {
+    default: default_binding,
+    validate: validate_binding,
+    validate_update: same_role,
+    ..GROUP_RULES
+};
+
+/// The rules of a ClusterRoleBinding.
+pub const CLUSTER_ROLE_BINDING: KindRules = KindRules {
+    default: default_binding,
+    validate: validate_cluster_binding,
+    validate_update: same_role,
+    ..GROUP_RULES
+};
+
+/// Names of roles only have to fit in a path.
+pub fn name(name: &str, _prefix: bool) -> Vec<String> {
+    names::path_segment(name, false)
+}
+
+/// The defaults of a binding: users and groups are those of this API group.
+fn default_binding(binding: &mut Value) {
+    for subject in items_mut(binding, "subjects") {
+        if matches!(subject.str("kind"), "User" | "Group") {
+            fill_text(subject, "apiGroup", RBAC_GROUP);
+        }
+    }
+}
+
+fn rules(role: &Value, namespaced: bool, errors: &mut ErrorList) {
+    for rule in FieldValue::of(role, "rules").items() {
+        let list = |field: &str| rule.child(field);
+        if list("verbs").is_empty() {
+            list("verbs").required(errors, "verbs must contain at least one value");
+        }
+        let urls = list("nonResourceURLs");
+        if !urls.is_empty() {
+            if namespaced {
+                urls.invalid(errors, "namespaced rules cannot apply to non-resource URLs");
+            }
+            if ["apiGroups", "resources", "resourceNames"].iter().any(|field| !list(field).is_empty()) {
+                urls.invalid(errors, "rules cannot apply to both regular resources and non-resource URLs");
+            }
+            continue;
+        }
+        if list("apiGroups").is_empty() {
+            list("apiGroups").required(errors, "resource rules must supply at least one api group");
+        }
+        if list("resources").is_empty() {
+            list("resources").required(errors, "resource rules must supply at least one resource");
+        }
+    }
+}
+
+/// Checks a Role.
+fn validate_role(role: &Value, errors: &mut ErrorList) {
+    rules(role, true, errors);
+}
+
+/// Checks a ClusterRole.
+fn validate_cluster_role(role: &Value, errors: &mut ErrorList) {
+    rules(role, false, errors);
+    let aggregation = FieldValue::of(role, "aggregationRule");
+    if !aggregation.is_set() {
+        return;
+    }
+    let selectors = aggregation.child("clusterRoleSelectors");
+    if selectors.is_empty() {
+        selectors.required(errors, "at least one clusterRoleSelector required if aggregationRule is non-nil");
+    }
+    for one in selectors.items() {
+        let mut found = ErrorList::new();
+        label_selector::validate(&one, &mut found);
+        let broken = !found.is_empty();
+        errors.extend(found);
+        if broken {
+            // Said twice: the selector is also turned into one that can be asked.
+            errors.push(FieldError::invalid(&one.path, "\"null\"", "invalid label selector."));
+        }
+    }
+}
+
+fn binding(binding: &Value, namespaced: bool, errors: &mut ErrorList) {
+    let role = FieldValue::of(binding, "roleRef");
+    role.child("apiGroup").one_of(errors, &[RBAC_GROUP]);
+    let kinds: &[&str] = if namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
+    role.child("kind").one_of(errors, kinds);
+    role.child("name").need_syntax(errors, |text| name(text, false));
+    for subject in FieldValue::of(binding, "subjects").items() {
+        let (who, group) = (subject.child("name"), subject.child("apiGroup"));
+        who.need(errors);
+        match subject.child("kind").text() {
+            "ServiceAccount" => {
+                who.syntax_if_set(errors, names::dns_subdomain);
+                if !group.is_empty() {
+                    group.one_of(errors, &[""]);
+                }
+                if !namespaced && subject.child("namespace").is_empty() {
+                    subject.child("namespace").required(errors, "");
+                }
+            }
+            "User" | "Group" => group.one_of(errors, &[RBAC_GROUP]),
+            _ => subject.child("kind").one_of(errors, &["ServiceAccount", "User", "Group"]),
+        }
+    }
+}
+
+/// Checks that a changed binding is one to the same role.
+fn same_role(new: &Value, old: &Value, errors: &mut ErrorList) {
+    if !same(new.get("roleRef"), old.get("roleRef")) {
+        let path = FieldValue::of(new, "roleRef").path;
+        errors.push(FieldError::invalid(&path, "rbac.RoleRef{}", "cannot change roleRef"));
+    }
+}
+
+/// Checks a RoleBinding.
+fn validate_binding(object: &Value, errors: &mut ErrorList) {
+    binding(object, true, errors);
+}
+
+/// Checks a ClusterRoleBinding.
+fn validate_cluster_binding(object: &Value, errors: &mut ErrorList) {
+    binding(object, false, errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
+
+    use super::super::testing::filled;
+    use super::*;
+
+    #[test]
+    fn each_rule_of_a_role_refuses() {
+        let base = object(r#"{"rules":[{"verbs":["get"],"apiGroups":[""],"resources":["pods"]}]}"#);
+        each_refused(
+            &base,
+            validate_role,
+            &[
+                (
+                    "rules.0.verbs",
+                    "[]",
+                    "rules[0].verbs: Required value: verbs must contain at least one value",
+                ),
+                ("rules.0.apiGroups", "[]", "resource rules must supply at least one api group"),
+                ("rules.0.resources", "[]", "resource rules must supply at least one resource"),
+                (
+                    "rules.0",
+                    r#"{"verbs":["get"],"nonResourceURLs":["/x"]}"#,
+                    "namespaced rules cannot apply to non-resource URLs",
+                ),
+            ],
+        );
+        each_refused(
+            &base,
+            validate_cluster_role,
+            &[
+                (
+                    "rules.0.nonResourceURLs",
+                    r#"["/x"]"#,
+                    "rules cannot apply to both regular resources and non-resource URLs",
+                ),
+                ("aggregationRule", "{}", "at least one clusterRoleSelector required"),
+            ],
+        );
+    }
+
+    #[test]
+    fn what_an_update_breaks_is_said_twice() {
+        let (role, binding) = (object(r#"{"rules":[{"verbs":["get"],"apiGroups":[""]}]}"#), object("{}"));
+        for (kind, object, wanted) in [
+            ("Role", &role, 2),
+            ("ClusterRole", &role, 2),
+            ("RoleBinding", &binding, 6),
+            ("ClusterRoleBinding", &binding, 6),
+        ] {
+            let mut errors = ErrorList::new();
+            crate::rules(RBAC_GROUP, kind).check_update(object, object, &mut errors);
+            assert_eq!(errors.len(), wanted, "{errors:?}");
+        }
+    }
+
+    #[test]
+    fn each_rule_of_a_binding_refuses() {
+        let base = filled(
+            (RBAC_GROUP, "v1"),
+            "RoleBinding",
+            r#"{"roleRef":{"kind":"ClusterRole","name":"r"},"subjects":[{"kind":"User","name":"u"},
+                {"kind":"ServiceAccount","name":"s","namespace":"n"}]}"#,
+        );
+        let table = [
+            (
+                "roleRef.apiGroup",
+                r#""x""#,
+                "roleRef.apiGroup: Unsupported value: \"x\": supported values: \"rbac.authorization.k8s.io\"",
+            ),
+            ("roleRef.kind", r#""X""#, "roleRef.kind: Unsupported value: \"X\""),
+            ("roleRef.name", "null", "roleRef.name: Required value"),
+            ("subjects.0.name", "null", "subjects[0].name: Required value"),
+            ("subjects.0.kind", r#""X""#, "subjects[0].kind: Unsupported value: \"X\""),
+            ("subjects.0.apiGroup", r#""x""#, "subjects[0].apiGroup: Unsupported value"),
+            (
+                "subjects.1.apiGroup",
+                r#""x""#,
+                "subjects[1].apiGroup: Unsupported value: \"x\": supported values: \"\"",
+            ),
+            ("subjects.1.name", r#""A""#, "subjects[1].name: Invalid value: \"A\""),
+        ];
+        each_refused(&base, validate_binding, &table);
+        each_refused(&base, validate_cluster_binding, &table);
+        each_refused(
+            &base,
+            validate_cluster_binding,
+            &[
+                ("subjects.1.namespace", "null", "subjects[1].namespace: Required value"),
+                ("roleRef.kind", r#""Role""#, "supported values: \"ClusterRole\""),
+            ],
+        );
+        each_change_refused(
+            &base,
+            same_role,
+            &[("roleRef.name", r#""s""#, "roleRef: Invalid value: rbac.RoleRef{}: cannot change roleRef")],
+        );
+    }
+}
