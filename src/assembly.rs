@@ -32,6 +32,9 @@ use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::broadcaster::CloseAll;
 use pilothouse_actors::directory::{self, Stores as Storage};
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_api::gates::{
+    AUTHORIZE_WITH_SELECTORS, DECLARATIVE_VALIDATION, DECLARATIVE_VALIDATION_TAKEOVER,
+};
 use pilothouse_apimachinery::features::EnabledFeatures;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_kinds::validation_engines::Authority;
@@ -46,7 +49,6 @@ use self::reload::Reload;
 use self::shared_state::SharedInputs;
 use self::storage::{Addresses, services};
 use self::watch_setup::{WatchSetup, watch_deps};
-use crate::api::gates::{AUTHORIZE_WITH_SELECTORS, DECLARATIVE_VALIDATION, DECLARATIVE_VALIDATION_TAKEOVER};
 use crate::application::{Application, Assemble, Assembled, StartContext, StartError};
 use crate::auth::live_index::LiveIndexes;
 use crate::backend::Backend;

@@ -5,11 +5,11 @@ mod trail;
 
 use std::sync::Arc;
 
+use pilothouse_api::audit::Level;
+use pilothouse_api::audit::policy::{Decision, Policy};
+use pilothouse_api::path::Request;
 use pilothouse_types::identity::Identity;
 
-use crate::api::audit::Level;
-use crate::api::audit::policy::{Decision, Policy};
-use crate::api::path::Request;
 use crate::audit_backends::AuditBackends;
 
 pub use self::trail::{Trail, cut_agent};

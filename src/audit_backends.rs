@@ -12,12 +12,12 @@ pub mod webhook;
 use std::sync::Arc;
 
 use futures::future::join_all;
+use pilothouse_api::audit::event::Event;
 use pilothouse_types::memory::{MemoryBudget, Reservation};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::api::audit::event::Event;
 use crate::config::audit::{Delivery, Mode};
 use crate::limits::{AUDIT_CLOSING, AUDIT_UNATTENDED};
 use crate::metrics::audit::Audit as Counts;

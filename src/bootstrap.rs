@@ -15,6 +15,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::join_all;
 use pilothouse_actors::permit::Permit;
+use pilothouse_api::bootstrap::{BootstrapObject, api_services, flow_control, priority_classes};
+use pilothouse_api::catalog::Catalog;
 use pilothouse_apimachinery::managed_fields::ConvertedVersions;
 use pilothouse_apimachinery::media::{Encoding, PatchType};
 use pilothouse_apimachinery::query::Query;
@@ -29,9 +31,6 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::identity::Identity;
 use pilothouse_types::object::{Key, Object};
 use serde_json::Value as Json;
-
-use crate::api::bootstrap::{BootstrapObject, api_services, flow_control, priority_classes};
-use crate::api::catalog::Catalog;
 
 use crate::backend::loopback::own_identity;
 use crate::backend::work_limit::WorkLimit;

@@ -22,14 +22,14 @@ use pilothouse_actors::notifier::{ChangeNotifier, ChangeNotifiers, Published};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinError;
 
-use crate::api::catalog::Catalog;
-use crate::api::catalog::resource::Resource;
-use crate::api::custom::definition::store_named;
-use crate::api::openapi;
 use crate::backend::{Backend, loopback};
 use crate::limits::{DEFINITIONS_MAILBOX, DELETIONS_AT_ONCE};
 use definition_set::DefinitionSet;
 use deletion::{Ended, Progress};
+use pilothouse_api::catalog::Catalog;
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::custom::definition::store_named;
+use pilothouse_api::openapi;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::object::TypeName;
 use reconcile::Reconciler;

@@ -3,6 +3,7 @@
 //! A request is classified by a FlowSchema and its priority level (`table`), its width in seats is estimated (`work_estimate`), and
 //! it is executed, queued or rejected (`pilothouse_actors::fair_queuing`). An admitted request holds a permit until it is done.
 
+mod configuration;
 pub mod dump;
 pub mod table;
 mod work_estimate;
@@ -16,6 +17,8 @@ use pilothouse_actors::fair_queuing::level::{Entry, Level, Refused, Seat};
 use pilothouse_actors::fair_queuing::levels::Levels;
 use pilothouse_actors::fair_queuing::queues::{LevelKind, WorkEstimate};
 use pilothouse_actors::permit::Permit;
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::path::Request;
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::verb::Verb;
 use pilothouse_apimachinery::well_known::MASTERS;
@@ -26,8 +29,6 @@ use prometheus::IntGauge;
 
 use self::dump::RequestRecord;
 use self::table::{Flow, Table};
-use crate::api::catalog::resource::Resource;
-use crate::api::path::Request;
 use crate::auth::live_index::{LiveIndex, LiveIndexes};
 use crate::backend::load_stats::LoadStats;
 use crate::limits::LONGEST_WAIT;

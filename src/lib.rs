@@ -13,7 +13,6 @@
 //! - `upstream` and `webhook` connect to other servers; [`pki`] makes certificates; `audit` records what
 //!   requests did and `audit_backends` writes it down; [`metrics`]; `limits` holds every bound that a client can reach.
 
-pub mod api;
 pub mod application;
 mod assembly;
 mod audit;

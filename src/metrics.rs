@@ -29,6 +29,8 @@ pub mod watches;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::release::Release;
 use pilothouse_types::clock::Timestamp;
 use prometheus::{
     Encoder as _, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
@@ -53,8 +55,6 @@ use self::registration::{MetricRegistry, Result};
 use self::service_account_tokens::Tokens;
 use self::slis::Slis;
 use self::watches::{OpenWatch, WatchMetrics};
-use crate::api::catalog::resource::Resource;
-use crate::api::release::Release;
 
 /// The bounds of the classes of duration, in seconds; the reference server's.
 const SECONDS: [f64; 23] = [

@@ -22,12 +22,12 @@ use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use pilothouse_api::connect::{AllowedAddresses, Destination, ServerVerification, Trust};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use self::connection_limits::{ConnectionLimits, ConnectionSlot};
 use self::pool::{Connection, KeepAliveHandle, Origin, Pool, Purpose, ReuseOutcome};
-use crate::api::connect::{AllowedAddresses, Destination, ServerVerification, Trust};
 use crate::limits;
 
 pub use body::{RequestBody, ResponseBody};

@@ -6,13 +6,13 @@ use actix::Actor as _;
 use pilothouse_actors::batcher::Batcher;
 use pilothouse_actors::directory::Stores as Storage;
 use pilothouse_actors::rates::Rates;
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::gates::MUTATING_ADMISSION_POLICY;
+use pilothouse_api::quota::{Features, Limited};
 use pilothouse_apimachinery::features::Feature;
 use pilothouse_apimachinery::schema::Registry;
 
 use super::enabled_features;
-use crate::api::catalog::resource::Resource;
-use crate::api::gates::MUTATING_ADMISSION_POLICY;
-use crate::api::quota::{Features, Limited};
 use crate::application::StartContext;
 use crate::application::StartError;
 use crate::auth::live_index::LiveIndexes;

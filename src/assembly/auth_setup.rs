@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use pilothouse_actors::authenticator::{AuthenticatorConfig, Verifier};
 use pilothouse_actors::directory::Stores as Storage;
+use pilothouse_api::gates::ALLOW_PARSING_USER_UID_FROM_CERT_AUTH;
 use pilothouse_apimachinery::well_known::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
 use pilothouse_types::identity::Identity;
 
-use crate::api::gates::ALLOW_PARSING_USER_UID_FROM_CERT_AUTH;
 use crate::application::{StartContext, StartError};
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::front_proxy::FrontProxy;

@@ -7,11 +7,11 @@ use actix::Actor as _;
 use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::broadcaster::CloseType;
 use pilothouse_actors::session_waker::Close;
+use pilothouse_api::catalog::Catalog;
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::openapi::Contents;
 
 use super::{ServerParts, backend};
-use crate::api::catalog::Catalog;
-use crate::api::catalog::resource::Resource;
-use crate::api::openapi::Contents;
 use crate::application::StartError;
 use crate::backend::conversion;
 use crate::definitions::{Defined, Definitions, DefinitionsDeps, Synchronize};

@@ -6,18 +6,18 @@ use std::sync::atomic::AtomicBool;
 use arc_swap::ArcSwap;
 use pilothouse_actors::directory::Stores as Storage;
 use pilothouse_actors::throttle::Throttle;
-use pilothouse_types::lock::Lock;
-
-use crate::api::catalog::Catalog;
-use crate::api::catalog::build::Builtin;
-use crate::api::catalog::runtime_config::RuntimeConfig;
-use crate::api::connect::location::KubeletRules;
-use crate::api::gates::{
+use pilothouse_api::catalog::Catalog;
+use pilothouse_api::catalog::build::Builtin;
+use pilothouse_api::catalog::runtime_config::RuntimeConfig;
+use pilothouse_api::connect::location::KubeletRules;
+use pilothouse_api::gates::{
     API_RESPONSE_COMPRESSION, CBOR_SERVING_AND_STORAGE, COMPONENT_FLAGZ, COMPONENT_STATUSZ, OPENAPI_ENUMS,
     PORT_FORWARD_WEBSOCKETS, REMOTE_REQUEST_HEADER_UID, TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS,
     UNAUTHENTICATED_HTTP2_DOS_MITIGATION,
 };
-use crate::api::openapi::Contents;
+use pilothouse_api::openapi::Contents;
+use pilothouse_types::lock::Lock;
+
 use crate::application::{StartContext, StartError};
 use crate::auth::front_proxy::Headers;
 use crate::auth::live_index::LiveIndexes;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use actix::Addr;
 use pilothouse_actors::broadcaster::Broadcaster;
 use pilothouse_actors::session::LiveSessions;
+use pilothouse_api::gates::WATCH_LIST;
 use pilothouse_types::lock::Lock;
 
-use crate::api::gates::WATCH_LIST;
 use crate::config::Config;
 use crate::verbs::{FramesAside, WatchDeps};
 

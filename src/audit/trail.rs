@@ -6,6 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pilothouse_api::audit::bodies::{BodyIdentity, compact};
+use pilothouse_api::audit::event::{Event, EventMetadata, ObjectRef, ResponseStatus, TRUNCATED, span};
+use pilothouse_api::audit::policy::Decision;
+use pilothouse_api::audit::response::Response;
+use pilothouse_api::audit::{Level, Stage};
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::path::{Request, Target};
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::status::Status;
@@ -13,13 +20,6 @@ use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::Identity;
 use pilothouse_types::memory::Reservation;
 
-use crate::api::audit::bodies::{BodyIdentity, compact};
-use crate::api::audit::event::{Event, EventMetadata, ObjectRef, ResponseStatus, TRUNCATED, span};
-use crate::api::audit::policy::Decision;
-use crate::api::audit::response::Response;
-use crate::api::audit::{Level, Stage};
-use crate::api::catalog::resource::Resource;
-use crate::api::path::{Request, Target};
 use crate::audit_backends::AuditBackends;
 use crate::limits::{AUDIT_AGENT_BYTES, AUDIT_BODY_BYTES};
 
@@ -296,12 +296,12 @@ mod tests {
     use std::panic::AssertUnwindSafe;
 
     use futures::FutureExt as _;
+    use pilothouse_api::audit::Stages;
     use pilothouse_types::clock::Timestamp;
     use pilothouse_types::memory::MemoryBudget;
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::api::audit::Stages;
     use crate::audit_backends::batches::QueueItem;
     use crate::config::audit::{Batching, Delivery, Mode};
     use crate::metrics::Metrics;

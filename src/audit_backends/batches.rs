@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pilothouse_api::audit::Level;
+use pilothouse_api::audit::event::Event;
 use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::memory::Reservation;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use crate::api::audit::Level;
-use crate::api::audit::event::Event;
 use crate::config::audit::{Batching, Delivery, Mode, Truncation};
 use crate::limits::{AUDIT_BATCH_BYTES, AUDIT_LINES_AT_ONCE};
 use crate::metrics::audit::Audit as Counts;
@@ -279,11 +279,11 @@ impl Batches {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_api::audit::Stage;
     use pilothouse_types::clock::Timestamp;
     use pilothouse_types::memory::MemoryBudget;
 
     use super::*;
-    use crate::api::audit::Stage;
 
     #[test]
     fn batches_are_few_after_the_first() {

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use pilothouse_api::audit::event::Event;
 use pilothouse_apimachinery::time;
 use pilothouse_types::clock::{Clock, Timestamp};
 
 use super::batches::{EncodedEvent, Writer};
-use crate::api::audit::event::Event;
 use crate::metrics::audit::Audit as Counts;
 
 /// The mode of a new log file.

@@ -3,14 +3,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use pilothouse_api::audit::event::{EventMetadata, ResponseStatus};
+use pilothouse_api::audit::{Level, Stage};
 use pilothouse_apimachinery::status::Status;
 use pilothouse_types::clock::{Clock, Timestamp};
 use tokio::sync::Semaphore;
 
 use super::batches::{EncodedEvent, Writer, spawn};
 use super::*;
-use crate::api::audit::event::{EventMetadata, ResponseStatus};
-use crate::api::audit::{Level, Stage};
 use crate::config::audit::{Batching, Truncation};
 use crate::limits::{AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES};
 use crate::metrics::Metrics;

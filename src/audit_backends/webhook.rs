@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pilothouse_api::audit::event::Event;
 use tokio::task::JoinSet;
 
 use super::batches::{EncodedEvent, Writer};
-use crate::api::audit::event::Event;
 use crate::limits::AUDIT_BATCHES_SENT;
 use crate::metrics::audit::Audit as Counts;
 use crate::webhook::{Failure, Service, pausing};

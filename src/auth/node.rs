@@ -4,6 +4,10 @@ use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::Policy;
+use pilothouse_api::bootstrap::roles;
+use pilothouse_api::gates::{
+    AUTHORIZE_NODE_WITH_SELECTORS, KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS,
+};
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::well_known::{LEASE_NAMESPACE, NODE_PREFIX, NODES};
 use pilothouse_authorization::node_graph::{Graph, PodDependency};
@@ -17,10 +21,6 @@ use pilothouse_types::object::Key;
 
 use super::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 use super::stored_object::{FollowedType, ReadError, StoredObject};
-use crate::api::bootstrap::roles;
-use crate::api::gates::{
-    AUTHORIZE_NODE_WITH_SELECTORS, KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS,
-};
 
 /// The types that relate objects to nodes.
 const TYPES: [FollowedType; 4] = [

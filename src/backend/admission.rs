@@ -49,13 +49,13 @@ use std::sync::Arc;
 use actix::Addr;
 use futures::future::{LocalBoxFuture, ready};
 use pilothouse_actors::rates::Rates;
+use pilothouse_api::admission_plugins::PluginName;
+use pilothouse_api::catalog::Catalog;
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
 
-use crate::api::admission_plugins::PluginName;
-use crate::api::catalog::Catalog;
-use crate::api::catalog::resource::Resource;
 use crate::auth::live_index::LiveIndex;
 
 use crate::metrics::Metrics;

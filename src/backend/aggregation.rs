@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pilothouse_actors::answer::Answer;
+use pilothouse_api::aggregation::discovered::{DiscoveredVersion, STALE};
+use pilothouse_api::aggregation::{ApiService, name_of};
+use pilothouse_api::discovery::Other;
+use pilothouse_api::openapi::merged::ServedSpec;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::lock::SharedLock;
 
-use crate::api::aggregation::discovered::{DiscoveredVersion, STALE};
-use crate::api::aggregation::{ApiService, name_of};
-use crate::api::discovery::Other;
-use crate::api::openapi::merged::ServedSpec;
 use crate::auth::live_index::{LiveIndex, LiveIndexes};
 use crate::limits::EXTENSION_DOCUMENTS_BYTES;
 use crate::upstream::Upstream;

@@ -4,15 +4,14 @@
 use std::cell::{Cell, RefCell};
 
 use bytes::Bytes;
+use pilothouse_api::audit::Level;
+use pilothouse_api::audit::bodies::{BodyIdentity, compact};
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::media::PatchType;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::META_GROUP;
-
-use crate::api::audit::Level;
-use crate::api::audit::bodies::{BodyIdentity, compact};
 
 use super::Call;
 use super::objects::Objects;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use actix::{Addr, Handler, MailboxError, Message};
 use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::{Authorize, AuthorizeExplained, Authorizer};
+use pilothouse_api::path;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_authorization::denial::denied;
 use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Selection, Target};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::Identity;
 
-use crate::api::path;
 use crate::audit::Trail;
 use crate::auth::rbac::Roles;
 use crate::metrics::Metrics;
@@ -140,12 +140,12 @@ pub async fn may(authorizer: &Addr<Authorizer>, user: &Identity, verb: &str, tar
 #[cfg(test)]
 mod tests {
     use actix::{Actor as _, Arbiter};
+    use pilothouse_api::catalog::build::Builtin;
+    use pilothouse_api::catalog::resource::Resource;
+    use pilothouse_api::catalog::runtime_config::RuntimeConfig;
     use pilothouse_apimachinery::query::Query;
 
     use super::*;
-    use crate::api::catalog::build::Builtin;
-    use crate::api::catalog::resource::Resource;
-    use crate::api::catalog::runtime_config::RuntimeConfig;
 
     #[actix::test]
     async fn what_nobody_answers_is_a_503() {

@@ -14,6 +14,9 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::throttle::Throttle;
 use pilothouse_actors::yield_every::YieldEvery;
 use pilothouse_admission::webhooks::response;
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::custom::conversion::{self, Conversion, ConversionError, FailureKind};
+use pilothouse_api::custom::{self, CustomResource};
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::media::Encoding;
@@ -27,9 +30,6 @@ use pilothouse_types::object::{Draft, Key, Object, Pairs};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
-use crate::api::catalog::resource::Resource;
-use crate::api::custom::conversion::{self, Conversion, ConversionError, FailureKind};
-use crate::api::custom::{self, CustomResource};
 use crate::kubeconfig::users::Users;
 use crate::limits::{
     CONVERSION_BYTES, CONVERSION_OBJECTS, CONVERSION_QUESTIONS, CONVERSION_ROUNDS, CONVERSION_TIMEOUT,

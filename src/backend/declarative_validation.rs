@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use pilothouse_api::custom::CustomResource;
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::schema::validate::{self, Unchanged};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_kinds::validation_engines::{Authority, judge};
 
-use crate::api::custom::CustomResource;
 use crate::metrics::Metrics;
 
 use super::objects::Objects;

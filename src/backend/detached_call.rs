@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilothouse_actors::permit::Permit;
+use pilothouse_api::audit::Level;
+use pilothouse_api::catalog::resource::{Resource, Stored};
 use pilothouse_apimachinery::managed_fields::ConvertedVersions;
 use pilothouse_apimachinery::media::{Encoding, PatchType};
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::response_format::ResponseFormat;
 use pilothouse_types::clock::Moment;
 use pilothouse_types::identity::Identity;
-
-use crate::api::audit::Level;
-use crate::api::catalog::resource::{Resource, Stored};
 
 use super::work_limit::WorkLimit;
 use super::{Call, Origin, Warnings};

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::print;
 use pilothouse_apimachinery::codec::protobuf::ListFields;
 use pilothouse_apimachinery::codec::{cbor, protobuf};
 use pilothouse_apimachinery::json;
@@ -14,8 +16,6 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Object;
 
 use super::objects::Objects;
-use crate::api::catalog::resource::Resource;
-use crate::api::print;
 use crate::limits::LIST_TURN_BYTES;
 
 /// The bytes that an object counts at least while a list is encoded: many small ones are work, too.

@@ -6,6 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_api::audit::event::EventMetadata;
+use pilothouse_api::path::Request;
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::schema::Registry;
@@ -15,8 +17,6 @@ use pilothouse_apimachinery::well_known::{AUTHENTICATED, MASTERS};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::Identity;
 
-use crate::api::audit::event::EventMetadata;
-use crate::api::path::Request;
 use crate::audit::{Audit, Trail};
 use crate::metrics::Metrics;
 use crate::random;
@@ -220,9 +220,10 @@ fn path(call: &Call<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_api::catalog::build::Builtin;
+    use pilothouse_api::catalog::runtime_config::RuntimeConfig;
+
     use super::*;
-    use crate::api::catalog::build::Builtin;
-    use crate::api::catalog::runtime_config::RuntimeConfig;
     use crate::backend::{BodylessCall, Origin};
 
     #[test]

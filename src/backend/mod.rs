@@ -30,6 +30,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilothouse_actors::permit::Permit;
+use pilothouse_api::catalog::resource::{Resource, Stored};
+use pilothouse_api::custom::CustomResource;
+use pilothouse_api::subresources::{self, SubresourceStrategy};
 use pilothouse_apimachinery::error_list::WarningList;
 use pilothouse_apimachinery::managed_fields::ConvertedVersions;
 use pilothouse_apimachinery::media::{Encoding, PatchType};
@@ -44,9 +47,6 @@ use pilothouse_types::identity::Identity;
 use pilothouse_types::memory::MemoryBudget;
 use pilothouse_types::object::{Key, Object};
 
-use crate::api::catalog::resource::{Resource, Stored};
-use crate::api::custom::CustomResource;
-use crate::api::subresources::{self, SubresourceStrategy};
 use crate::audit::Trail;
 use crate::auth::service_account::issuer::Issuer;
 use crate::limits::{CUT_WARNING_CHARS, REQUEST_NOTES, WARNING_CHARS, WARNING_HEADERS};

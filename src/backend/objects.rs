@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::custom;
+use pilothouse_api::select;
+use pilothouse_api::subresources;
 use pilothouse_apimachinery::codec::{self, Decoded};
 use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
 use pilothouse_apimachinery::json;
@@ -19,11 +23,6 @@ use pilothouse_kinds as kinds;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::memory::MemoryBudget;
 use pilothouse_types::object::{Draft, Key, Object, Pairs};
-
-use crate::api::catalog::resource::Resource;
-use crate::api::custom;
-use crate::api::select;
-use crate::api::subresources;
 
 use super::Call;
 use super::declarative_validation::DeclarativeValidation;

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use pilothouse_api::subresources::SubresourceStrategy;
 use pilothouse_apimachinery::codec::SET_ITEM_BYTES;
 use pilothouse_apimachinery::managed_fields::scale_view::ScaleView;
 use pilothouse_apimachinery::managed_fields::{self, Versions, Write};
@@ -10,8 +11,6 @@ use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::SERVER_NAME;
-
-use crate::api::subresources::SubresourceStrategy;
 
 use crate::limits::SMALL_BODY_BYTES;
 

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::print;
 use pilothouse_apimachinery::codec::{self, cbor, protobuf};
 use pilothouse_apimachinery::convert::convert;
 use pilothouse_apimachinery::media::Encoding;
@@ -23,9 +25,6 @@ use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::{INITIAL_EVENTS_BLUEPRINT, INITIAL_EVENTS_END};
 use pilothouse_types::object::{Object, Revision, Variant};
 use serde_json::value::RawValue;
-
-use crate::api::catalog::resource::Resource;
-use crate::api::print;
 
 use super::Call;
 use super::objects::Objects;

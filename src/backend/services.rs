@@ -20,6 +20,7 @@ use std::sync::Arc;
 use actix::Addr;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{PortAllocator, ReleasePorts};
+use pilothouse_api::select;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::WriteMode;
@@ -37,7 +38,6 @@ use pilothouse_types::clock::Clock;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, TypeName};
 
-use crate::api::select;
 use crate::limits::RELEASE_ATTEMPTS;
 use crate::random;
 

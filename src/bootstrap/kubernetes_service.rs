@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use pilothouse_api::catalog::Catalog;
 use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::well_known::NETWORKING_GROUP;
 use pilothouse_kinds::services::addresses::AddressRange;
@@ -9,7 +10,6 @@ use serde_json::Value as Json;
 use serde_json::json;
 
 use super::{ObjectAddress, Own, Verb};
-use crate::api::catalog::Catalog;
 use crate::backend::Backend;
 
 /// The field manager of the ServiceCIDR's Ready condition.

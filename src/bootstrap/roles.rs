@@ -3,15 +3,15 @@
 
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_api::bootstrap::BootstrapObject;
+use pilothouse_api::bootstrap::roles::{self, Reconciliation};
+use pilothouse_api::catalog::Catalog;
 use pilothouse_apimachinery::status::{GroupResource, IgnoreErrors as _, Result, Status};
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::{codec, meta};
 use pilothouse_authorization::rbac::RESOURCES;
 use pilothouse_types::object::{Key, TypeName};
 
-use crate::api::bootstrap::BootstrapObject;
-use crate::api::bootstrap::roles::{self, Reconciliation};
-use crate::api::catalog::Catalog;
 use crate::backend::Backend;
 
 use super::{ObjectAddress, Own, Verb, all_of};

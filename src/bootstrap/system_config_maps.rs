@@ -1,11 +1,11 @@
 //! Two ConfigMaps in kube-system: extension-apiserver-authentication, and the start date of legacy token tracking.
 
+use pilothouse_api::catalog::Catalog;
 use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::well_known::SYSTEM_NAMESPACE;
 use serde_json::{Value as Json, json};
 
 use super::{ObjectAddress, Own};
-use crate::api::catalog::Catalog;
 use crate::backend::Backend;
 
 /// The ConfigMap that extension API servers read.

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use pilothouse_api::admission_plugins::PluginName;
 use pilothouse_apimachinery::codec::yaml;
 use pilothouse_apimachinery::value::Value;
 
 use super::ConfigError;
-use crate::api::admission_plugins::PluginName;
 
 const KIND: &str = "AdmissionConfiguration";
 const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1alpha1"];

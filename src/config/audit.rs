@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
+use pilothouse_api::audit::API_VERSION;
+use pilothouse_api::audit::policy::Policy;
 use pilothouse_apimachinery::codec::yaml;
 use pilothouse_apimachinery::value::Value;
 
 use super::values::go_duration;
-use crate::api::audit::API_VERSION;
-use crate::api::audit::policy::Policy;
 use crate::limits;
 
 const MODES: &str = "batch,blocking,blocking-strict";

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use pilothouse_api::gates::REMOTE_REQUEST_HEADER_UID;
 
 use super::FeatureGates;
 use super::values::go_duration;
-use crate::api::gates::REMOTE_REQUEST_HEADER_UID;
 
 /// A proxy that says in headers whom it asks for.
 #[derive(Args, Clone, Debug, Default)]

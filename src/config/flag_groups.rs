@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
+use pilothouse_api::release::Release;
 
 use super::gates::GateSetting;
 use super::memory_limit::MemoryLimit;
 use super::tls_values::{NamedCertificate, transport_directive};
 use super::values::{IpRange, PortRange, RuntimeSetting, go_duration};
-use crate::api::release::Release;
 use crate::limits;
 
 /// Where and how the server listens.

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use pilothouse_api::gates::{AUTHORIZE_NODE_WITH_SELECTORS, AUTHORIZE_WITH_SELECTORS};
+
 use super::gates_table::GATES;
 use super::values::go_bool;
-use crate::api::gates::{AUTHORIZE_NODE_WITH_SELECTORS, AUTHORIZE_WITH_SELECTORS};
 
 /// The stage of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn every_gate_that_the_server_asks_for_is_known() {
-        for name in crate::api::gates::ALL {
+        for name in pilothouse_api::gates::ALL {
             assert!(find(name).is_some(), "{name}");
         }
     }

@@ -44,9 +44,10 @@ pub use oidc::OpenId;
 pub use signing::Signing;
 pub use tls_values::NamedCertificate;
 
+use pilothouse_api::admission_plugins::PluginName;
+use pilothouse_api::gates::{ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS, STRUCTURED_AUTHENTICATION_CONFIGURATION};
+
 use self::plugins::PluginFlags;
-use crate::api::admission_plugins::PluginName;
-use crate::api::gates::{ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS, STRUCTURED_AUTHENTICATION_CONFIGURATION};
 use crate::limits;
 
 /// Everything the server is told at start.

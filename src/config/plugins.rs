@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use pilothouse_api::admission_plugins::PluginName;
+
 use super::external_authenticators::listed;
 use super::flag_groups::Api;
-use crate::api::admission_plugins::PluginName;
 
 use self::DefaultState::{Off, On};
 use self::Effect::{Absent, Idle, Works};

@@ -1,7 +1,8 @@
 use std::time::Duration;
 
+use pilothouse_api::release::Release;
+
 use super::*;
-use crate::api::release::Release;
 
 fn parse(line: &str) -> Result<Config, clap::Error> {
     Config::parse(std::iter::once("pilothouse").chain(line.split_whitespace()))

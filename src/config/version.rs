@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Command};
+use pilothouse_api::release::{OWN_VERSION, Release};
 
 use super::values::go_bool;
-use crate::api::release::{OWN_VERSION, Release};
 
 const NAME: &str = "version";
 

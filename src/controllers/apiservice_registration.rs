@@ -7,15 +7,14 @@ use std::rc::Rc;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_api::aggregation::STORE;
+use pilothouse_api::bootstrap::api_services::{DEFINED, MANAGED, ON_START, defined};
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::DeleteOptions;
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::TypeName;
-
-use crate::api::aggregation::STORE;
-use crate::api::bootstrap::api_services::{DEFINED, MANAGED, ON_START, defined};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};

@@ -8,11 +8,11 @@ use std::time::Duration;
 use futures::future::LocalBoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
+use pilothouse_api::aggregation::availability::{AvailableCondition, check_endpoints, port_name, tell};
+use pilothouse_api::aggregation::{ApiService, STORE, Service, asker};
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
 use pilothouse_apimachinery::value::Value;
 
-use crate::api::aggregation::availability::{AvailableCondition, check_endpoints, port_name, tell};
-use crate::api::aggregation::{ApiService, STORE, Service, asker};
 use crate::backend::aggregation::{ExtensionRequest, Extensions};
 use crate::limits::{EXTENSION_DISCOVERY_TIMEOUT, EXTENSION_PROBED_EVERY, EXTENSION_PROBES};
 use crate::metrics::Metrics;

@@ -1,9 +1,9 @@
 //! Events of control loops.
 
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Key;
 
-use crate::api::catalog::resource::Resource;
 use crate::random;
 
 use super::client::{At, Client};

@@ -9,15 +9,15 @@ use std::time::Duration;
 use futures::future::LocalBoxFuture;
 use futures::{FutureExt as _, join};
 use openssl::sha::Sha256;
+use pilothouse_api::aggregation::discovered::{
+    CURRENT, DiscoveredVersion, STALE, read_all, read_one, read_openapi_index,
+};
+use pilothouse_api::aggregation::{ApiService, READS_AS, STORE, Service, asker};
+use pilothouse_api::openapi::merged::ServedSpec;
 use pilothouse_apimachinery::well_known::JSON;
 use pilothouse_types::identity::Identity;
 use tokio::task::spawn_blocking;
 
-use crate::api::aggregation::discovered::{
-    CURRENT, DiscoveredVersion, STALE, read_all, read_one, read_openapi_index,
-};
-use crate::api::aggregation::{ApiService, READS_AS, STORE, Service, asker};
-use crate::api::openapi::merged::ServedSpec;
 use crate::backend::aggregation::{
     Description, ExtensionRequest, ExtensionResponse, Extensions, PublishedDocuments,
 };

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_api::bootstrap::flow_control;
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::object::{Key, TypeName};
-
-use crate::api::bootstrap::flow_control;
 
 use super::attempts::Attempts;
 use super::client::{At, Client};

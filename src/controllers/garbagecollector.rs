@@ -17,7 +17,6 @@ use futures::future::LocalBoxFuture;
 use openssl::sha::sha256;
 use pilothouse_actors::snapshot::Snapshot;
 
-use crate::api::catalog::resource::Resource;
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::client::Client;
@@ -28,6 +27,7 @@ use super::queue::{Outcome, Queue};
 use super::resource_index::ResourceIndex;
 use super::runner::{Controller, Follows, ObjectChange};
 use graph::{DeletionMode, Graph, ObjectLocation, Owner, Task, Uid};
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::object::{Object, TypeName};

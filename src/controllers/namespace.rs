@@ -17,8 +17,6 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 
-use crate::api::catalog::resource::Resource;
-use crate::api::custom::definition::store_named;
 use crate::backend::aggregation::Extensions;
 use crate::limits::DELETIONS_IN_FLIGHT;
 
@@ -29,6 +27,8 @@ use super::queue::{Outcome, Queue};
 use super::runner::{Controller, Follows, ObjectChange};
 use aggregated::AggregatedResources;
 use conditions::DeletionFindings;
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::custom::definition::store_named;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::{DeleteOptions, Propagation};

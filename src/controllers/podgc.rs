@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::DeleteOptions;
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result, Status};
@@ -21,7 +22,6 @@ use pilothouse_apimachinery::well_known::stores::PODS;
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::object::{Key, Object, TypeName};
 
-use crate::api::catalog::resource::Resource;
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::attempts::{self, Attempts};

@@ -9,14 +9,13 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::stores::PODS;
 use pilothouse_apimachinery::well_known::{CLAIM_PROTECTION, VOLUME_PROTECTION};
 use pilothouse_types::object::{Key, Object, TypeName};
-
-use crate::api::catalog::resource::Resource;
 
 use super::client::{At, Client};
 use super::object_meta::ObjectMeta;

@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use pilothouse_api::catalog::Catalog;
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::verb::Verb;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::TypeName;
-
-use crate::api::catalog::Catalog;
-use crate::api::catalog::resource::Resource;
 
 /// A published catalog.
 pub type Published = Arc<dyn AsRef<Catalog> + Send + Sync>;
@@ -132,9 +131,10 @@ impl ResourceIndex {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_api::catalog::build::Builtin;
+    use pilothouse_api::catalog::runtime_config::RuntimeConfig;
+
     use super::*;
-    use crate::api::catalog::build::Builtin;
-    use crate::api::catalog::runtime_config::RuntimeConfig;
 
     struct Holder(Catalog);
 

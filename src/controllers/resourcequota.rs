@@ -14,6 +14,9 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::quota::usage::Change;
+use pilothouse_api::quota::{Features, Tally, UsageEvaluator};
 use pilothouse_apimachinery::resource_list::{self, ResourceList};
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
 use pilothouse_apimachinery::value::Value;
@@ -21,9 +24,6 @@ use pilothouse_apimachinery::well_known::stores::RESOURCE_QUOTAS;
 use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::object::{Key, Object, TypeName};
 
-use crate::api::catalog::resource::Resource;
-use crate::api::quota::usage::Change;
-use crate::api::quota::{Features, Tally, UsageEvaluator};
 use crate::limits::QUOTA_REST;
 
 use super::client::{At, Client};

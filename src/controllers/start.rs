@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use pilothouse_actors::notifier::ChangeNotifiers;
+use pilothouse_api::quota::Features;
 use pilothouse_types::clock::Clock;
 use tokio::sync::{Mutex, oneshot, watch};
 
-use crate::api::quota::Features;
 use crate::auth::service_account::legacy_use::LegacyUseReceiver;
 use crate::backend::aggregation::Extensions;
 use crate::backend::stores::Stores;

@@ -5,6 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::custom::definition::{DefinedResources, digest, resources, store_named};
+use pilothouse_api::custom::openapi::published;
+use pilothouse_api::openapi;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::value::Value;
@@ -13,10 +17,6 @@ use pilothouse_kinds::definition::status::{self, AcceptedNames};
 use pilothouse_types::object::{Revision, TypeName};
 
 use super::{Defined, Pending};
-use crate::api::catalog::resource::Resource;
-use crate::api::custom::definition::{DefinedResources, digest, resources, store_named};
-use crate::api::custom::openapi::published;
-use crate::api::openapi;
 
 /// Ordinals of resources wrap around after this one: cached forms of objects are numbered by them, several per ordinal.
 const LAST_ORDINAL: u32 = 10_000_000;

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use pilothouse_actors::permit::Permit;
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::custom::definition::store_named;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::DeleteOptions;
 use pilothouse_apimachinery::query::Query;
@@ -17,8 +19,6 @@ use pilothouse_kinds::definition::status::{self, DeletionProgress};
 use pilothouse_types::object::{Object, Revision, TypeName};
 
 use super::reconcile::Reconciler;
-use crate::api::catalog::resource::Resource;
-use crate::api::custom::definition::store_named;
 use crate::backend::{Call, Warnings};
 use crate::limits::DELETIONS_AT_ONCE;
 use crate::verbs::delete::delete_object;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pilothouse_actors::fair_queuing::levels::Levels;
 use pilothouse_actors::fair_queuing::requests::{QueueSnapshot, RequestPosition};
+use pilothouse_api::path::{Request, ResourcePath};
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::verb::Verb;
@@ -13,7 +14,6 @@ use pilothouse_types::clock::Timestamp;
 use pilothouse_types::identity::Identity;
 
 use super::table::Flow;
-use crate::api::path::{Request, ResourcePath};
 use crate::limits::{EMPTY_QUEUES_TOLD, VISIT_CHARS};
 
 const ROOT: &str = "/debug/api_priority_and_fairness/";

@@ -7,16 +7,16 @@ use bytes::Bytes;
 use pilothouse_actors::fair_queuing::level;
 use pilothouse_actors::fair_queuing::levels::{Levels, Spec};
 use pilothouse_actors::fair_queuing::queues::LevelKind;
+use pilothouse_api::bootstrap::flow_control::GROUP;
+use pilothouse_api::path::Request;
 use pilothouse_apimachinery::well_known::flows::{CATCH_ALL, EXEMPT};
 use pilothouse_types::identity::Identity;
 use pilothouse_types::object::Key;
 
 use super::dump::RequestRecord;
-use crate::api::bootstrap::flow_control::GROUP;
-use crate::api::flows::{FlowSchema, PriorityLevel, bypasses_flow_control};
-use crate::api::path::Request;
 use crate::auth::live_index::StoreIndex;
 use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::flowcontrol::configuration::{FlowSchema, PriorityLevel, bypasses_flow_control};
 use crate::metrics::Metrics;
 use crate::metrics::flowcontrol::FlowSeries;
 

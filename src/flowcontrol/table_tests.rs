@@ -1,3 +1,4 @@
+use pilothouse_api::bootstrap::flow_control;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::testing::object;
@@ -6,7 +7,6 @@ use pilothouse_apimachinery::well_known::{AUTHENTICATED, MASTERS};
 use pilothouse_types::clock::{Clock, Timestamp};
 
 use super::*;
-use crate::api::bootstrap::flow_control;
 
 /// What there is where nobody has made anything.
 fn empty() -> Table {

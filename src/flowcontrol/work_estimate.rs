@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use pilothouse_actors::fair_queuing::queues::WorkEstimate;
+use pilothouse_api::path::ResourcePath;
 use pilothouse_apimachinery::verb::Verb;
 
 use super::RequestInfo;
-use crate::api::path::ResourcePath;
 use crate::backend::load_stats::LoadStats;
 
 /// The number of listed objects per seat; the reference server's value.
@@ -77,13 +77,13 @@ fn seats(things: usize, per_seat: usize) -> u32 {
 mod tests {
     use std::sync::Arc;
 
+    use pilothouse_api::catalog::build::Builtin;
+    use pilothouse_api::catalog::runtime_config::RuntimeConfig;
+    use pilothouse_api::path::Request;
     use pilothouse_apimachinery::query::Query;
     use pilothouse_types::identity::Identity;
 
     use super::*;
-    use crate::api::catalog::build::Builtin;
-    use crate::api::catalog::runtime_config::RuntimeConfig;
-    use crate::api::path::Request;
 
     #[test]
     fn what_is_dear_takes_more_seats() {

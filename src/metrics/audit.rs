@@ -1,9 +1,9 @@
 //! What is counted of the records of requests.
 
+use pilothouse_api::audit::Level;
 use prometheus::{IntCounter, IntCounterVec};
 
 use super::registration::{MetricRegistry, Result};
-use crate::api::audit::Level;
 
 /// What is written down of requests, and what is not.
 #[derive(Clone)]

@@ -1,9 +1,9 @@
 //! What is counted of the webhooks that turn custom objects into other versions.
 
+use pilothouse_api::custom::conversion::FailureKind;
 use prometheus::{HistogramVec, IntCounterVec};
 
 use super::registration::{MetricRegistry, Result};
-use crate::api::custom::conversion::FailureKind;
 
 /// The bounds of the classes of duration, in seconds; the reference server's.
 const SECONDS: [f64; 15] =

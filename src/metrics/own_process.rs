@@ -4,11 +4,11 @@ use std::fs;
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeVal;
+use pilothouse_api::release::Release;
 use pilothouse_types::clock::Timestamp;
 use prometheus::{Counter, IntGauge, Opts};
 
 use super::registration::{MetricRegistry, Result};
-use crate::api::release::Release;
 
 /// What changes of it.
 pub(super) struct Process {

@@ -4,14 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::connect::ConnectSubresource;
+use pilothouse_api::path::{Request, ResourcePath, Target};
 use pilothouse_apimachinery::verb::Verb;
 use pilothouse_types::clock::Moment;
 use prometheus::{Histogram, IntCounter};
 
 use super::{COMPONENT, Metrics};
-use crate::api::catalog::resource::Resource;
-use crate::api::connect::ConnectSubresource;
-use crate::api::path::{Request, ResourcePath, Target};
 
 /// Paths that are no resources and are counted by name, with that name.
 const PATHS: [(&str, &str); 9] = [
@@ -206,12 +206,12 @@ impl Meter {
 mod tests {
     use std::time::Duration;
 
+    use pilothouse_api::catalog::build::Builtin;
+    use pilothouse_api::catalog::runtime_config::RuntimeConfig;
     use pilothouse_apimachinery::query::Query;
     use pilothouse_types::clock::Timestamp;
 
     use super::*;
-    use crate::api::catalog::build::Builtin;
-    use crate::api::catalog::runtime_config::RuntimeConfig;
 
     fn scraped(paths: &[(&str, &str, u16)]) -> String {
         let metrics = Arc::new(Metrics::new(Timestamp(1_500_000)).unwrap());

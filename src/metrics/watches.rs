@@ -1,10 +1,10 @@
 //! What is counted of watches, and of the history that they tell from.
 
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_types::clock::Timestamp;
 use prometheus::{GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::registration::{MetricRegistry, Result};
-use crate::api::catalog::resource::Resource;
 
 /// The bounds of the classes of lag, in seconds: from what nobody notices to what a history lasts.
 const LAG_SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0];

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use pilothouse_api::connect::location::is_global_unicast;
+use pilothouse_api::connect::{AllowedAddresses, Destination, Location};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_openssl::SslStream;
 
-use crate::api::connect::location::is_global_unicast;
-use crate::api::connect::{AllowedAddresses, Destination, Location};
 use crate::{limits, socket};
 
 use super::failure::Failure;

@@ -1,12 +1,12 @@
 use std::net::SocketAddr;
 
 use futures::StreamExt as _;
+use pilothouse_api::connect::Location;
 use pilothouse_types::clock::Clock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::api::connect::Location;
 
 fn upstream() -> Upstream {
     Upstream::new(&TlsFiles::default(), Duration::from_secs(10), Pool::new(Clock::system())).unwrap()

@@ -11,11 +11,11 @@ use openssl::error::ErrorStack;
 use openssl::ssl::SslContext;
 use openssl::x509::X509;
 use openssl::x509::X509VerifyResult;
+use pilothouse_api::connect::{Destination, ServerVerification, Trust};
 use pilothouse_types::lock::Lock;
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
-use crate::api::connect::{Destination, ServerVerification, Trust};
 use crate::limits::{EXTENSIONS_REMEMBERED, PKI_FILE_BYTES};
 
 use super::client_tls::{TrustedCas, client, context};

@@ -7,14 +7,13 @@ mod token;
 
 use std::sync::Arc;
 
+use pilothouse_api::catalog::Catalog;
+use pilothouse_api::catalog::resource::{Resource, Stored};
+use pilothouse_api::subresources;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::WriteOptions;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
-
-use crate::api::catalog::Catalog;
-use crate::api::catalog::resource::{Resource, Stored};
-use crate::api::subresources;
 
 use super::VerbResult;
 use crate::backend::admission::{Operation, Write};

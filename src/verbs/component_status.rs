@@ -3,6 +3,9 @@
 use actix::Addr;
 use bytes::Bytes;
 use pilothouse_actors::committer::{Check, Committer};
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::print;
+use pilothouse_api::select;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::options::ListOptions;
@@ -11,10 +14,6 @@ use pilothouse_apimachinery::response_format::{IncludeObject, MetaVersion, Repre
 use pilothouse_apimachinery::status::{GroupResource, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision};
-
-use crate::api::catalog::resource::Resource;
-use crate::api::print;
-use crate::api::select;
 
 use super::{Reply, Success, VerbResult};
 use crate::backend::objects::Objects;

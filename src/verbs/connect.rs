@@ -1,6 +1,9 @@
 //! connect: resolves where a connecting subresource leads. The HTTP edge makes the connection, because it has the client's end.
 
 use pilothouse_actors::permit::Permit;
+use pilothouse_api::connect::location::{self, Candidate, KubeletRules, Target};
+use pilothouse_api::connect::options::{LogOptions, PortForwardOptions, StreamOptions};
+use pilothouse_api::connect::{AllowedAddresses, ConnectSubresource, Destination, Location, Trust};
 use pilothouse_apimachinery::features::Feature;
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::status::{GroupResource, IgnoreErrors as _, Result, Status};
@@ -8,9 +11,6 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::{Key, TypeName};
 
-use crate::api::connect::location::{self, Candidate, KubeletRules, Target};
-use crate::api::connect::options::{LogOptions, PortForwardOptions, StreamOptions};
-use crate::api::connect::{AllowedAddresses, ConnectSubresource, Destination, Location, Trust};
 use crate::limits::SERVICE_CANDIDATES;
 use crate::random;
 

@@ -6,6 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::status::Result;
 use pilothouse_types::filter::{FieldReader, Filter};
 use pilothouse_types::lock::Lock;
@@ -13,7 +14,6 @@ use pilothouse_types::memory::Reservation;
 use pilothouse_types::object::{Key, Object, Pairs, Revision};
 
 use super::paging::Start;
-use crate::api::catalog::resource::Resource;
 use crate::backend::{Backend, Call};
 
 /// Whether a filter selects by fields that objects have only in another version than the stored one.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pilothouse_api::deletion::{self, Deletion};
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::DeleteOptions;
 use pilothouse_apimachinery::status::{Result, Status};
@@ -9,7 +10,6 @@ use pilothouse_kinds as kinds;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Object};
 
-use crate::api::deletion::{self, Deletion};
 use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Reply, Success, VerbResult};

@@ -11,6 +11,8 @@ use futures::future::{LocalBoxFuture, WeakShared};
 use pilothouse_actors::session::{EventEncoder, FrameAside, Preparation};
 use pilothouse_actors::watch_event::{self, WatchEventType};
 use pilothouse_actors::window::Event;
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::print;
 use pilothouse_apimachinery::codec::{cbor, encode_document, protobuf};
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::response_format::{Representation, ResponseFormat};
@@ -19,8 +21,6 @@ use pilothouse_types::clock::Timestamp;
 use pilothouse_types::filter::Filter;
 use pilothouse_types::object::{Object, Revision, Variant};
 
-use crate::api::catalog::resource::Resource;
-use crate::api::print;
 use crate::backend::Backend;
 use crate::backend::load_stats::Watcher;
 use crate::backend::objects::Objects;

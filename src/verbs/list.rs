@@ -6,6 +6,7 @@ use std::time::Duration;
 use pilothouse_actors::point_in_time::{PointInTimeError, state_at};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
+use pilothouse_api::select;
 use pilothouse_apimachinery::options::{self, ListOptions, VersionMatch};
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::clock::Timestamp;
@@ -13,7 +14,6 @@ use pilothouse_types::filter::Filter;
 use pilothouse_types::memory::{OutOfMemory, Reservation};
 use pilothouse_types::object::Revision;
 
-use crate::api::select;
 use crate::limits::LIST_BYTES;
 
 use super::converted_selection;

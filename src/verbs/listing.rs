@@ -4,13 +4,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::response_format::{Representation, ResponseFormat};
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::memory::Reservation;
 use pilothouse_types::object::{Object, Revision};
 
-use crate::api::catalog::resource::Resource;
 use crate::limits::{LIST_CHUNK_BYTES, LIST_TURN_BYTES, PROTOBUF_LIST_KEPT, YAML_GROWTH};
 
 use super::paging::Page;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pilothouse_actors::authenticator::ReviewToken;
 use pilothouse_actors::authorizer::{AuthorizeExplained, Hint, ListGrants};
+use pilothouse_api::catalog::resource::{Resource, Stored};
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::WriteOptions;
@@ -17,8 +18,6 @@ use pilothouse_types::authentication::Remark;
 use pilothouse_types::authorization::{Decision, Target};
 use pilothouse_types::identity::Credentials;
 use pilothouse_types::object::TypeName;
-
-use crate::api::catalog::resource::{Resource, Stored};
 
 use super::{Reply, Success, VerbResult, create};
 use crate::backend::admission::{Operation, Write};

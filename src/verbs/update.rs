@@ -1,6 +1,8 @@
 //! update: the body replaces the object, if the client's resourceVersion still matches.
 
 use pilothouse_actors::write_turns::{BaseState, TurnMode, WriteTurn};
+use pilothouse_api::deletion;
+use pilothouse_api::subresources::SubresourceStrategy;
 use pilothouse_apimachinery::field::{FieldError, FieldPath};
 use pilothouse_apimachinery::managed_fields;
 use pilothouse_apimachinery::meta;
@@ -11,8 +13,6 @@ use pilothouse_kinds::{self as kinds, WriteContext};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Object};
 
-use crate::api::deletion;
-use crate::api::subresources::SubresourceStrategy;
 use crate::limits::WRITE_ATTEMPTS;
 
 use super::create::{FILLED_IN, admit, store_new};

@@ -1,10 +1,9 @@
 //! NamespaceAutoProvision: a namespace is created with the first object in it.
 
+use pilothouse_api::catalog::Catalog;
 use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::NAMESPACES;
-
-use crate::api::catalog::Catalog;
 
 use super::{Kinds, MakeNamespace, Operation, Outcome, Plugin, Write};
 

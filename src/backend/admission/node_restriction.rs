@@ -3,6 +3,9 @@
 
 mod requests;
 
+use pilothouse_api::gates::{
+    ALLOW_INSECURE_KUBELET_CERTIFICATE_SIGNING_REQUESTS, SERVICE_ACCOUNT_NODE_AUDIENCE_RESTRICTION,
+};
 use pilothouse_apimachinery::field_value::same;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
@@ -13,9 +16,6 @@ use pilothouse_apimachinery::well_known::annotations::MIRROR;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, TypeName};
 
-use crate::api::gates::{
-    ALLOW_INSECURE_KUBELET_CERTIFICATE_SIGNING_REQUESTS, SERVICE_ACCOUNT_NODE_AUDIENCE_RESTRICTION,
-};
 use crate::auth::node::node_of;
 
 use super::{Operation, Outcome, Plugin, Write};

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use actix::Addr;
 use pilothouse_actors::authorizer::Authorizer;
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_types::authorization::{Decision, Target};
 use pilothouse_types::identity::Identity;
 
-use crate::api::catalog::resource::Resource;
 use crate::backend::authorization;
 
 use super::{Kinds, Operation, Outcome, Plugin, Write, done};
@@ -161,10 +161,10 @@ mod tests {
     use actix::Actor as _;
     use pilothouse_actors::answer::Answer;
     use pilothouse_actors::authorizer::Policy;
+    use pilothouse_api::catalog::build::Builtin;
     use pilothouse_types::authorization::Action;
 
     use super::*;
-    use crate::api::catalog::build::Builtin;
 
     /// Allows the listed rights, as `verb group/resource/part namespace/name`.
     struct Grants(&'static [&'static str]);

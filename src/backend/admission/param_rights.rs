@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::field::{FieldError, FieldPath};
 use pilothouse_apimachinery::field_value::same;
 use pilothouse_apimachinery::meta;
@@ -13,7 +14,6 @@ use pilothouse_apimachinery::well_known::{ADMISSION_REGISTRATION_GROUP, MASTERS}
 use pilothouse_types::authorization::Target;
 use pilothouse_types::identity::Identity;
 
-use crate::api::catalog::resource::Resource;
 use crate::backend::authorization;
 
 use super::lookup::{MUTATING_POLICIES, VALIDATING_POLICIES};

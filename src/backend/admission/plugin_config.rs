@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use pilothouse_actors::rates::Limit;
+use pilothouse_api::admission_plugins::PluginName;
+use pilothouse_api::gates::{POD_TOPOLOGY_LABELS_ADMISSION, USER_NAMESPACES_POD_SECURITY_STANDARDS};
+use pilothouse_api::quota::Limited;
 use pilothouse_apimachinery::value::Value;
-
-use crate::api::admission_plugins::PluginName;
-use crate::api::gates::{POD_TOPOLOGY_LABELS_ADMISSION, USER_NAMESPACES_POD_SECURITY_STANDARDS};
-use crate::api::quota::Limited;
 
 use super::{
     event_rates, node_restriction, node_selector, pod_security, quota, toleration_restriction, webhooks,

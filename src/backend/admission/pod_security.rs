@@ -15,6 +15,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use pilothouse_api::audit;
 use pilothouse_apimachinery::field::FieldError;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::{Result, Status};
@@ -22,7 +23,6 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::NAMESPACES;
 use pilothouse_types::object::{Key, Object, TypeName};
 
-use crate::api::audit;
 use crate::metrics::Metrics;
 use crate::metrics::pod_security::Judged;
 

@@ -13,14 +13,13 @@ use std::time::Duration;
 
 use actix::Addr;
 use pilothouse_actors::batcher::{Batcher, Enqueue};
+use pilothouse_api::quota::usage::{Change, UsageEvaluator};
+use pilothouse_api::quota::{self, Features, Limited, Quota, Refusal, Request};
 use pilothouse_apimachinery::field::{FieldError, FieldPath};
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-
-use crate::api::quota::usage::{Change, UsageEvaluator};
-use crate::api::quota::{self, Features, Limited, Quota, Refusal, Request};
 
 use super::lookup::{CachedSnapshot, QUOTAS};
 use super::plugin_document::{Document, none_wrong};

@@ -2,12 +2,12 @@ use actix::Actor as _;
 use pilothouse_actors::batcher::Batcher;
 use pilothouse_actors::directory::{Options, start};
 use pilothouse_actors::engine::memory::Memory;
+use pilothouse_api::quota::Features;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_types::clock::{Clock, Timestamp};
 
 use super::policies::table::PolicyKind;
 use super::*;
-use crate::api::quota::Features;
 use crate::auth::live_index::LiveIndexes;
 use crate::config::plugins::{Effect, PLUGINS};
 use crate::upstream::pool::Pool;

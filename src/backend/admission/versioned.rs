@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::Object;
-
-use crate::api::catalog::resource::Resource;
 
 use super::Write;
 

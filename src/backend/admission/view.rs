@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::custom::CustomResource;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::patch::Coerce as _;
 use pilothouse_apimachinery::schema::decode::Decoded;
@@ -10,9 +12,6 @@ use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_kinds as kinds;
-
-use crate::api::catalog::resource::Resource;
-use crate::api::custom::CustomResource;
 
 use super::super::objects::check_size;
 use super::{Operation, Write, versioned};

@@ -12,14 +12,14 @@ use futures::future::join_all;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::throttle::Throttle;
 use pilothouse_admission::webhooks::{self, Webhook};
+use pilothouse_api::admission_plugins::PluginName;
+use pilothouse_api::audit;
 use pilothouse_apimachinery::json::write_string;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_types::clock::Clock;
 use tokio::sync::Semaphore;
 
-use crate::api::admission_plugins::PluginName;
-use crate::api::audit;
 use crate::kubeconfig::users::Users;
 use crate::limits::HOOK_QUESTIONS;
 use crate::metrics::Metrics;

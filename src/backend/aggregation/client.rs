@@ -8,14 +8,14 @@ use hyper::Method;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderValue, IF_NONE_MATCH, USER_AGENT};
 use pilothouse_actors::permit::Permit;
 use pilothouse_admission::webhooks::ClientConfig;
+use pilothouse_api::aggregation::Service;
+use pilothouse_api::connect::{AllowedAddresses, Destination, Location, Trust};
+use pilothouse_api::release::RELEASE;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_types::identity::Identity;
 use tokio::time::timeout;
 
 use super::Extensions;
-use crate::api::aggregation::Service;
-use crate::api::connect::{AllowedAddresses, Destination, Location, Trust};
-use crate::api::release::RELEASE;
 use crate::backend::{Backend, webhook_address};
 use crate::kubeconfig::user::escaped;
 use crate::limits::EXTENSION_DOCUMENT_BYTES;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pilothouse_api::aggregation::ApiService;
 use pilothouse_types::object::Key;
 
-use crate::api::aggregation::ApiService;
 use crate::auth::live_index::StoreIndex;
 use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 use crate::upstream;

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
 use pilothouse_apimachinery::options::{DeleteOptions, Propagation};
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Object;
 
-use crate::api::catalog::resource::Resource;
 use crate::controllers::attempts;
 use crate::controllers::client::At;
 use crate::controllers::object_meta::{ObjectMeta, OwnerReference};

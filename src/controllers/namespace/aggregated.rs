@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use hyper::Method;
+use pilothouse_api::aggregation::contents::{Deletable, LISTED, RemainingObjects, deletable};
 use pilothouse_apimachinery::well_known::JSON;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::api::aggregation::contents::{Deletable, LISTED, RemainingObjects, deletable};
 use crate::backend::Warnings;
 use crate::backend::aggregation::{ExtensionRequest, ExtensionResponse, Extensions};
 use crate::backend::loopback::Response;

@@ -11,11 +11,11 @@ use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::http::{ConnectionType, header};
 use actix_web::web::{self, Payload};
 use actix_web::{App, Error, HttpRequest, HttpResponse};
+use pilothouse_api::path::{Request, Target};
 use pilothouse_apimachinery::query::{self, Query};
 use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::verb::Verb;
 
-use crate::api::path::{Request, Target};
 use crate::flowcontrol::{RequestInfo, RequestLimiter};
 use crate::metrics::requests::{NotedOptions, Sample};
 

@@ -12,13 +12,13 @@ use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_api::audit::Stage;
+use pilothouse_api::audit::event::{Event, EventMetadata};
+use pilothouse_api::audit::sources::sources;
+use pilothouse_api::path::Request;
 use pilothouse_apimachinery::query::{self, Query};
 use pilothouse_types::identity::Identity;
 
-use crate::api::audit::Stage;
-use crate::api::audit::event::{Event, EventMetadata};
-use crate::api::audit::sources::sources;
-use crate::api::path::Request;
 use crate::audit::{Audit, Trail, cut_agent};
 use crate::backend::authorization::AuthorizationRecord;
 use crate::http::peer::Peer;

@@ -5,12 +5,12 @@ use std::pin::pin;
 use std::time::Duration;
 
 use actix_web::{HttpRequest, HttpResponse};
+use pilothouse_api::path::Request;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::query::{self, Query};
 use pilothouse_apimachinery::status::{Result, Status};
 use tokio::time::timeout;
 
-use crate::api::path::Request;
 use crate::config::values::go_duration;
 use crate::metrics::requests::Sample;
 

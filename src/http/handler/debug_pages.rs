@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use actix_web::HttpResponse;
 use jiff::tz::TimeZone;
+use pilothouse_api::release::Release;
 use pilothouse_types::clock::Timestamp;
 
 use super::render::{PLAIN_TEXT, plain};
-use crate::api::release::Release;
 
 const STATUS: &str = "/statusz";
 const FLAGS: &str = "/flagz";

@@ -3,12 +3,12 @@
 use actix_web::http::Method;
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse};
+use pilothouse_api::catalog::{Catalog, Group};
+use pilothouse_api::discovery::{Document, Documents};
 use pilothouse_apimachinery::media::{self, Encoding, Negotiated, OfferedEncodings};
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::well_known::{DISCOVERY_GROUP, JSON};
 
-use crate::api::catalog::{Catalog, Group};
-use crate::api::discovery::{Document, Documents};
 use crate::auth::service_account::metadata::{CONFIGURATION_PATH, KEYS_PATH};
 
 use super::health;

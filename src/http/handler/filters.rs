@@ -9,6 +9,7 @@ use actix_web::{HttpMessage as _, HttpRequest};
 use pilothouse_actors::authenticator::Authenticate;
 use pilothouse_actors::fair_queuing::level::Refused;
 use pilothouse_actors::permit::Permit;
+use pilothouse_api::path::{Request, Target};
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::selectors::parse_labels;
 use pilothouse_apimachinery::status::{Result, Status};
@@ -20,7 +21,6 @@ use pilothouse_types::authentication::{Refusal, Remark};
 use pilothouse_types::authorization::{Action, Selection};
 use pilothouse_types::identity::{Credentials, Identity};
 
-use crate::api::path::{Request, Target};
 use crate::auth::impersonation::{self, ImpersonatedUser};
 use crate::backend::Warnings;
 use crate::backend::authorization::{AuthorizationRecord, action};

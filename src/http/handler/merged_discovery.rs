@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use pilothouse_api::aggregation::ApiService;
+use pilothouse_api::discovery::{Documents, usual_places};
 use pilothouse_apimachinery::status::Result;
 use pilothouse_types::lock::Lock;
 
-use crate::api::aggregation::ApiService;
-use crate::api::discovery::{Documents, usual_places};
 use crate::backend::aggregation::{Extensions, State};
 
 use super::render::Context;

@@ -6,12 +6,12 @@ use actix_web::HttpResponse;
 use actix_web::http::header;
 use pilothouse_actors::directory::Types;
 use pilothouse_actors::permit::Permit;
+use pilothouse_api::custom::definition::resource_of_store;
 use pilothouse_apimachinery::status::Result;
 use prometheus::core::{Collector as _, MetricVec, MetricVecBuilder};
 
 use super::render::{Context, plain};
 use super::worker::Worker;
-use crate::api::custom::definition::resource_of_store;
 use crate::flowcontrol::RequestLimiter;
 use crate::limits::METRICS_ASIDE_BYTES;
 

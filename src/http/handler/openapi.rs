@@ -13,6 +13,9 @@ use actix_web::http::header::{self, HeaderName, HeaderValue, HttpDate};
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
 use openssl::sha::sha512;
+use pilothouse_api::aggregation::ApiService;
+use pilothouse_api::openapi::merged::merge;
+use pilothouse_api::openapi::{Contents, Custom, Sources, v2_protobuf, v3_protobuf};
 use pilothouse_apimachinery::media;
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::schema::Registry;
@@ -21,9 +24,6 @@ use pilothouse_apimachinery::well_known::JSON;
 use pilothouse_types::lock::Lock;
 use pilothouse_types::memory::{MemoryBudget, OutOfMemory};
 
-use crate::api::aggregation::ApiService;
-use crate::api::openapi::merged::merge;
-use crate::api::openapi::{Contents, Custom, Sources, v2_protobuf, v3_protobuf};
 use crate::backend::aggregation::{Description, Digest};
 use crate::limits::{OPENAPI_BUILTIN_BYTES, OPENAPI_GROWTH, OPENAPI_KEPT_BYTES};
 

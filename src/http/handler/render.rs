@@ -10,6 +10,7 @@ use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
+use pilothouse_api::discovery::Document;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::media::{self, Encoding, Negotiated, OfferedEncodings};
 use pilothouse_apimachinery::query::Query;
@@ -20,7 +21,6 @@ use pilothouse_types::clock::Timestamp;
 use pilothouse_types::identity::Identity;
 use pilothouse_types::memory::{MemoryBudget, reserved_bytes};
 
-use crate::api::discovery::Document;
 use crate::audit::Trail;
 use crate::backend::{Backend, Warnings};
 use crate::flowcontrol::table::Flow;

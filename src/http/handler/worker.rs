@@ -7,12 +7,12 @@ use std::time::Duration;
 use actix_web::http::header::{HeaderValue, InvalidHeaderValue};
 use arc_swap::{ArcSwap, Guard};
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_api::catalog::Catalog;
+use pilothouse_api::discovery::{Documents, Other};
+use pilothouse_api::release::Release;
 use pilothouse_types::memory::MemoryLedger;
 use tokio::sync::watch;
 
-use crate::api::catalog::Catalog;
-use crate::api::discovery::{Documents, Other};
-use crate::api::release::Release;
 use crate::audit::Audit;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;

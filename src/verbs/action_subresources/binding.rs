@@ -1,5 +1,6 @@
 //! Binds a pod to a node.
 
+use pilothouse_api::subresources::binding;
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::WriteMode;
@@ -7,7 +8,6 @@ use pilothouse_apimachinery::status::{GroupResource, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Object;
 
-use crate::api::subresources::binding;
 use crate::backend::rewrite::RewriteTarget;
 use crate::backend::{Backend, Call};
 use crate::limits::CONFLICT_ATTEMPTS;

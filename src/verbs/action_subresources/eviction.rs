@@ -3,6 +3,8 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use pilothouse_api::deletion;
+use pilothouse_api::subresources::eviction::{self, PodState};
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::{DeleteOptions, WriteMode};
@@ -12,8 +14,6 @@ use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_kinds::{self as kinds, WriteContext};
 use pilothouse_types::object::{Object, TypeName};
 
-use crate::api::deletion;
-use crate::api::subresources::eviction::{self, PodState};
 use crate::backend::rewrite::RewriteTarget;
 use crate::backend::{Backend, Call};
 use crate::limits::EVICTION_ATTEMPTS;

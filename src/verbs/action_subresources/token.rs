@@ -1,5 +1,6 @@
 //! TokenRequest: issues a token for a service account.
 
+use pilothouse_api::subresources::token_request::{self, Binding};
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::names;
@@ -9,7 +10,6 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::{Key, TypeName};
 
-use crate::api::subresources::token_request::{self, Binding};
 use crate::auth::service_account::claims::{Bound, Grant, Reference};
 use crate::backend::{Backend, Call};
 use crate::random;

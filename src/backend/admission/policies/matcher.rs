@@ -6,12 +6,11 @@ use pilothouse_admission::matching::{AdmissionAttributes, Match, MatchConstraint
 use pilothouse_admission::policies::authorizer::Authorizer;
 use pilothouse_admission::policies::policy::{Binding, Policy};
 use pilothouse_admission::policies::request;
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known;
-
-use crate::api::catalog::resource::Resource;
 
 use super::super::attributes::{Options, attributes_of, options, request_value, rights, triple};
 use super::super::lookup::NAMESPACES;

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use pilothouse_admission::policies::policy::{Binding, ParamRef, Policy};
+use pilothouse_api::catalog::resource::{Resource, Stored};
 use pilothouse_apimachinery::label_selector;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object};
-
-use crate::api::catalog::resource::{Resource, Stored};
 
 use super::super::{Kinds, Write, versioned};
 

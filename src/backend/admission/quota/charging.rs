@@ -13,6 +13,9 @@ use futures::future::join_all;
 use pilothouse_actors::batcher::BatchHandler;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::write_turns::WriteTurn;
+use pilothouse_api::quota::usage::Change;
+use pilothouse_api::quota::{self, Features, Limited, Quota, Refusal, Request};
+use pilothouse_api::select;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::managed_fields::{self, Versions};
 use pilothouse_apimachinery::resource_list::ResourceList;
@@ -28,9 +31,6 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, TypeName};
 use tokio::sync::oneshot;
 
-use crate::api::quota::usage::Change;
-use crate::api::quota::{self, Features, Limited, Quota, Refusal, Request};
-use crate::api::select;
 use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::super::super::Warnings;

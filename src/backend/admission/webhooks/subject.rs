@@ -7,6 +7,7 @@ use pilothouse_admission::policies::decision::{ConditionsResult, evaluate_condit
 use pilothouse_admission::policies::evaluate::Inputs;
 use pilothouse_admission::policies::request;
 use pilothouse_admission::webhooks::Webhook;
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::patch;
@@ -15,8 +16,6 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::NAMESPACES;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, TypeName};
-
-use crate::api::catalog::resource::Resource;
 
 use crate::metrics::match_conditions::ConditionLabels;
 

@@ -8,8 +8,8 @@ use hyper::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, USER_AGENT,
 };
+use pilothouse_api::connect::Location;
 
-use crate::api::connect::Location;
 use crate::auth::front_proxy::Headers;
 use crate::frames::websocket::frame::TOKEN_PROTOCOL;
 use crate::upstream;

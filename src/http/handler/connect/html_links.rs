@@ -10,11 +10,11 @@ use bytes::{Bytes, BytesMut};
 use flate2::read::GzDecoder;
 use futures::{Stream, StreamExt as _, stream};
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName};
+use pilothouse_api::connect::links::Links;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::memory::Reservation;
 use tokio::time::sleep;
 
-use crate::api::connect::links::Links;
 use crate::backend::Backend;
 use crate::heavy_pool::OwnedPool;
 use crate::limits::{PROXY_PAGE_BYTES, PROXY_PAGE_TIMEOUT};

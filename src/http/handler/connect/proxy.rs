@@ -11,10 +11,10 @@ use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
 use futures::{StreamExt as _, stream};
 use hyper::Method;
 use hyper::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, LOCATION};
+use pilothouse_api::connect::links::Links;
+use pilothouse_api::connect::{AllowedAddresses, Destination, Trust, url};
 use pilothouse_apimachinery::status::{Result, Status};
 
-use crate::api::connect::links::Links;
-use crate::api::connect::{AllowedAddresses, Destination, Trust, url};
 use crate::backend::Backend;
 use crate::heavy_pool::OwnedPool;
 use crate::upstream::{Failure, RequestBody, UpstreamRequest, UpstreamResponse};

@@ -14,13 +14,13 @@ use bytes::Bytes;
 use futures::Stream;
 use hyper::Method;
 use hyper::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
+use pilothouse_api::connect::Destination;
+use pilothouse_api::connect::options::StreamOptions;
 use pilothouse_apimachinery::status::{Result, Status};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::api::connect::Destination;
-use crate::api::connect::options::StreamOptions;
 use crate::frames::websocket;
 use crate::limits::{CONVERSATION_BYTES, DISCONNECT_TIMEOUT};
 use crate::upstream::{Channel, RequestBody, Switched, UpstreamRequest};

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use actix_web::{HttpRequest, HttpResponse};
 use hyper::Method;
 use hyper::header::HeaderMap;
+use pilothouse_api::connect::Destination;
+use pilothouse_api::connect::options::StreamOptions;
 use pilothouse_apimachinery::status::{Result, Status};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use crate::api::connect::Destination;
-use crate::api::connect::options::StreamOptions;
 use crate::http::h1_stream;
 use crate::http::switch::Switch;
 use crate::limits::{CONVERSATION_BYTES, DISCONNECT_TIMEOUT};

@@ -2,12 +2,12 @@
 
 use std::io;
 
+use pilothouse_api::connect::exit_status;
+use pilothouse_api::connect::options::StreamOptions;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::api::connect::exit_status;
-use crate::api::connect::options::StreamOptions;
 use crate::frames::{spdy, websocket};
 use crate::limits::{DISCONNECT_TIMEOUT, LAST_WORD_BYTES, STREAMS_OPEN_TIMEOUT};
 use crate::upstream::Channel;

@@ -1,0 +1,122 @@
+//! One APIService for every group version that this server serves itself.
+
+use std::collections::BTreeSet;
+
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known::API_REGISTRATION_GROUP;
+
+use super::{BootstrapObject, named};
+
+/// A version and its `versionPriority`.
+type Ranked = (&'static str, i64);
+
+/// The group, its `groupPriorityMinimum`, and its versions.
+const PRIORITIES: &[(&str, i64, &[Ranked])] = &[
+    ("", 18_000, &[("v1", 1)]),
+    ("apps", 17_800, &[("v1", 15)]),
+    ("events.k8s.io", 17_750, &[("v1", 15), ("v1beta1", 5)]),
+    ("authentication.k8s.io", 17_700, &[("v1", 15), ("v1beta1", 9), ("v1alpha1", 1)]),
+    ("authorization.k8s.io", 17_600, &[("v1", 15)]),
+    ("autoscaling", 17_500, &[("v1", 15), ("v2", 30)]),
+    ("batch", 17_400, &[("v1", 15)]),
+    ("certificates.k8s.io", 17_300, &[("v1", 15), ("v1beta1", 9), ("v1alpha1", 1)]),
+    ("networking.k8s.io", 17_200, &[("v1", 15), ("v1beta1", 9), ("v1alpha1", 1)]),
+    ("policy", 17_100, &[("v1", 15)]),
+    ("rbac.authorization.k8s.io", 17_000, &[("v1", 15)]),
+    ("storage.k8s.io", 16_800, &[("v1", 15), ("v1beta1", 9), ("v1alpha1", 1)]),
+    ("apiextensions.k8s.io", 16_700, &[("v1", 15)]),
+    ("admissionregistration.k8s.io", 16_700, &[("v1", 15), ("v1beta1", 12), ("v1alpha1", 9)]),
+    ("scheduling.k8s.io", 16_600, &[("v1", 15)]),
+    ("coordination.k8s.io", 16_500, &[("v1", 15), ("v1beta1", 13), ("v1alpha2", 12)]),
+    ("node.k8s.io", 16_300, &[("v1", 15)]),
+    ("discovery.k8s.io", 16_200, &[("v1", 15)]),
+    ("resource.k8s.io", 16_200, &[("v1beta2", 15), ("v1beta1", 9), ("v1alpha3", 1)]),
+    ("flowcontrol.apiserver.k8s.io", 16_100, &[("v1", 21)]),
+    ("internal.apiserver.k8s.io", 16_000, &[("v1alpha1", 9)]),
+];
+
+/// The label on APIServices that the server itself manages.
+pub const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+/// The value of [`MANAGED`] for versions of custom resources.
+pub const DEFINED: &str = "true";
+
+/// The value of [`MANAGED`] for built-in versions: the server writes their APIServices once, at start.
+pub const ON_START: &str = "onstart";
+/// The `versionPriority` of custom resources.
+pub const DEFINED_PRIORITY: i64 = 100;
+
+/// The APIServices for these versions. A version that is not in the table gets none.
+pub fn all<'a>(versions: impl Iterator<Item = &'a GroupVersion>) -> Vec<BootstrapObject> {
+    let versions: BTreeSet<(&str, &str)> =
+        versions.map(|gv| (gv.group.as_ref(), gv.version.as_ref())).collect();
+    versions.into_iter().filter_map(|(group, version)| wanted(group, version)).collect()
+}
+
+fn wanted(group: &str, version: &str) -> Option<BootstrapObject> {
+    let (_, first, versions) = PRIORITIES.iter().find(|row| row.0 == group)?;
+    let (_, priority) = versions.iter().find(|row| row.0 == version)?;
+    Some(service(group, version, ON_START, (*first, *priority)))
+}
+
+/// The `versionPriority` of a built-in version; `None` for others.
+pub fn version_priority(group: &str, version: &str) -> Option<i64> {
+    let (.., versions) = PRIORITIES.iter().find(|row| row.0 == group)?;
+    versions.iter().find(|row| row.0 == version).map(|row| row.1)
+}
+
+/// The APIService for a version of custom resources: lower in priority than all built-in groups.
+pub fn defined(version: &GroupVersion) -> BootstrapObject {
+    service(&version.group, &version.version, DEFINED, (1_000, DEFINED_PRIORITY))
+}
+
+fn service(group: &str, version: &str, managed: &str, (first, priority): (i64, i64)) -> BootstrapObject {
+    let mut object = named("apiregistration.k8s.io/v1", "APIService", &format!("{version}.{group}"));
+    object.entry("metadata").entry("labels").set(MANAGED, managed);
+    let spec = object.entry("spec");
+    if !group.is_empty() {
+        spec.set("group", group);
+    }
+    spec.set("version", version);
+    spec.set("groupPriorityMinimum", first);
+    spec.set("versionPriority", priority);
+    BootstrapObject { group: API_REGISTRATION_GROUP, resource: "apiservices", object }
+}
+
+/// The status of an APIService that this server serves itself.
+pub fn available(_: &Value, now: &str) -> Value {
+    let mut condition = Value::object();
+    condition.set("type", "Available");
+    condition.set("status", "True");
+    condition.set("lastTransitionTime", now);
+    condition.set("reason", "Local");
+    condition.set("message", "Local APIServices are always available");
+    let mut status = Value::object();
+    status.set("conditions", vec![condition]);
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_apimachinery::meta;
+
+    use super::*;
+    use crate::catalog::build::Builtin;
+    use crate::catalog::runtime_config::RuntimeConfig;
+
+    #[test]
+    fn every_version_that_is_served_has_one_but_their_own() {
+        let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
+        let made = all(catalog.resources().map(|resource| &resource.gv));
+        let names: BTreeSet<&str> = made.iter().map(|wanted| meta::name(&wanted.object)).collect();
+        assert!(names.contains("v1.") && names.contains("v2.autoscaling"));
+        for resource in catalog.resources() {
+            let name = format!("{}.{}", resource.gv.version, resource.gv.group);
+            assert_eq!(
+                names.contains(name.as_str()),
+                &*resource.gv.group != API_REGISTRATION_GROUP,
+                "{name}"
+            );
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! The OpenAPI schemas of custom resources.
+
+use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::schema::GroupVersionKind;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_kinds::definition::status;
+
+use crate::descriptions;
+use crate::openapi::Custom;
+use crate::openapi::META_PACKAGE;
+
+/// Kinds whose common fields have the usual descriptions.
+const OBJECT: &str = "io.k8s.api.core.v1.Pod";
+const LIST: &str = "io.k8s.api.core.v1.PodList";
+const CONVENTIONS: &str =
+    "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md";
+
+/// Keywords that OpenAPI v2 lacks.
+const JUNCTORS: [&str; 4] = ["allOf", "anyOf", "oneOf", "not"];
+/// Keywords about the schema itself.
+const LEFT_OUT: [&str; 2] = ["example", "externalDocs"];
+/// Booleans that are omitted if false.
+const FLAGS: [&str; 7] = [
+    "nullable",
+    "uniqueItems",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-embedded-resource",
+    "x-kubernetes-int-or-string",
+];
+
+/// The schemas of a served definition's kinds, and of their lists.
+pub fn published(definition: &Value) -> Vec<Custom> {
+    let empty = Value::object();
+    let spec = definition.get("spec").unwrap_or(&empty);
+    let names = definition.at(&["status", "acceptedNames"]).unwrap_or(&empty);
+    let (group, kind, list) = (spec.str("group"), names.str("kind"), names.str("listKind"));
+    let versions = spec.get("versions").map(Value::items).unwrap_or_default();
+    let served = versions.iter().filter(|one| one.get("served").and_then(Value::as_bool) == Some(true));
+    let keeps_all = spec.get("preserveUnknownFields").and_then(Value::as_bool) == Some(true);
+    let established = status::is_true(definition, status::ESTABLISHED);
+    served
+        .filter(|_| established)
+        .flat_map(|version| {
+            let schema = version.at(&["schema", "openAPIV3Schema"]).unwrap_or(&empty);
+            let named = |kind: &str| GroupVersionKind::new(group, version.str("name"), kind);
+            let write = |made: &dyn Fn(Dialect) -> Value| {
+                let written = |dialect| {
+                    let mut made = made(dialect);
+                    add_selectable(&mut made, version);
+                    json::to_json(&made)
+                };
+                (written(Dialect::Third), written(Dialect::Second))
+            };
+            let object = write(&|dialect| object(schema, &named(kind), keeps_all, dialect));
+            let lists = write(&|dialect| list_of(&named(kind), list, names.str("plural"), dialect));
+            [(named(kind), object), (named(list), lists)].map(|(kind, (schema, schema_v2))| Custom {
+                published: published_name(&kind),
+                kind,
+                schema,
+                schema_v2,
+            })
+        })
+        .collect()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dialect {
+    Second,
+    Third,
+}
+
+impl Dialect {
+    fn reference(self, name: &str) -> String {
+        match self {
+            Dialect::Second => format!("#/definitions/{name}"),
+            Dialect::Third => format!("#/components/schemas/{name}"),
+        }
+    }
+}
+
+/// `com.example.v1.Kite`: the group in reverse.
+fn published_name(kind: &GroupVersionKind) -> String {
+    let mut parts: Vec<&str> = kind.group.split('.').rev().collect();
+    parts.extend([kind.version.as_str(), kind.kind.as_str()]);
+    parts.join(".")
+}
+
+fn described(kind: &str, field: &str) -> String {
+    descriptions::of_field(kind, field).unwrap_or_default().to_owned()
+}
+
+fn set_text(value: &mut Value, name: &str, text: String) {
+    if !text.is_empty() {
+        value.set(name, text);
+    }
+}
+
+/// Adds kind, apiVersion and metadata.
+fn add_own(schema: &mut Value, of: &str, meta: &str, dialect: Dialect) {
+    for field in ["apiVersion", "kind"] {
+        let mut property = Value::object();
+        set_text(&mut property, "description", described(of, field));
+        property.set("type", "string");
+        schema.entry("properties").set(field, property);
+    }
+    let mut metadata = Value::object();
+    set_text(&mut metadata, "description", described(of, "metadata"));
+    let place = dialect.reference(&format!("{META_PACKAGE}.{meta}"));
+    match dialect {
+        Dialect::Second => metadata.set("$ref", place),
+        // In OpenAPI v3 a reference must stand alone.
+        Dialect::Third => {
+            let mut reference = Value::object();
+            reference.set("$ref", place);
+            metadata.set("allOf", Value::Array(vec![reference].into()));
+        }
+    }
+    schema.entry("properties").set("metadata", metadata);
+}
+
+fn add_kind(schema: &mut Value, kind: &GroupVersionKind) {
+    let mut named = Value::object();
+    named.set("group", kind.group.as_str());
+    named.set("version", kind.version.as_str());
+    named.set("kind", kind.kind.as_str());
+    schema.set("x-kubernetes-group-version-kind", Value::Array(vec![named].into()));
+}
+
+fn object(schema: &Value, kind: &GroupVersionKind, keeps_all: bool, dialect: Dialect) -> Value {
+    let flag = |name: &str| schema.get(name).and_then(Value::as_bool) == Some(true);
+    // With only its metadata listed, clients would take every other field for unknown.
+    let says_nothing = schema.fields().is_none_or(|fields| fields.is_empty())
+        || (dialect == Dialect::Second && (keeps_all || flag("x-kubernetes-preserve-unknown-fields")));
+    let mut made = Value::object();
+    if says_nothing {
+        made.set("type", "object");
+    } else {
+        made = schema.clone();
+        unfold(&mut made);
+        if dialect == Dialect::Second {
+            simplify(&mut made);
+        }
+        add_own(&mut made, OBJECT, "ObjectMeta", dialect);
+        embedded(&mut made, dialect);
+    }
+    add_kind(&mut made, kind);
+    made
+}
+
+/// Visits the direct subschemas.
+fn each_below(schema: &mut Value, act: &mut dyn FnMut(&mut Value)) {
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.values_mut().for_each(&mut *act);
+    }
+    for field in ["items", "additionalProperties"] {
+        if let Some(below @ Value::Object(_)) = schema.get_mut(field) {
+            act(below);
+        }
+    }
+}
+
+/// Objects within objects have a kind and metadata too. No path says what they are, so they must, and clients cannot infer it.
+fn embedded(schema: &mut Value, dialect: Dialect) {
+    each_below(schema, &mut |below| embedded(below, dialect));
+    let flag = |name: &str| schema.get(name).and_then(Value::as_bool) == Some(true);
+    if !flag("x-kubernetes-embedded-resource")
+        || (dialect == Dialect::Second && flag("x-kubernetes-preserve-unknown-fields"))
+    {
+        return;
+    }
+    add_own(schema, OBJECT, "ObjectMeta", dialect);
+    for (field, about, anchor) in [
+        ("apiVersion", "The group and version that this object is written in", "resources"),
+        ("kind", "What this object is, in CamelCase", "types-kinds"),
+    ] {
+        let text = format!("{about}. More info: {CONVENTIONS}#{anchor}");
+        schema.entry("properties").entry(field).set("description", text);
+    }
+    let mut required = schema.get("required").map(Value::items).unwrap_or_default().to_vec();
+    for field in ["kind", "apiVersion"] {
+        if !required.iter().any(|one| one.as_str() == Some(field)) {
+            required.push(field.into());
+        }
+    }
+    schema.set("required", Value::Array(required.into()));
+}
+
+fn is_set(schema: &Value, flag: &str) -> bool {
+    schema.get(flag).and_then(Value::as_bool) == Some(true)
+}
+
+/// Removes meaningless keywords, and expands int-or-string.
+fn unfold(schema: &mut Value) {
+    LEFT_OUT.iter().for_each(|field| drop(schema.remove(field)));
+    for flag in FLAGS {
+        if schema.get(flag).is_some() && !is_set(schema, flag) {
+            schema.remove(flag);
+        }
+    }
+    if is_set(schema, "x-kubernetes-int-or-string") {
+        let of_type = |name: &str| {
+            let mut said = Value::object();
+            said.set("type", name);
+            said
+        };
+        let both = Value::from(["integer", "string"].map(of_type).to_vec());
+        let first =
+            schema.get("allOf").and_then(|all| all.items().first()).and_then(|first| first.get("anyOf"));
+        let is_said = schema.get("anyOf") == Some(&both) || first == Some(&both);
+        if !is_said && schema.get("anyOf").is_none() {
+            schema.set("anyOf", both);
+        } else if !is_said {
+            let mut any = Value::object();
+            any.set("anyOf", both);
+            let rest = schema.get("allOf").map(Value::items).unwrap_or_default();
+            let all = std::iter::once(any).chain(rest.iter().cloned()).collect::<Vec<Value>>();
+            schema.set("allOf", Value::Array(all.into()));
+        }
+    }
+    each_below(schema, &mut unfold);
+}
+
+/// Removes keywords that OpenAPI v2 lacks or its clients do not understand.
+fn simplify(schema: &mut Value) {
+    schema.remove("default");
+    JUNCTORS.iter().for_each(|field| drop(schema.remove(field)));
+    let (nullable, preserves) =
+        (is_set(schema, "nullable"), is_set(schema, "x-kubernetes-preserve-unknown-fields"));
+    if nullable {
+        schema.remove("nullable");
+    }
+    if nullable || preserves {
+        schema.remove("properties");
+        schema.remove("items");
+    }
+    let is_bare = match schema.str("type") {
+        "array" => schema.get("items").is_none(),
+        "object" => preserves,
+        _ => false,
+    };
+    if nullable || is_bare {
+        schema.remove("type");
+    }
+    let may_be_null = |below: Option<&Value>| below.is_some_and(|below| is_set(below, "nullable"));
+    if let Some(required) = schema.get("required") {
+        let any = may_be_null(schema.get("additionalProperties"));
+        let property = |name: &Value| schema.at(&["properties", name.as_str().unwrap_or_default()]);
+        let rest = required.items().iter().filter(|name| !any && !may_be_null(property(name)));
+        let rest: Vec<Value> = rest.cloned().collect();
+        schema.remove("required");
+        if !rest.is_empty() {
+            schema.set("required", Value::Array(rest.into()));
+        }
+    }
+    each_below(schema, &mut simplify);
+}
+
+/// Adds the selectable fields.
+fn add_selectable(schema: &mut Value, version: &Value) {
+    let said = version.get("selectableFields").map(Value::items).unwrap_or_default();
+    let named = |field: &Value| {
+        let (path, mut named) = (field.str("jsonPath"), Value::object());
+        named.set("fieldPath", path.strip_prefix('.').unwrap_or(path));
+        named
+    };
+    if !said.is_empty() {
+        schema.set("x-kubernetes-selectable-fields", Value::Array(said.iter().map(named).collect()));
+    }
+}
+
+fn list_of(kind: &GroupVersionKind, list: &str, plural: &str, dialect: Dialect) -> Value {
+    let mut made = Value::object();
+    made.set("type", "object");
+    made.set("description", format!("{list} is a list of {}", kind.kind));
+    made.set("required", vec!["items"]);
+    let mut item = Value::object();
+    item.set("$ref", dialect.reference(&published_name(kind)));
+    let mut items = Value::object();
+    items.set("type", "array");
+    items.set("description", format!("List of {plural}. More info: {CONVENTIONS}"));
+    items.set("items", item);
+    made.entry("properties").set("items", items);
+    add_own(&mut made, LIST, "ListMeta", dialect);
+    add_kind(&mut made, &GroupVersionKind { kind: list.to_owned(), ..kind.clone() });
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_and_its_list_are_described_in_both_versions() {
+        let definition = json::read(
+            br#"{"spec":{"group":"g.example","versions":[{"name":"v1","served":true,"schema":{"openAPIV3Schema":{
+                "type":"object","properties":{"spec":{"type":"object","required":["a","n"],"properties":{
+                "a":{"type":"string","enum":["x"],"default":"x","description":"a word","nullable":false},"n":{"type":"string","nullable":true},
+                "i":{"x-kubernetes-int-or-string":true,"pattern":"x"},
+                "j":{"x-kubernetes-int-or-string":true,"anyOf":[{"pattern":"y"}]},
+                "p":{"type":"object","x-kubernetes-preserve-unknown-fields":true,"properties":{"q":{"type":"string"}}},
+                "e":{"type":"object","x-kubernetes-embedded-resource":true,"properties":{"spec":{"type":"object"}}},
+                "l":{"type":"array","nullable":true,"items":{"type":"string"},"example":[1]}}}}}},
+                "selectableFields":[{"jsonPath":".spec.a"}]},
+                {"name":"v2","served":false}]},
+                "status":{"conditions":[{"type":"Established","status":"True"}],
+                "acceptedNames":{"plural":"kites","kind":"Kite","listKind":"KiteList"}}}"#,
+        )
+        .unwrap();
+        let all = published(&definition);
+        let names: Vec<&str> = all.iter().map(|one| one.published.as_str()).collect();
+        assert_eq!(names, ["example.g.v1.Kite", "example.g.v1.KiteList"]);
+        let third = json::read(&all[0].schema).unwrap();
+        let a = third.at(&["properties", "spec", "properties", "a"]).unwrap();
+        assert!(a.get("enum").is_some() && a.str("description") == "a word");
+        let reference = third.at(&["properties", "metadata", "allOf"]).unwrap().items()[0].str("$ref");
+        assert_eq!(reference, format!("#/components/schemas/{META_PACKAGE}.ObjectMeta"));
+        let second = json::read(&all[0].schema_v2).unwrap();
+        let part = |schema: &Value, path: &[&str]| {
+            let path: Vec<&str> = ["properties", "spec"].iter().chain(path).copied().collect();
+            schema.at(&path).map(|part| String::from_utf8(json::to_json(part)).unwrap())
+        };
+        let field = |schema: &Value, name: &str| part(schema, &["properties", name]).unwrap();
+        assert_eq!(field(&second, "a"), r#"{"description":"a word","enum":["x"],"type":"string"}"#);
+        assert_eq!((field(&second, "n").as_str(), field(&second, "l").as_str()), ("{}", "{}"));
+        assert_eq!(part(&second, &["required"]).unwrap(), r#"["a"]"#, "what may be null need not be there");
+        assert_eq!(part(&third, &["required"]).unwrap(), r#"["a","n"]"#);
+        assert_eq!(
+            field(&third, "i"),
+            r#"{"anyOf":[{"type":"integer"},{"type":"string"}],"pattern":"x","x-kubernetes-int-or-string":true}"#
+        );
+        assert_eq!(
+            field(&third, "j"),
+            r#"{"allOf":[{"anyOf":[{"type":"integer"},{"type":"string"}]}],"anyOf":[{"pattern":"y"}],"x-kubernetes-int-or-string":true}"#
+        );
+        assert_eq!(field(&second, "i"), r#"{"pattern":"x","x-kubernetes-int-or-string":true}"#);
+        assert_eq!(field(&second, "p"), r#"{"x-kubernetes-preserve-unknown-fields":true}"#);
+        assert!(field(&third, "p").contains(r#""q":{"type":"string"}"#));
+        for schema in [&third, &second] {
+            assert_eq!(part(schema, &["properties", "e", "required"]).unwrap(), r#"["kind","apiVersion"]"#);
+            let inner = part(schema, &["properties", "e", "properties", "kind"]).unwrap();
+            let own = String::from_utf8(json::to_json(schema.at(&["properties", "kind"]).unwrap())).unwrap();
+            assert!(
+                inner.contains("in CamelCase. More info:") && inner.contains(r#""type":"string""#),
+                "{inner}"
+            );
+            assert!(
+                own.contains("Servers may infer this"),
+                "nobody infers it for objects within others: {own}"
+            );
+            let said = schema.get("x-kubernetes-selectable-fields").map(json::to_json).unwrap();
+            assert_eq!(String::from_utf8(said).unwrap(), r#"[{"fieldPath":"spec.a"}]"#);
+        }
+        let list = json::read(&all[1].schema).unwrap();
+        let item = list.at(&["properties", "items", "items"]).unwrap().str("$ref");
+        assert_eq!(item, "#/components/schemas/example.g.v1.Kite");
+    }
+}

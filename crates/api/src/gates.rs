@@ -1,0 +1,61 @@
+//! The feature gates that decide about the server itself, by name. Those that decide about objects are in `features.rs`.
+
+macro_rules! gates {
+    ($($(#[$doc:meta])+ $constant:ident = $name:literal;)+) => {
+        $($(#[$doc])+ pub const $constant: &str = $name;)+
+
+        /// All of them.
+        pub const ALL: &[&str] = &[$($constant,)+];
+    };
+}
+
+gates! {
+    /// Kubelets may ask for certificates of other nodes.
+    ALLOW_INSECURE_KUBELET_CERTIFICATE_SIGNING_REQUESTS = "AllowInsecureKubeletCertificateSigningRequests";
+    /// The uid of a user may come from a certificate.
+    ALLOW_PARSING_USER_UID_FROM_CERT_AUTH = "AllowParsingUserUIDFromCertAuth";
+    /// Anonymous access may be limited to some paths.
+    ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS = "AnonymousAuthConfigurableEndpoints";
+    /// Large responses are compressed.
+    API_RESPONSE_COMPRESSION = "APIResponseCompression";
+    /// Nodes may list and watch only their own pods.
+    AUTHORIZE_NODE_WITH_SELECTORS = "AuthorizeNodeWithSelectors";
+    /// Authorization takes label and field selectors into account.
+    AUTHORIZE_WITH_SELECTORS = "AuthorizeWithSelectors";
+    /// CBOR is served and accepted.
+    CBOR_SERVING_AND_STORAGE = "CBORServingAndStorage";
+    /// /flagz tells the flags of the server.
+    COMPONENT_FLAGZ = "ComponentFlagz";
+    /// /statusz tells the state of the server.
+    COMPONENT_STATUSZ = "ComponentStatusz";
+    /// The rules of the schema validate beside the functions of a kind.
+    DECLARATIVE_VALIDATION = "DeclarativeValidation";
+    /// Where both validate, the rules of the schema decide.
+    DECLARATIVE_VALIDATION_TAKEOVER = "DeclarativeValidationTakeover";
+    /// Nodes may read the service accounts of their pods.
+    KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS = "KubeletServiceAccountTokenForCredentialProviders";
+    /// Policies of the cluster may change objects.
+    MUTATING_ADMISSION_POLICY = "MutatingAdmissionPolicy";
+    /// OpenAPI lists the allowed values of fields.
+    OPENAPI_ENUMS = "OpenAPIEnums";
+    /// A deleted namespace loses its pods first.
+    ORDERED_NAMESPACE_DELETION = "OrderedNamespaceDeletion";
+    /// Pods get the topology labels of their node.
+    POD_TOPOLOGY_LABELS_ADMISSION = "PodTopologyLabelsAdmission";
+    /// Ports are forwarded over WebSocket.
+    PORT_FORWARD_WEBSOCKETS = "PortForwardWebsockets";
+    /// A front proxy passes the uid of a user in a header.
+    REMOTE_REQUEST_HEADER_UID = "RemoteRequestHeaderUID";
+    /// Nodes get tokens only for the audiences of their pods.
+    SERVICE_ACCOUNT_NODE_AUDIENCE_RESTRICTION = "ServiceAccountNodeAudienceRestriction";
+    /// Authentication may be configured by a file.
+    STRUCTURED_AUTHENTICATION_CONFIGURATION = "StructuredAuthenticationConfiguration";
+    /// Commands over WebSocket are translated for kubelets.
+    TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS = "TranslateStreamCloseWebsocketRequests";
+    /// HTTP/2 connections of unauthenticated clients end after one request.
+    UNAUTHENTICATED_HTTP2_DOS_MITIGATION = "UnauthenticatedHTTP2DOSMitigation";
+    /// Pods with users of their own need fewer restrictions.
+    USER_NAMESPACES_POD_SECURITY_STANDARDS = "UserNamespacesPodSecurityStandards";
+    /// A watch may begin with the list.
+    WATCH_LIST = "WatchList";
+}

@@ -1,0 +1,27 @@
+//! The API as it is served: pure functions. No actors, no I/O, no clock, no HTTP.
+//!
+//! - [`catalog`] lists the resources, [`path`] and [`routes`] find the one that a request is for, [`select`] the objects of it;
+//! - [`discovery`], [`openapi`] and [`descriptions`] tell clients what there is, [`aggregation`] what extension servers have;
+//! - [`print`] makes tables, [`subresources`] and [`connect`] are the parts of an object with paths of their own;
+//! - [`custom`] makes resources of definitions; [`bootstrap`] are the objects that exist from the start;
+//! - [`deletion`], [`quota`] and [`audit`] are the rules of these features.
+
+pub mod admission_plugins;
+pub mod aggregation;
+pub mod audit;
+pub mod bootstrap;
+pub mod catalog;
+pub mod connect;
+pub mod custom;
+pub mod deletion;
+pub mod descriptions;
+pub mod discovery;
+pub mod gates;
+pub mod openapi;
+pub mod path;
+pub mod print;
+pub mod quota;
+pub mod release;
+pub mod routes;
+pub mod select;
+pub mod subresources;

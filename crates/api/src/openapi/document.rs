@@ -1,0 +1,536 @@
+//! Complete OpenAPI documents, v2 and v3.
+
+use std::collections::BTreeMap;
+
+use ::base64::Engine as _;
+use ::base64::engine::general_purpose::URL_SAFE;
+use pilothouse_apimachinery::well_known::{
+    APPLY_PATCH, CBOR, CBOR_APPLY_PATCH, CBOR_SEQUENCE, JSON, JSON_PATCH, MERGE_PATCH, PROTOBUF,
+    STRATEGIC_PATCH, YAML,
+};
+
+use super::json::JsonWriter;
+use super::operations::{Body, Media, Operation, Path, ResponseBody};
+use super::parameters::Parameter;
+use super::schemas::{Referred, Schema, group_version_kind};
+use super::{Dialect, Sources};
+
+const TITLE: &str = "Kubernetes";
+const STREAMS: [&str; 2] =
+    ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
+const PATCHES: [&str; 4] = [JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH];
+
+/// The paths of a document by name.
+type Paths = BTreeMap<String, Vec<Operation>>;
+
+impl Sources<'_> {
+    /// The names of the v3 documents: the paths after `/openapi/v3/`.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            FIXED.iter().map(|fixed| fixed.path.trim_matches('/').to_owned()).collect();
+        for group in self.catalog.groups() {
+            let prefix =
+                if group.name.is_empty() { "api".to_owned() } else { format!("apis/{}", group.name) };
+            names.extend(group.versions.iter().map(|version| format!("{prefix}/{}", version.name)));
+            // Groups of custom resources have documents only for their versions.
+            if group.is_builtin() {
+                names.push(prefix);
+            }
+        }
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// A v3 document by its name, as JSON.
+    pub fn v3(&self, name: &str) -> Option<Vec<u8>> {
+        let mut out = JsonWriter::default();
+        self.write_v3(&mut out, name)?;
+        Some(out.into_bytes())
+    }
+
+    /// The SHA-512 digest of [`Sources::v3`], without holding the whole document.
+    pub fn v3_digest(&self, name: &str) -> Option<[u8; 64]> {
+        let mut out = JsonWriter::digesting();
+        self.write_v3(&mut out, name)?;
+        Some(out.into_digest())
+    }
+
+    fn write_v3(&self, out: &mut JsonWriter, name: &str) -> Option<()> {
+        let paths = self.paths_of(name)?;
+        let group = name.strip_prefix("apis/").and_then(|rest| rest.split('/').next());
+        let defined =
+            group.and_then(|group| self.catalog.group(group)).is_some_and(|group| !group.is_builtin());
+        out.object(|out| {
+            out.field("openapi", "3.0.0");
+            if defined {
+                info(out, "Kubernetes CRD Swagger", "v0.1.0");
+            } else {
+                info(out, TITLE, RELEASE);
+            }
+            let mut referred = Referred::new();
+            out.key("paths").object(|out| {
+                for (path, operations) in &paths {
+                    out.key(path);
+                    self.path_v3(out, operations, &mut referred);
+                }
+            });
+            out.key("components").object(|out| {
+                if !referred.is_empty() {
+                    out.key("schemas");
+                    self.schemas(out, if defined { Dialect::V3Defined } else { Dialect::V3 }, referred);
+                }
+                if !defined {
+                    out.key("securitySchemes").object(security);
+                }
+            });
+        });
+        Some(())
+    }
+
+    /// The v2 document, as JSON.
+    pub fn v2(&self) -> Vec<u8> {
+        let mut paths = Paths::new();
+        for name in self.names() {
+            paths.extend(self.paths_of(&name).unwrap_or_default());
+        }
+        let mut out = JsonWriter::default();
+        let mut referred = Referred::new();
+        let mut shared = BTreeMap::new();
+        out.object(|out| {
+            out.field("swagger", "2.0");
+            info(out, TITLE, RELEASE);
+            out.key("paths").object(|out| {
+                for (path, operations) in &paths {
+                    out.key(path);
+                    self.path_v2(out, operations, &mut referred, &mut shared);
+                }
+            });
+            out.key("definitions");
+            self.schemas(out, Dialect::V2, referred);
+            out.key("parameters").object(|out| {
+                shared.iter().for_each(|(name, json): (&String, &Vec<u8>)| out.key(name).raw(json));
+            });
+            out.key("securityDefinitions").object(security);
+            out.key("security").list(|out| out.object(|out| out.key("BearerToken").list(|_| {})));
+        });
+        out.into_bytes()
+    }
+
+    /// The paths of a document.
+    fn paths_of(&self, name: &str) -> Option<Paths> {
+        let mut parts = name.splitn(3, '/');
+        let (root, group, version) = match (parts.next()?, parts.next(), parts.next()) {
+            ("api", version, None) => ("/api/".to_owned(), "", version),
+            ("apis", Some(group), version) if !group.is_empty() => {
+                (format!("/apis/{group}/"), group, version)
+            }
+            _ => ("/".to_owned(), "", None),
+        };
+        let mut paths = Paths::new();
+        match (root.as_str(), version) {
+            ("/", _) | ("/api/", None) => {
+                let wanted = FIXED.iter().filter(|fixed| fixed.path.trim_matches('/') == name);
+                wanted.flat_map(|fixed| fixed.paths(self)).for_each(|path| {
+                    paths.insert(path.path, path.operations);
+                });
+            }
+            (_, None) => {
+                self.catalog.group(group).filter(|group| group.is_builtin())?;
+                paths.insert(root, vec![self.discovery(group, "", "APIGroup", "get information of a group")]);
+            }
+            (_, Some(version)) => {
+                let of = self.catalog.group(group)?;
+                let found = of.version(version)?;
+                if of.is_builtin() {
+                    let discovery =
+                        self.discovery(group, version, "APIResourceList", "get available resources");
+                    paths.insert(format!("{root}{version}/"), vec![discovery]);
+                }
+                for path in found.resources.iter().flat_map(|resource| self.paths(resource)) {
+                    paths.insert(path.path, path.operations);
+                }
+            }
+        }
+        (!paths.is_empty()).then_some(paths)
+    }
+
+    /// The operation that reads a discovery document.
+    fn discovery(&self, group: &str, version: &str, kind: &str, about: &str) -> Operation {
+        let word = |text: &str| crate::openapi::names::identifier(text, true);
+        let what = if version.is_empty() { kind } else { "APIResources" };
+        Operation {
+            method: "get",
+            id: format!("get{}{}{what}", word(crate::openapi::names::short_group(group)), word(version)),
+            about: about.to_owned(),
+            tag: crate::openapi::names::tag(group, version),
+            answer: self.meta_answer(kind),
+            codes: &[("200", "OK")],
+            media: if version.is_empty() { Media::Group } else { Media::Object },
+            ..Operation::default()
+        }
+    }
+
+    fn media(&self, media: Media) -> Vec<&'static str> {
+        let objects = || [JSON, YAML, PROTOBUF].into_iter().chain(self.contents.cbor.then_some(CBOR));
+        match media {
+            Media::Object => objects().collect(),
+            Media::Stream => {
+                objects().chain(STREAMS).chain(self.contents.cbor.then_some(CBOR_SEQUENCE)).collect()
+            }
+            Media::Log => std::iter::once("text/plain").chain(objects()).collect(),
+            Media::Any => vec!["*/*"],
+            Media::Group => vec![JSON, YAML, PROTOBUF],
+            Media::Json => vec![JSON],
+            Media::Custom => vec![JSON, YAML],
+            Media::Keys => vec!["application/jwk-set+json"],
+        }
+    }
+
+    fn patches(&self, media: Media) -> Vec<&'static str> {
+        let known = PATCHES.into_iter().filter(|one| media != Media::Custom || *one != STRATEGIC_PATCH);
+        known.chain(self.contents.cbor.then_some(CBOR_APPLY_PATCH)).collect()
+    }
+
+    fn path_v3(&self, out: &mut JsonWriter, operations: &[Operation], referred: &mut Referred) {
+        let common = common(operations);
+        out.object(|out| {
+            for operation in operations {
+                out.key(operation.method).object(|out| self.operation_v3(out, operation, &common, referred));
+            }
+            if !common.is_empty() {
+                out.key("parameters").list(|out| common.iter().for_each(|parameter| parameter.v3(out)));
+            }
+        });
+    }
+
+    fn operation_v3(
+        &self,
+        out: &mut JsonWriter,
+        operation: &Operation,
+        common: &[Parameter],
+        referred: &mut Referred,
+    ) {
+        head(out, operation);
+        let own = own(operation, common);
+        if !own.is_empty() {
+            out.key("parameters").list(|out| own.iter().for_each(|parameter| parameter.v3(out)));
+        }
+        if let Some(body) = &operation.body {
+            referred.insert(body.name.clone(), body.schema);
+            out.key("requestBody").object(|out| {
+                let types = match operation.media {
+                    media if body.patch => sorted(self.patches(media)),
+                    Media::Custom => sorted(self.media(Media::Custom)),
+                    _ => vec!["*/*"],
+                };
+                content(out, &types, |out| refer(out, Dialect::V3, &body.name));
+                if body.required {
+                    out.key("required").raw(b"true");
+                }
+            });
+        }
+        if let ResponseBody::Type(name, schema) = &operation.answer {
+            referred.insert(name.clone(), *schema);
+        }
+        let types = sorted(self.media(operation.media));
+        out.key("responses").object(|out| {
+            for (code, about) in operation.codes {
+                out.key(code).object(|out| {
+                    out.field("description", about);
+                    content(out, &types, |out| answer(out, Dialect::V3, &operation.answer));
+                });
+            }
+            unauthorized(out);
+        });
+        tail(out, operation);
+    }
+
+    fn path_v2(
+        &self,
+        out: &mut JsonWriter,
+        operations: &[Operation],
+        referred: &mut Referred,
+        shared: &mut BTreeMap<String, Vec<u8>>,
+    ) {
+        let common = common(operations);
+        out.object(|out| {
+            for operation in operations {
+                out.key(operation.method).object(|out| {
+                    self.operation_v2(out, operation, &common, referred, shared);
+                });
+            }
+            if !common.is_empty() {
+                out.key("parameters").list(|out| {
+                    common.iter().for_each(|parameter| parameter_v2(out, parameter, shared));
+                });
+            }
+        });
+    }
+
+    fn operation_v2(
+        &self,
+        out: &mut JsonWriter,
+        operation: &Operation,
+        common: &[Parameter],
+        referred: &mut Referred,
+        shared: &mut BTreeMap<String, Vec<u8>>,
+    ) {
+        head(out, operation);
+        let discovery = operation.action.is_empty();
+        let patch = operation.body.as_ref().is_some_and(|body| body.patch);
+        if !matches!(operation.answer, ResponseBody::Nothing)
+            && (!discovery || !matches!(operation.answer, ResponseBody::Text))
+        {
+            let consumes = match (patch, discovery) {
+                (true, _) => self.patches(operation.media),
+                (false, true) => self.media(operation.media),
+                (false, false) if operation.media == Media::Custom => self.media(operation.media),
+                (false, false) => vec!["*/*"],
+            };
+            out.texts("consumes", consumes);
+        }
+        if !operation.codes.is_empty() {
+            out.texts("produces", self.media(operation.media));
+        }
+        out.texts("schemes", ["https"]);
+        let own = own(operation, common);
+        if !own.is_empty() || operation.body.is_some() {
+            out.key("parameters").list(|out| {
+                if let Some(body) = &operation.body {
+                    referred.insert(body.name.clone(), body.schema);
+                    body_v2(out, body, shared);
+                }
+                own.iter().for_each(|parameter| parameter_v2(out, parameter, shared));
+            });
+        }
+        if let ResponseBody::Type(name, schema) = &operation.answer {
+            referred.insert(name.clone(), *schema);
+        }
+        out.key("responses").object(|out| {
+            for (code, about) in operation.codes {
+                out.key(code).object(|out| {
+                    out.field("description", about);
+                    if !matches!(operation.answer, ResponseBody::Nothing) {
+                        out.key("schema");
+                        answer(out, Dialect::V2, &operation.answer);
+                    }
+                });
+            }
+            unauthorized(out);
+        });
+        tail(out, operation);
+    }
+}
+
+/// A non-resource path.
+struct Fixed {
+    path: &'static str,
+    id: &'static str,
+    about: &'static str,
+    tag: &'static str,
+    media: Media,
+    answer: FixedAnswer,
+}
+
+enum FixedAnswer {
+    Text,
+    Meta(&'static str),
+    Version,
+}
+
+/// The non-resource paths by name.
+const FIXED: [Fixed; 5] = [
+    Fixed {
+        path: "/.well-known/openid-configuration/",
+        id: "getServiceAccountIssuerOpenIDConfiguration",
+        about: "get service account issuer OpenID configuration, also known as the 'OIDC discovery doc'",
+        tag: "WellKnown",
+        media: Media::Json,
+        answer: FixedAnswer::Text,
+    },
+    Fixed {
+        path: "/api/",
+        id: "getCoreAPIVersions",
+        about: "get available API versions",
+        tag: "core",
+        media: Media::Group,
+        answer: FixedAnswer::Meta("APIVersions"),
+    },
+    Fixed {
+        path: "/apis/",
+        id: "getAPIVersions",
+        about: "get available API versions",
+        tag: "apis",
+        media: Media::Group,
+        answer: FixedAnswer::Meta("APIGroupList"),
+    },
+    Fixed {
+        path: "/openid/v1/jwks/",
+        id: "getServiceAccountIssuerOpenIDKeyset",
+        about: "get service account issuer OpenID JSON Web Key Set (contains public token verification keys)",
+        tag: "openid",
+        media: Media::Keys,
+        answer: FixedAnswer::Text,
+    },
+    Fixed {
+        path: "/version/",
+        id: "getCodeVersion",
+        about: "get the version information for this server",
+        tag: "version",
+        media: Media::Json,
+        answer: FixedAnswer::Version,
+    },
+];
+
+impl Fixed {
+    fn paths(&self, sources: &Sources<'_>) -> Vec<Path> {
+        let operation = Operation {
+            method: "get",
+            id: self.id.to_owned(),
+            about: self.about.to_owned(),
+            tag: self.tag.to_owned(),
+            media: self.media,
+            codes: &[("200", "OK")],
+            answer: match self.answer {
+                FixedAnswer::Text => ResponseBody::Text,
+                FixedAnswer::Meta(name) => sources.meta_answer(name),
+                FixedAnswer::Version => {
+                    ResponseBody::Type("io.k8s.apimachinery.pkg.version.Info".to_owned(), Schema::Version)
+                }
+            },
+            ..Operation::default()
+        };
+        vec![Path { path: self.path.to_owned(), operations: vec![operation] }]
+    }
+}
+
+/// The version that the documents state.
+const RELEASE: &str = "1.33";
+
+fn info(out: &mut JsonWriter, title: &str, version: &str) {
+    out.key("info").object(|out| {
+        out.field("title", title);
+        out.field("version", version);
+    });
+}
+
+fn security(out: &mut JsonWriter) {
+    out.key("BearerToken").object(|out| {
+        out.field("type", "apiKey");
+        out.field("description", "Bearer Token authentication");
+        out.field("name", "authorization");
+        out.field("in", "header");
+    });
+}
+
+fn head(out: &mut JsonWriter, operation: &Operation) {
+    out.texts("tags", [operation.tag.as_str()]);
+    if !operation.about.is_empty() {
+        out.field("description", &operation.about);
+    }
+    out.field("operationId", &operation.id);
+}
+
+fn tail(out: &mut JsonWriter, operation: &Operation) {
+    if !operation.action.is_empty() {
+        out.field("x-kubernetes-action", operation.action);
+    }
+    if let Some((group, version, kind)) = &operation.kind {
+        out.key("x-kubernetes-group-version-kind");
+        group_version_kind(out, group, version, kind);
+    }
+}
+
+fn unauthorized(out: &mut JsonWriter) {
+    out.key("401").object(|out| out.field("description", "Unauthorized"));
+}
+
+/// The parameters that all operations of a path share, in document order.
+fn common(operations: &[Operation]) -> Vec<Parameter> {
+    let Some((first, others)) = operations.split_first() else { return Vec::new() };
+    let everywhere = |parameter: &&Parameter| others.iter().all(|other| other.parameters.contains(parameter));
+    let mut common: Vec<Parameter> = first.parameters.iter().filter(everywhere).cloned().collect();
+    common.sort();
+    common
+}
+
+/// The parameters of one operation. Two types of options may have the same one.
+fn own(operation: &Operation, common: &[Parameter]) -> Vec<Parameter> {
+    let mut own: Vec<Parameter> =
+        operation.parameters.iter().filter(|parameter| !common.contains(parameter)).cloned().collect();
+    own.sort();
+    own.dedup_by(|a, b| a.name == b.name && a.place == b.place);
+    own
+}
+
+fn sorted(mut types: Vec<&'static str>) -> Vec<&'static str> {
+    types.sort_unstable();
+    types
+}
+
+fn content(out: &mut JsonWriter, types: &[&str], schema: impl Fn(&mut JsonWriter)) {
+    out.key("content").object(|out| {
+        for media in types {
+            out.key(media).object(|out| {
+                out.key("schema");
+                schema(out);
+            });
+        }
+    });
+}
+
+fn refer(out: &mut JsonWriter, dialect: Dialect, name: &str) {
+    out.object(|out| out.field("$ref", &dialect.reference(name)));
+}
+
+fn answer(out: &mut JsonWriter, dialect: Dialect, answer: &ResponseBody) {
+    match answer {
+        ResponseBody::Type(name, _) => refer(out, dialect, name),
+        ResponseBody::Text | ResponseBody::Nothing => out.object(|out| out.field("type", "string")),
+    }
+}
+
+/// Writes a parameter, or a reference to a shared one.
+fn parameter_v2(out: &mut JsonWriter, parameter: &Parameter, shared: &mut BTreeMap<String, Vec<u8>>) {
+    let mut json = JsonWriter::default();
+    parameter.v2(&mut json);
+    if parameter.is_own() {
+        out.raw(&json.into_bytes());
+    } else {
+        share(out, &parameter.name, json.into_bytes(), shared);
+    }
+}
+
+fn body_v2(out: &mut JsonWriter, body: &Body, shared: &mut BTreeMap<String, Vec<u8>>) {
+    let mut json = JsonWriter::default();
+    json.object(|out| {
+        out.field("name", "body");
+        out.field("in", "body");
+        if body.required {
+            out.key("required").raw(b"true");
+        }
+        out.key("schema");
+        refer(out, Dialect::V2, &body.name);
+    });
+    if body.name.starts_with("io.k8s.apimachinery") {
+        share(out, "body", json.into_bytes(), shared);
+    } else {
+        out.raw(&json.into_bytes());
+    }
+}
+
+/// Writes a reference to a shared parameter. Its name is derived from its content.
+fn share(out: &mut JsonWriter, name: &str, json: Vec<u8>, shared: &mut BTreeMap<String, Vec<u8>>) {
+    let name = format!("{name}-{}", digest(&json));
+    out.object(|out| out.field("$ref", &format!("#/parameters/{name}")));
+    shared.entry(name).or_insert(json);
+}
+
+/// Six bytes of the 64-bit FNV-1 hash in URL-safe base64.
+fn digest(text: &[u8]) -> String {
+    let hash = text
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*byte));
+    URL_SAFE.encode(&hash.to_be_bytes()[..6])
+}
