@@ -295,7 +295,7 @@ fn crates() -> Vec<String> {
     let members = fs::read_dir(root().join("crates")).unwrap();
     let names = members.map(|member| member.unwrap().file_name().into_string().unwrap());
     let mut folders: Vec<String> = names.map(|name| format!("crates/{name}/src")).collect();
-    folders.extend(["src", "actors/src", "texts/src"].map(str::to_owned));
+    folders.extend(["src", "actors/src"].map(str::to_owned));
     folders
 }
 

@@ -2,7 +2,7 @@
 //!
 //! All loops run on one thread of their own, so that they never block a worker. Each is an actor (`runner.rs`) around a
 //! [`runner::Controller`]. One informer tells them of changes. Their work waits in a queue (`queue.rs`). Their writes go through
-//! the verbs (`client.rs`) like those of other clients. See docs/ARCHITECTURE.md.
+//! the verbs (`client.rs`) like those of other clients. See docs/controllers.md.
 
 mod apiservice_registration;
 mod attempts;

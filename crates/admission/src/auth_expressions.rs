@@ -8,9 +8,9 @@ mod tests;
 
 use std::sync::{Arc, LazyLock};
 
-use pilothouse_apimachinery::limits::RULE_COST;
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::limits::RULE_COST;
 use pilothouse_cel::types::Type;
 use pilothouse_cel::{Environment, Library, Outcome, Program, Val};
 

@@ -5,6 +5,7 @@
 //! authorization configuration, which are made in the same way.
 
 pub mod auth_expressions;
+pub mod limits;
 pub mod matching;
 pub mod policies;
 pub mod webhooks;

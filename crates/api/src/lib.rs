@@ -17,6 +17,7 @@ pub mod deletion;
 pub mod descriptions;
 pub mod discovery;
 pub mod gates;
+pub mod limits;
 pub mod openapi;
 pub mod path;
 pub mod print;

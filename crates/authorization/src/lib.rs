@@ -5,6 +5,7 @@
 
 pub mod bearer;
 pub mod denial;
+pub mod limits;
 pub mod node_graph;
 pub mod rbac;
 pub mod reviews;

@@ -15,3 +15,10 @@ pub const CEL_SNIPPET_CHARS: usize = 16_384;
 pub const CEL_EFFORT: u64 = 10_000_000;
 /// Bytes of one text that an expression makes.
 pub const CEL_TEXT_BYTES: usize = 16 << 20;
+
+/// What one rule of a custom kind may cost for one object, in the units of the language.
+pub const RULE_COST: u64 = 1_000_000;
+/// What all rules of a custom kind may cost for one object together.
+pub const RULES_COST: u64 = 10_000_000;
+/// Bytes of a message that a rule works out.
+pub const RULE_MESSAGE_BYTES: usize = 5 << 10;

@@ -20,6 +20,7 @@ mod finalizers;
 mod flowcontrol;
 mod gated;
 mod lifecycle;
+pub mod limits;
 mod messages;
 mod migration;
 mod misc;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::limits::{RULE_ESTIMATE, RULES_ESTIMATE};
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
-use pilothouse_apimachinery::limits::{RULE_ESTIMATE, RULES_ESTIMATE};
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_cel::types::DeclType;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pilothouse_apimachinery::limits::REQUEST_BYTES_PRICED;
+use crate::limits::REQUEST_BYTES_PRICED;
 use pilothouse_apimachinery::value::{Object, Value};
 use pilothouse_cel::escape::escape;
 use pilothouse_cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property};

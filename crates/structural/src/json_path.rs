@@ -4,7 +4,7 @@
 
 use std::cmp::Ordering;
 
-use pilothouse_apimachinery::limits::{JSON_PATH_BYTES, JSON_PATH_DEPTH};
+use crate::limits::{JSON_PATH_BYTES, JSON_PATH_DEPTH};
 use pilothouse_apimachinery::value::Value;
 
 /// A parsed path.

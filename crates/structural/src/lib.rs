@@ -11,6 +11,7 @@ pub mod decl_types;
 mod defaults;
 pub mod embedded;
 pub mod json_path;
+pub mod limits;
 pub mod lists;
 mod properties;
 pub mod prune;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::limits::REQUEST_BYTES_PRICED;
 use pilothouse_apimachinery::field::ErrorType;
-use pilothouse_apimachinery::limits::{REQUEST_BYTES_PRICED, RULE_COST, RULE_MESSAGE_BYTES};
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::limits::{RULE_COST, RULE_MESSAGE_BYTES};
 use pilothouse_cel::types::{DeclType, Type};
 use pilothouse_cel::{Environment, Evaluated, Fault, Outcome, Program, Val};
 

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::limits::DEFAULT_RULES;
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::field::{ErrorType, FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::json;
-use pilothouse_apimachinery::limits::{DEFAULT_RULES, RULES_COST};
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::limits::RULES_COST;
 use pilothouse_cel::types::DeclType;
 
 use super::decl_types;

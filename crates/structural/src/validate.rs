@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::limits::CUSTOM_STEPS;
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::json;
-use pilothouse_apimachinery::limits::CUSTOM_STEPS;
 use pilothouse_apimachinery::schema::ListFact;
 use pilothouse_apimachinery::value::{Object, Value};
 

@@ -1,7 +1,8 @@
 //! The result of a ValidatingAdmissionPolicy for a request.
 
-use pilothouse_apimachinery::limits::{CONDITIONS_COST, RULE_MESSAGE_BYTES, RULES_COST};
+use crate::limits::CONDITIONS_COST;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::limits::{RULE_MESSAGE_BYTES, RULES_COST};
 
 use super::evaluate::{Evaluation, Inputs, ResultValue, StopReason, USED_UP, run};
 use super::policy::{Expression, Policy, Validation};

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use pilothouse_apimachinery::field::quoted;
-use pilothouse_apimachinery::limits::RULE_COST;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::limits::RULE_COST;
 use pilothouse_cel::{Evaluated, Fault, Outcome, Val};
 
 use super::authorizer::Authorizer;

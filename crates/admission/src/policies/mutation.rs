@@ -1,8 +1,8 @@
 //! Evaluates the mutations of a MutatingAdmissionPolicy.
 
 use pilothouse_apimachinery::json;
-use pilothouse_apimachinery::limits::RULES_COST;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::limits::RULES_COST;
 use pilothouse_cel::{ConstructedObject, JSON_PATCH, NativeError, SizeBudget, Val};
 
 use super::decision::AuthorizationPending;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pilothouse_apimachinery::limits::{TYPE_CHECK_COST, TYPE_CHECK_EACH, TYPE_WARNINGS_BYTES, TYPES_CHECKED};
+use crate::limits::{TYPE_CHECK_COST, TYPE_CHECK_EACH, TYPE_WARNINGS_BYTES, TYPES_CHECKED};
 use pilothouse_apimachinery::schema::{GroupVersionKind, Registry, Scalar, Type as SchemaType, TypeId};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_cel::escape::escape;

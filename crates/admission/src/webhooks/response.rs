@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
+use crate::limits::HOOK_WARNINGS;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pilothouse_apimachinery::codec::syntax;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::json;
-use pilothouse_apimachinery::limits::HOOK_WARNINGS;
 use pilothouse_apimachinery::status::{Cause, Details, Status};
 use pilothouse_apimachinery::value::Value;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pilothouse_apimachinery::limits::EXTENSION_DOCUMENT_OBJECTS;
+use crate::limits::EXTENSION_DOCUMENT_OBJECTS;
 use pilothouse_apimachinery::version::GroupVersion;
 use serde::{Deserialize, Deserializer, Serialize};
 

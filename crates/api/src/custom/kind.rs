@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use crate::limits::FILLED_BYTES;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::json;
-use pilothouse_apimachinery::limits::FILLED_BYTES;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::patch::Coerce;
 use pilothouse_apimachinery::schema::Registry;

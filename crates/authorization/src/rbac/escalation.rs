@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::limits::{RIGHTS_COMPARED, ROLE_PERMISSIONS};
 use pilothouse_apimachinery::field::quoted;
-use pilothouse_apimachinery::limits::{RIGHTS_COMPARED, ROLE_PERMISSIONS};
 
 use super::role::Role;
 use super::rule::{Objects, PreparedAction, Rule, StringList};

@@ -10,8 +10,8 @@ use std::hash::{Hash, Hasher};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::limits::MISSING_ROLES_TOLD;
 use pilothouse_apimachinery::field::quoted;
-use pilothouse_apimachinery::limits::MISSING_ROLES_TOLD;
 use pilothouse_apimachinery::well_known::ACCOUNT_PREFIX;
 use pilothouse_apimachinery::well_known::RBAC_GROUP;
 use pilothouse_types::authorization::{Action, Grants, Target};

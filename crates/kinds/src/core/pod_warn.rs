@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use crate::limits::WARNING_PAIRS;
 use pilothouse_apimachinery::error_list::WarningList;
 use pilothouse_apimachinery::features::Feature;
 use pilothouse_apimachinery::field::{FieldPath, quoted};
-use pilothouse_apimachinery::limits::WARNING_PAIRS;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::nano_quantity::NanoQuantity;

@@ -1,0 +1,11 @@
+//! No expression makes the compiler panic.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pilothouse_apimachinery::pattern::Patterns;
+use pilothouse_cel::Environment;
+
+fuzz_target!(|text: &str| {
+    let _ = Environment::standard().binding().making().compile(text, &mut Patterns::default());
+});

@@ -1,0 +1,170 @@
+//! What a newcomer relies on: the documents name files and tests that exist, and every dependency has a licence that is allowed.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that meets the unexpected fails")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Ends of what counts as the name of a file.
+const ENDINGS: [&str; 9] = [".rs", ".md", ".toml", ".txt", ".api", ".yaml", ".yml", ".sh", ".py"];
+/// Files that documents name and that are not in the repository: a program makes them, or somebody else's program reads them.
+const ELSEWHERE: [&str; 1] = ["hack/make-rules/test-cmd.sh"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All files of the repository, from its root. A fresh clone has no others.
+fn files() -> Vec<String> {
+    let mut files = Vec::new();
+    let mut folders = vec![root().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
+            if path.is_dir() {
+                // What cargo, git and a running server make.
+                if !["target", ".git", "pilothouse-data"].contains(&name.as_str()) {
+                    folders.push(path);
+                }
+            } else {
+                files.push(path.strip_prefix(root()).unwrap().display().to_string());
+            }
+        }
+    }
+    files
+}
+
+/// The texts between backticks of a document.
+fn code_spans(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn documents_name_files_that_exist() {
+    let files = files();
+    let mut missing = BTreeSet::new();
+    let documents = files.iter().filter(|file| file.ends_with(".md"));
+    for document in documents {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        let is_file = |span: &&str| {
+            ENDINGS.iter().any(|ending| span.ends_with(ending))
+                && !span.contains([' ', '*', '<', '{', '$', ':', '='])
+                && !span.starts_with('.')
+        };
+        for span in code_spans(&text).filter(is_file) {
+            // Tables name the neighbours of a file by their last part alone.
+            let exists = files.iter().any(|file| {
+                file.strip_suffix(span).is_some_and(|before| before.is_empty() || before.ends_with('/'))
+            });
+            if !exists && !ELSEWHERE.contains(&span) {
+                missing.insert(format!("{document}: {span}"));
+            }
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "named and not there:\n{}",
+        missing.into_iter().collect::<Vec<_>>().join("\n")
+    );
+}
+
+#[test]
+fn documents_name_tests_that_exist() {
+    let files = files();
+    let sources: Vec<String> = files
+        .iter()
+        .filter(|file| file.ends_with(".rs"))
+        .map(|file| fs::read_to_string(root().join(file)).unwrap())
+        .collect();
+    // A filter of `cargo test` is a part of the path of a test: of its module or of its name.
+    let exists = |filter: &str| {
+        let last = filter.rsplit("::").next().unwrap_or(filter);
+        sources.iter().any(|source| {
+            source.lines().any(|line| {
+                let line = line.trim_start();
+                ["fn ", "async fn ", "mod "]
+                    .iter()
+                    .any(|start| line.strip_prefix(start).is_some_and(|name| name.contains(last)))
+            })
+        })
+    };
+    let mut missing = BTreeSet::new();
+    for document in files.iter().filter(|file| file.ends_with(".md")) {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        for command in code_spans(&text).filter(|span| span.contains("cargo test")) {
+            let words: Vec<&str> = command.split_whitespace().collect();
+            let target = words.windows(2).filter(|pair| pair[0] == "--test").map(|pair| pair[1]);
+            let unknown =
+                target.filter(|name| !files.iter().any(|file| file.ends_with(&format!("tests/{name}.rs"))));
+            missing.extend(unknown.map(|name| format!("{document}: --test {name}")));
+            let filters = words.iter().skip_while(|word| **word != "--").skip(1);
+            let unknown = filters.filter(|word| !word.starts_with('-') && !exists(word));
+            missing.extend(unknown.map(|word| format!("{document}: {command}: {word}")));
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "named and not there:\n{}",
+        missing.into_iter().collect::<Vec<_>>().join("\n")
+    );
+}
+
+/// Whether a licence expression of SPDX can be met with these licences.
+fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
+    let expression = expression.replace('/', " OR ");
+    let plain = expression.replace(['(', ')'], "");
+    // No dependency nests deeper than a choice within a conjunction, or the other way round.
+    if expression.contains('(') {
+        plain
+            .split(" AND ")
+            .all(|part| part.split(" OR ").any(|name| allowed.contains(name.trim().trim_end_matches('+'))))
+    } else {
+        plain
+            .split(" OR ")
+            .any(|part| part.split(" AND ").all(|name| allowed.contains(name.trim().trim_end_matches('+'))))
+    }
+}
+
+#[test]
+fn every_dependency_has_an_allowed_licence() {
+    let deny = fs::read_to_string(root().join("deny.toml")).unwrap();
+    let (_, list) = deny.split_once("allow = [").unwrap();
+    let (list, _) = list.split_once(']').unwrap();
+    let allowed: BTreeSet<&str> = list.split('"').skip(1).step_by(2).collect();
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--offline", "--locked", "--filter-platform"])
+        .arg("x86_64-unknown-linux-gnu")
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    assert!(packages.len() > 100, "{}", packages.len());
+    let refused: Vec<String> = packages
+        .iter()
+        .filter(|package| !package["license"].as_str().is_some_and(|licence| is_allowed(licence, &allowed)))
+        .map(|package| format!("{}: {}", package["name"], package["license"]))
+        .collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+}
+
+#[test]
+fn licence_expressions_are_understood() {
+    let allowed = BTreeSet::from(["MIT", "Zlib"]);
+    for (expression, is) in [
+        ("MIT", true),
+        ("MIT OR GPL-3.0", true),
+        ("MIT/GPL-3.0", true),
+        ("GPL-3.0", false),
+        ("MIT AND GPL-3.0", false),
+        ("MIT AND Zlib", true),
+        ("(MIT OR GPL-3.0) AND Zlib", true),
+        ("(MIT OR Zlib) AND GPL-3.0", false),
+    ] {
+        assert_eq!(is_allowed(expression, &allowed), is, "{expression}");
+    }
+}
