@@ -273,9 +273,59 @@ fn rules_are_pure() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
+/// Modules at the root of a crate import each other in one direction. What belongs together lies in one folder.
+#[test]
+fn modules_form_no_cycle() {
+    /// Knots that are left: a resource of the catalog carries what a definition says of it, and the parts of the expression
+    /// language know each other.
+    const KNOTS: &[(&str, &[&str])] = &[
+        ("crates/api/src", &["catalog", "custom", "openapi", "print", "subresources"]),
+        (
+            "crates/cel/src",
+            &[
+                "checker",
+                "cost",
+                "estimate",
+                "estimate_calls",
+                "eval",
+                "functions",
+                "library",
+                "macros",
+                "parser",
+                "plan",
+                "value",
+            ],
+        ),
+    ];
+    let mut cycles = Vec::new();
+    for place in crates() {
+        let tree = Tree::read(&[&place]);
+        let mut edges: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for file in tree.files.iter().filter(|file| file.module != ["lib"] && file.module != ["main"]) {
+            edges.entry(&file.module[0]).or_default().extend(file.names());
+        }
+        let knot = KNOTS.iter().find(|(known, _)| *known == place).map_or(&[] as &[_], |(_, knot)| knot);
+        for (module, names) in &edges {
+            // All that can be reached from what it names.
+            let mut reached: BTreeSet<&str> = BTreeSet::new();
+            let mut open: Vec<&str> =
+                names.iter().map(String::as_str).filter(|name| name != module).collect();
+            while let Some(next) = open.pop() {
+                if reached.insert(next) {
+                    open.extend(edges.get(next).into_iter().flatten().map(String::as_str));
+                }
+            }
+            if reached.contains(module) && !knot.contains(module) {
+                cycles.push(format!("{place}: {module}"));
+            }
+        }
+    }
+    assert!(cycles.is_empty(), "import each other:\n{}", cycles.join("\n"));
+}
+
 #[test]
 fn the_lower_crate_knows_neither_http_nor_objects() {
-    const ENGINES_MAY: &[&str] = &["engine", "archive", "limits", "record", "window"];
+    const ENGINES_MAY: &[&str] = &["engine", "archive", "event", "limits"];
     let mut wrong = Vec::new();
     for file in &Tree::read(&["actors/src", "crates/types/src"]).files {
         let outside = file.outside(&["actix::", "tokio::", "fs::", "redb::", "prometheus::", "process::"]);

@@ -10,7 +10,7 @@ use std::process::Command;
 /// Ends of what counts as the name of a file.
 const ENDINGS: [&str; 9] = [".rs", ".md", ".toml", ".txt", ".api", ".yaml", ".yml", ".sh", ".py"];
 /// Files that documents name and that are not in the repository: a program makes them, or somebody else's program reads them.
-const ELSEWHERE: [&str; 1] = ["hack/make-rules/test-cmd.sh"];
+const ELSEWHERE: [&str; 2] = ["hack/make-rules/test-cmd.sh", "vendor/"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -42,6 +42,13 @@ fn code_spans(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
+/// Whether a text is the name of a folder of sources: `auth/openid/`, and no URL or path of the API.
+fn is_folder(span: &str) -> bool {
+    span.ends_with('/')
+        && !span.starts_with('/')
+        && span.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-/".contains(letter))
+}
+
 #[test]
 fn documents_name_files_that_exist() {
     let files = files();
@@ -50,14 +57,17 @@ fn documents_name_files_that_exist() {
     for document in documents {
         let text = fs::read_to_string(root().join(document)).unwrap();
         let is_file = |span: &&str| {
-            ENDINGS.iter().any(|ending| span.ends_with(ending))
+            (ENDINGS.iter().any(|ending| span.ends_with(ending)) || is_folder(span))
                 && !span.contains([' ', '*', '<', '{', '$', ':', '='])
                 && !span.starts_with('.')
         };
         for span in code_spans(&text).filter(is_file) {
             // Tables name the neighbours of a file by their last part alone.
-            let exists = files.iter().any(|file| {
-                file.strip_suffix(span).is_some_and(|before| before.is_empty() || before.ends_with('/'))
+            let exists = files.iter().any(|file| match span.strip_suffix('/') {
+                Some(_) => file.starts_with(span) || file.contains(&format!("/{span}")),
+                None => {
+                    file.strip_suffix(span).is_some_and(|before| before.is_empty() || before.ends_with('/'))
+                }
             });
             if !exists && !ELSEWHERE.contains(&span) {
                 missing.insert(format!("{document}: {span}"));
@@ -69,6 +79,21 @@ fn documents_name_files_that_exist() {
         "named and not there:\n{}",
         missing.into_iter().collect::<Vec<_>>().join("\n")
     );
+}
+
+/// The words of a `cargo test` command that select tests: before `--` the one that is no option, behind it all but options.
+fn filters<'w>(words: &[&'w str]) -> Vec<&'w str> {
+    let takes_value = ["--test", "-p", "--package", "--bench", "--bin", "--features"];
+    let (mut filters, mut is_value, mut is_command) = (Vec::new(), false, false);
+    for word in words {
+        match *word {
+            "test" if !is_command => is_command = true,
+            _ if !is_command || is_value || word.starts_with('-') => {}
+            _ => filters.push(*word),
+        }
+        is_value = takes_value.contains(word);
+    }
+    filters
 }
 
 #[test]
@@ -85,7 +110,7 @@ fn documents_name_tests_that_exist() {
         sources.iter().any(|source| {
             source.lines().any(|line| {
                 let line = line.trim_start();
-                ["fn ", "async fn ", "mod "]
+                ["fn ", "async fn ", "mod ", "pub mod "]
                     .iter()
                     .any(|start| line.strip_prefix(start).is_some_and(|name| name.contains(last)))
             })
@@ -100,8 +125,7 @@ fn documents_name_tests_that_exist() {
             let unknown =
                 target.filter(|name| !files.iter().any(|file| file.ends_with(&format!("tests/{name}.rs"))));
             missing.extend(unknown.map(|name| format!("{document}: --test {name}")));
-            let filters = words.iter().skip_while(|word| **word != "--").skip(1);
-            let unknown = filters.filter(|word| !word.starts_with('-') && !exists(word));
+            let unknown = filters(&words).into_iter().filter(|word| !exists(word));
             missing.extend(unknown.map(|word| format!("{document}: {command}: {word}")));
         }
     }

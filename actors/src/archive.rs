@@ -15,8 +15,8 @@ use pilothouse_types::lock::Lock;
 use pilothouse_types::object::{Revision, TypeName};
 use tokio::sync::Semaphore;
 
+use crate::event::Event;
 use crate::limits::{ARCHIVE_READ_BYTES, ARCHIVE_READERS, ARCHIVE_READS_KEPT};
-use crate::window::Event;
 
 /// The range of events to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +149,7 @@ mod tests {
     use pilothouse_types::object::{Draft, Key, Object, Pairs, Variant};
 
     use super::*;
-    use crate::window::Change;
+    use crate::event::Change;
 
     /// A log of revisions 1 to 100 that counts how often it is read.
     #[derive(Default)]

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use pilothouse_types::object::{Revision, TypeName};
 
 use crate::archive::Archive;
-use crate::record::Record;
+use crate::engine::record::Record;
 
 #[cfg(feature = "testing")]
 pub mod faulty;
 pub mod memory;
+pub mod record;
 pub mod redb;
 
 /// One record and its place in the log.
@@ -150,7 +151,7 @@ mod tests {
     use pilothouse_types::object::Key;
 
     use super::*;
-    use crate::record::Operation;
+    use crate::engine::record::Operation;
 
     fn write(type_name: &str, revision: u64) -> Write {
         let operation = Operation::Remove(Key::cluster("a"), Revision(1));

@@ -3,11 +3,11 @@
 //! This crate knows keys, bytes, labels, indexed fields, revisions and identities. It does not know what a Pod is, and it does
 //! not know HTTP. Suggested reading order:
 //!
-//! - [`pilothouse_types`] has the plain data, such as the stored object; [`window`] holds recent events, [`archive`] and
+//! - [`pilothouse_types`] has the plain data, such as the stored object; [`event`] is a change, [`window`] holds recent ones, [`archive`] and
 //!   [`point_in_time`] older ones;
 //! - [`engine`] is the log, [`committer`] writes it, [`store`] owns the objects of a type, [`directory`] finds stores;
 //! - [`notifier`] announces a change, [`broadcaster`] and [`watch_index`] find the watches that it concerns, [`session_waker`] calls a
-//!   session, [`session`] and [`watch_event`] make its events, [`feed`] is what the client reads;
+//!   session, [`session`] and [`watch_event`] make its events, [`session::feed`] is what the client reads;
 //! - [`authenticator`] and [`authorizer`] check requests;
 //! - [`ports`] allocates node ports; [`rates`] limits event rates;
 //! - [`batcher`] batches concurrent changes of one object; [`fair_queuing`] is API Priority and Fairness.
@@ -22,9 +22,9 @@ pub mod checkpoints;
 pub mod committer;
 pub mod directory;
 pub mod engine;
+pub mod event;
 pub mod fair_queuing;
 pub mod fatal;
-pub mod feed;
 mod key_queue;
 pub mod limits;
 pub mod notifier;
@@ -32,7 +32,6 @@ pub mod permit;
 pub mod point_in_time;
 pub mod ports;
 pub mod rates;
-pub mod record;
 pub mod recover;
 pub mod session;
 pub mod session_waker;
@@ -46,5 +45,4 @@ pub mod watch_index;
 pub mod watch_memory;
 pub mod window;
 pub mod write_limiter;
-pub mod write_turns;
 pub mod yield_every;

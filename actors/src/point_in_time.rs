@@ -6,10 +6,11 @@ use std::sync::Arc;
 use pilothouse_types::object::{Key, Object, Revision};
 
 use crate::archive::ArchiveError;
+use crate::event::Event;
 use crate::limits::EXPIRE_PER_TURN;
 use crate::snapshot::Snapshot;
 use crate::store::Position;
-use crate::window::{Event, Read};
+use crate::window::Read;
 
 /// Why an older state is not available.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,11 +12,12 @@ use pilothouse_types::clock::Timestamp;
 use pilothouse_types::object::{Key, Object, Revision, TypeName};
 
 use crate::archive::{Archive, ArchiveReader};
+use crate::engine::record::{Operation, Record};
 use crate::engine::{Engine, EngineError, Visitor};
-use crate::record::{Operation, Record};
+use crate::event::{Change, Event};
 use crate::snapshot::Snapshot;
 use crate::trim_queue::{TrimQueue, freed_by};
-use crate::window::{Change, Event, Window, WindowBounds};
+use crate::window::{Window, WindowBounds};
 
 /// What a store starts from.
 pub struct State {

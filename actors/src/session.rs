@@ -11,6 +11,7 @@
 //!
 //! Invariant: everything up to the cursor that the filter wants is in the queue or has left it, exactly once, in order.
 
+pub mod feed;
 pub(crate) mod progress;
 
 use std::cell::RefCell;
@@ -24,12 +25,13 @@ use actix::prelude::*;
 use bytes::Bytes;
 
 use crate::broadcaster::Broadcaster;
-use crate::feed::Feed;
+use crate::event::Event;
 use crate::limits::{MEMORY_PAUSE, SESSION_EVENTS_PER_TURN, SESSION_MAILBOX};
+use crate::session::feed::Feed;
 use crate::session_waker::{SessionWaker, Wake};
 use crate::watch_event::WatchEventType;
 use crate::watch_memory::WatchAccount;
-use crate::window::{Event, Window};
+use crate::window::Window;
 use pilothouse_types::clock::Timestamp;
 use pilothouse_types::filter::Filter;
 use pilothouse_types::object::{Object, Revision, TypeName, Variant};

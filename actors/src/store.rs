@@ -12,6 +12,7 @@
 
 mod handlers;
 mod messages;
+pub mod write_turns;
 mod writes;
 
 use std::collections::{HashMap, VecDeque};
@@ -25,20 +26,21 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision, TypeName};
 use tokio::sync::oneshot;
 
+use self::write_turns::{BaseState, WriteTurn, WriteTurns};
 use crate::committer::{Commit, Committed, Committer};
 use crate::engine::Write;
+use crate::engine::record::{Operation, Record};
+use crate::event::{Change, Event, EventStub};
 use crate::fatal::Fatal;
 use crate::key_queue::Queued;
 use crate::limits::{EXPIRE_PER_TURN, RECORD_BYTES, STORE_MAILBOX};
 use crate::notifier::ChangeNotifiers;
 use crate::permit::Permit;
-use crate::record::{Operation, Record};
 use crate::recover::State;
 use crate::snapshot::Snapshot;
 use crate::trim_queue::{TrimQueue, freed_by};
-use crate::window::{Change, Event, EventStub, Window};
+use crate::window::Window;
 use crate::write_limiter::WriteLimiter;
-use crate::write_turns::{self, BaseState, WriteTurn, WriteTurns};
 
 pub use messages::{
     AdvanceRevision, Create, Expire, Get, GetSettled, ObjectResult, OpenWatch, Position, Remove, Replace,

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use pilothouse_types::lock::Lock;
 use pilothouse_types::object::{Revision, TypeName};
 
+use crate::event::EventStub;
 use crate::limits::{BATCH_WRITES, TRIM_PER_BATCH, TRIM_PER_WRITE, TRIM_WAITING};
-use crate::window::EventStub;
 
 // What the last sentence of the module documentation says: an event frees at most two records.
 const _: () = assert!(TRIM_PER_WRITE >= 2 && TRIM_PER_BATCH >= 2 * BATCH_WRITES);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pilothouse_types::filter::Filter;
 use pilothouse_types::object::{Object, Variant};
 
-use crate::window::{Change, Event};
+use crate::event::{Change, Event};
 
 /// The type of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

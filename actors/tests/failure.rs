@@ -26,9 +26,9 @@ use pilothouse_actors::limits::{
 use pilothouse_actors::notifier::ChangeNotifiers;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::recover::recover;
+use pilothouse_actors::store::write_turns::{TakeTurn, TurnMode};
 use pilothouse_actors::store::{Create, Expire, Get, GetSettled, Replace, Store};
 use pilothouse_actors::window::Read;
-use pilothouse_actors::write_turns::{TakeTurn, TurnMode};
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision, TypeName};

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pilothouse_actors::answer::Answer;
+use pilothouse_api::aggregation::RegisteredVersion;
 use pilothouse_api::aggregation::discovered::{DiscoveredVersion, STALE};
 use pilothouse_api::aggregation::{ApiService, name_of};
-use pilothouse_api::discovery::Other;
 use pilothouse_api::openapi::merged::ServedSpec;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::lock::SharedLock;
@@ -176,7 +176,7 @@ impl Extensions {
     }
 
     /// All APIServices with their discovery; `None` if they cannot be read.
-    pub async fn all(&self) -> Option<Vec<Other>> {
+    pub async fn all(&self) -> Option<Vec<RegisteredVersion>> {
         let all = self.look(|table| table.all().cloned().collect::<Vec<_>>()).await?;
         let told = self.told.read();
         let other = |registration: Arc<ApiService>| {
@@ -184,7 +184,7 @@ impl Extensions {
                 let known = told.get(&registration.name).and_then(|told| told.version.clone());
                 known.unwrap_or_else(|| Arc::new(DiscoveredVersion::bare(&registration.gv.version, STALE)))
             });
-            Other { registration, found }
+            RegisteredVersion { registration, found }
         };
         Some(all.into_iter().map(other).collect())
     }

@@ -10,10 +10,10 @@ use actix::{Handler, MailboxError, Message};
 use pilothouse_actors::directory::{Directory, Find, Release, Released, Types};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_actors::store::write_turns::{BaseState, TakeTurn, TurnMode, WriteTurn};
 use pilothouse_actors::store::{
     AdvanceRevision, Create, Get, GetSettled, OpenWatch, Position, Remove, Replace, Store, TakeSnapshot,
 };
-use pilothouse_actors::write_turns::{BaseState, TakeTurn, TurnMode, WriteTurn};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, Revision, TypeName};
 use tokio::time::timeout;

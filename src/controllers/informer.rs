@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use futures::future::join_all;
+use pilothouse_actors::event::Event;
 use pilothouse_actors::notifier::{ChangeNotifier, ChangeNotifiers, Published};
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::window::{Event, Read, Window};
+use pilothouse_actors::window::{Read, Window};
 use pilothouse_types::object::{Revision, TypeName};
 use tokio::sync::watch;
 

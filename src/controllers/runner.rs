@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use futures::future::LocalBoxFuture;
+use pilothouse_actors::event::{Change, Event};
 use pilothouse_actors::snapshot::Snapshot;
-use pilothouse_actors::window::{Change, Event};
 use pilothouse_types::clock::{Clock, Moment, Timestamp};
 use pilothouse_types::object::{Object, Revision, TypeName};
 use tokio::sync::oneshot;

@@ -18,7 +18,7 @@ use base64::engine::general_purpose::STANDARD;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::Stream as _;
-use pilothouse_actors::feed::Feed;
+use pilothouse_actors::session::feed::Feed;
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::status::{Result, Status};
 

@@ -27,8 +27,8 @@ use std::time::Duration;
 use actix::Addr;
 use bytes::Bytes;
 use pilothouse_actors::broadcaster::Broadcaster;
-use pilothouse_actors::feed::Feed;
 use pilothouse_actors::session::LiveSessions;
+use pilothouse_actors::session::feed::Feed;
 use pilothouse_actors::watch_memory::WatchMemory;
 
 pub use self::event_frames::FramesAside;

@@ -1,6 +1,6 @@
 //! update: the body replaces the object, if the client's resourceVersion still matches.
 
-use pilothouse_actors::write_turns::{BaseState, TurnMode, WriteTurn};
+use pilothouse_actors::store::write_turns::{BaseState, TurnMode, WriteTurn};
 use pilothouse_api::deletion;
 use pilothouse_api::subresources::SubresourceStrategy;
 use pilothouse_apimachinery::field::{FieldError, FieldPath};

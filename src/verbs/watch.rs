@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pilothouse_actors::feed::Feed;
+use pilothouse_actors::session::feed::Feed;
 use pilothouse_actors::session::{InitialObjects, Session, Watch};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_apimachinery::options::{self, ListOptions};

@@ -6,10 +6,11 @@ use pilothouse_types::clock::Timestamp;
 use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision};
 
 use super::*;
+use crate::event::{Change, Event};
 use crate::session_waker::tests::Counter;
 use crate::session_waker::{Close, SessionWaker};
 use crate::watch_index::IndexKey;
-use crate::window::{Change, Event, Window};
+use crate::window::Window;
 
 fn object(name: &str, node: &str, revision: u64) -> Arc<Object> {
     let draft = Draft {

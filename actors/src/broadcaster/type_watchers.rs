@@ -7,10 +7,11 @@ use std::time::Duration;
 use pilothouse_types::object::{Revision, TypeName};
 
 use super::SubscriptionId;
+use crate::event::Event;
 use crate::session_waker::SessionWaker;
 use crate::watch_event;
 use crate::watch_index::{IndexKey, WatchIndex};
-use crate::window::{Event, Read, Window};
+use crate::window::{Read, Window};
 
 /// Work for later turns, in order.
 pub(super) type WakeQueue = VecDeque<WakeTask>;

@@ -7,7 +7,7 @@ use pilothouse_types::lock::Lock;
 use pilothouse_types::object::{Revision, TypeName};
 
 use super::{Batch, Counters, Engine, EngineError, Stats, Visitor};
-use crate::record::Record;
+use crate::engine::record::Record;
 
 /// A clone is the same log, so that tests can "reopen" it.
 #[derive(Clone, Debug, Default)]

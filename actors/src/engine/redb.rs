@@ -29,8 +29,8 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Tab
 use self::reader::Reader;
 use super::{Batch, Counters, Engine, EngineError, Stats, Visitor};
 use crate::archive::Archive;
+use crate::engine::record::Record;
 use crate::limits::{COMPACTED_FROM_BYTES, COMPACTED_IF_TIMES, REDB_CACHE_BYTES};
-use crate::record::Record;
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const TYPES: TableDefinition<&str, u32> = TableDefinition::new("types");
@@ -432,7 +432,7 @@ mod tests {
         use pilothouse_types::object::{Draft, Key, Object, Pairs};
 
         use crate::engine::Write;
-        use crate::record::Operation;
+        use crate::engine::record::Operation;
 
         let pods = TypeName::new("pods");
         let mut engine = Box::new(Redb::open(path).unwrap());

@@ -14,12 +14,13 @@ use pilothouse_types::object::{Object, Revision, TypeName, Variant};
 use super::{EventEncoder, FrameAside, InitialObjects, LiveSessions, Preparation, Watch};
 use crate::archive::{ArchiveError, ArchiveReader};
 use crate::broadcaster::{Broadcaster, Subscribe, SubscriptionId, Unsubscribe};
-use crate::feed::{Feed, FeedWriter, feed};
+use crate::event::{Change, Event};
 use crate::limits::{ENCODED_ASIDE_BYTES, SESSION_BYTES_PER_EVENT, SESSION_EVENTS_PER_TURN};
+use crate::session::feed::{Feed, FeedWriter, feed};
 use crate::session_waker::{Close, SessionWaker, WakeReasons};
 use crate::watch_event::{self, WatchEventType};
 use crate::watch_index::IndexKey;
-use crate::window::{Change, Event, Read, Window};
+use crate::window::{Read, Window};
 
 /// Where a watch stands.
 enum State {

@@ -11,6 +11,7 @@ use pilothouse_types::object::{Draft, Key, Pairs, Variant};
 
 use super::*;
 use crate::archive::{Archive, ArchiveError, ArchiveReader, Span};
+use crate::event::Change;
 use crate::fatal::Fatal;
 use crate::limits::{ENCODED_ASIDE_BYTES, SESSION_BYTES};
 use crate::notifier::ChangeNotifiers;
@@ -18,7 +19,6 @@ use crate::session::Session;
 use crate::session_waker::Close;
 use crate::session_waker::tests::Counter;
 use crate::watch_memory::WatchMemory;
-use crate::window::Change;
 
 /// Encodes each frame as a word, and pads the frames of events.
 struct Words {

@@ -11,7 +11,7 @@ use crate::committer::Committed;
 use crate::key_queue::{QueuedReader, ReadResult};
 use crate::recover::State;
 use crate::snapshot::Snapshot;
-use crate::write_turns::{self, EndTurn, TakeTurn, TurnMode};
+use crate::store::write_turns::{self, EndTurn, TakeTurn, TurnMode};
 
 use super::Store;
 use super::messages::{

@@ -10,8 +10,8 @@ use pilothouse_types::object::{Draft, Key, Object, Revision};
 use crate::permit::Permit;
 use crate::recover::State;
 use crate::snapshot::Snapshot;
+use crate::store::write_turns::WriteTurn;
 use crate::window::Window;
-use crate::write_turns::WriteTurn;
 
 /// What a write answers: the object as it is now, or for a removal its last state at the revision of the removal.
 pub type ObjectResult = Result<Arc<Object>, StoreError>;

@@ -7,9 +7,9 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, Revision};
 use tokio::sync::oneshot;
 
+use crate::event::Event;
 use crate::key_queue::KeyQueue;
 use crate::permit::Permit;
-use crate::window::Event;
 use crate::write_limiter::WriteSlot;
 
 /// What a writer wants.

@@ -7,9 +7,10 @@ use actix::Addr;
 use bytes::Bytes;
 use pilothouse_actors::directory::{Find, Options, Stores, start};
 use pilothouse_actors::engine::Engine;
+use pilothouse_actors::event::Event;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{Create, ObjectResult, OpenWatch, Position, Remove, Replace, Store};
-use pilothouse_actors::window::{Event, Read};
+use pilothouse_actors::window::Read;
 use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision, TypeName};
 
 /// An object whose bytes hold a body that tests recognise.

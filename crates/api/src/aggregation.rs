@@ -16,6 +16,15 @@ use pilothouse_types::identity::Identity;
 
 use super::connect::ServerVerification;
 
+/// A registered group version, and the discovery of its server.
+#[derive(Clone, Debug)]
+pub struct RegisteredVersion {
+    /// The APIService.
+    pub registration: Arc<ApiService>,
+    /// The server's discovery; `None` if this server serves the version, or no server does.
+    pub found: Option<Arc<discovered::DiscoveredVersion>>,
+}
+
 /// The store of APIServices.
 pub const STORE: &str = "apiservices.apiregistration.k8s.io";
 /// As whom this server asks others what they serve.

@@ -29,9 +29,6 @@ pub enum ConnectSubresource {
     Proxy,
 }
 
-/// The names of these subresources. Such requests are long-running: they do not count as requests in flight.
-pub const WAYS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
-
 impl ConnectSubresource {
     /// The connecting subresource of this name, if it is one.
     pub fn of(resource: &Resource, subresource: &str) -> Option<ConnectSubresource> {
@@ -165,6 +162,7 @@ mod tests {
     use super::*;
     use crate::catalog::build::Builtin;
     use crate::catalog::runtime_config::RuntimeConfig;
+    use crate::path::CONNECT_SUBRESOURCES;
 
     #[test]
     fn every_way_is_found_and_nothing_else() {
@@ -179,7 +177,7 @@ mod tests {
             let resource = catalog.find("", "v1", resource).unwrap();
             for sub in resource.subresources.iter().filter(|sub| sub.kind.ends_with("Options")) {
                 assert!(ConnectSubresource::of(resource, &sub.name).is_some(), "{}", sub.name);
-                assert!(WAYS.contains(&&*sub.name), "{}", sub.name);
+                assert!(CONNECT_SUBRESOURCES.contains(&&*sub.name), "{}", sub.name);
             }
         }
     }

@@ -10,11 +10,12 @@ use pilothouse_apimachinery::well_known::DISCOVERY_GROUP;
 use serde::Serialize;
 
 use self::merged::{Member, Merged};
+use super::aggregation::RegisteredVersion;
 use super::aggregation::discovered::{CURRENT, DiscoveredVersion, STALE};
 use super::catalog::resource::{Resource, Subresource};
 use super::catalog::{Catalog, Version};
 
-pub use self::merged::{Other, usual_places};
+pub use self::merged::usual_places;
 
 /// One document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +62,7 @@ impl Documents {
     }
 
     /// Writes the documents of a catalog and of extension API servers.
-    pub fn with(catalog: &Catalog, address: &str, others: &[Other]) -> Documents {
+    pub fn with(catalog: &Catalog, address: &str, others: &[RegisteredVersion]) -> Documents {
         let (mut by_path, mut elsewhere) = (HashMap::new(), Vec::new());
         let groups = Merged::all(catalog, others);
         for group in &groups {

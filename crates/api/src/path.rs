@@ -9,7 +9,8 @@ use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::status::{self, Status};
 use pilothouse_apimachinery::verb::Verb;
 
-use super::connect::WAYS;
+/// The names of these subresources. Such requests are long-running: they do not count as requests in flight.
+pub const CONNECT_SUBRESOURCES: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
 /// A request, as authorization and the handlers see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +88,7 @@ impl<'a> Request<'a> {
     /// Whether it lasts as long as its two ends like: a watch, or a way out of this server, whoever serves the resource.
     pub fn is_long_running(&self) -> bool {
         matches!(self.verb, Verb::Watch | Verb::Proxy)
-            || self.resource().is_some_and(|found| WAYS.contains(&found.subresource))
+            || self.resource().is_some_and(|found| CONNECT_SUBRESOURCES.contains(&found.subresource))
     }
 
     /// Parses a request. `path` is unescaped already: see [`super::query::decode_path`].
@@ -325,7 +326,7 @@ mod tests {
         let lasts = |method: &str, path: &str, query: &str| {
             Request::parse(method, path, &Query::parse(query)).unwrap().is_long_running()
         };
-        for way in WAYS {
+        for way in CONNECT_SUBRESOURCES {
             assert!(lasts("POST", &format!("/api/v1/namespaces/n/pods/p/{way}"), ""), "{way}");
         }
         assert!(lasts("GET", "/apis/of.others/v1/namespaces/n/things/t/log", ""), "whoever serves it");

@@ -8,8 +8,6 @@ use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
-use super::core::template;
-
 /// Says that something breaks a rule, without repeating the value.
 pub fn omitted(path: &FieldPath, errors: &mut ErrorList, why: &str) {
     let message = format!("Invalid value: {why}");
@@ -126,20 +124,6 @@ pub fn pod_names(object: &Value, warned: &mut WarningList) {
             wrong.join(" ")
         ));
     }
-}
-
-/// Warns of what is dubious in the template of a controller's pods.
-pub fn template(new: &FieldValue<'_>, old: Option<&FieldValue<'_>>, warned: &mut WarningList) {
-    template::warn(&new.path, Some(new.value), old.map(|old| old.value), warned);
-}
-
-/// Warns of what is dubious in a template, unless an update left the spec as it was.
-pub fn template_of(object: &Value, old: Option<&Value>, warned: &mut WarningList) {
-    if old.is_some_and(|old| meta::generation(old) == meta::generation(object)) {
-        return;
-    }
-    let at = |object| FieldValue::of(object, "spec").child("template");
-    template(&at(object), old.map(at).as_ref(), warned);
 }
 
 /// Whether an address is version 4 written as version 6.

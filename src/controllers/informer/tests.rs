@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use pilothouse_actors::directory::{self, Options};
 use pilothouse_actors::engine::redb::Redb;
-use pilothouse_actors::window::Change;
+use pilothouse_actors::event::Change;
 use pilothouse_types::object::{Draft, Key, Pairs};
 
 use super::*;

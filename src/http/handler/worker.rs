@@ -7,8 +7,9 @@ use std::time::Duration;
 use actix_web::http::header::{HeaderValue, InvalidHeaderValue};
 use arc_swap::{ArcSwap, Guard};
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_api::aggregation::RegisteredVersion;
 use pilothouse_api::catalog::Catalog;
-use pilothouse_api::discovery::{Documents, Other};
+use pilothouse_api::discovery::Documents;
 use pilothouse_api::release::Release;
 use pilothouse_types::memory::MemoryLedger;
 use tokio::sync::watch;
@@ -157,7 +158,7 @@ impl Served {
     }
 
     /// The discovery documents, including group versions of extension API servers.
-    pub fn documents_with(&self, others: &[Other]) -> Documents {
+    pub fn documents_with(&self, others: &[RegisteredVersion]) -> Documents {
         Documents::with(&self.catalog, &self.address, others)
     }
 

@@ -9,8 +9,8 @@ use redb::{Database, ReadableDatabase as _};
 use super::{LOG, TYPES, fault, guarded};
 use crate::archive::{Archive, ArchiveError, Span};
 use crate::engine::EngineError;
-use crate::record::{Operation, Record};
-use crate::window::{Change, Event};
+use crate::engine::record::{Operation, Record};
+use crate::event::{Change, Event};
 
 /// Reads the log, each time in a transaction of its own.
 pub(super) struct Reader {

@@ -8,8 +8,8 @@ use pilothouse_apimachinery::version::{self, GroupVersion};
 use serde::Deserialize;
 
 use super::ApiService;
+use super::RegisteredVersion;
 use super::discovered::{DiscoveredResource, STALE};
-use crate::discovery::Other;
 
 /// The page size of a list: beyond it only the count matters.
 pub const LISTED: usize = 500;
@@ -42,7 +42,7 @@ impl Deletable {
 /// The namespaced resources of extension servers, each once, in the preferred version; and the versions whose resources are
 /// unknown. `is_builtin` tells which versions this server serves, whatever their registration says.
 pub fn deletable(
-    others: &[Other],
+    others: &[RegisteredVersion],
     is_builtin: impl Fn(&GroupVersion) -> bool,
 ) -> (Vec<Deletable>, BTreeSet<String>) {
     let mut remote: Vec<_> = others
@@ -145,7 +145,7 @@ mod tests {
     use super::super::name_of;
     use super::*;
 
-    fn other(group: &str, version: &str, priority: i64, resources: Option<&str>) -> Other {
+    fn other(group: &str, version: &str, priority: i64, resources: Option<&str>) -> RegisteredVersion {
         let registration = ApiService {
             name: name_of(group, version),
             gv: GroupVersion::new(group, version),
@@ -159,7 +159,7 @@ mod tests {
             Some(resources) => read_one(version, format!(r#"{{"resources":{resources}}}"#).as_bytes()),
             None => Some(super::super::discovered::DiscoveredVersion::bare(version, STALE)),
         };
-        Other { registration: Arc::new(registration), found: found.map(Arc::new) }
+        RegisteredVersion { registration: Arc::new(registration), found: found.map(Arc::new) }
     }
 
     #[test]

@@ -2,23 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use pilothouse_apimachinery::version;
 
 use crate::aggregation::discovered::DiscoveredVersion;
-use crate::aggregation::{ApiService, name_of};
+use crate::aggregation::{RegisteredVersion, name_of};
 use crate::bootstrap::api_services::{DEFINED_PRIORITY, version_priority};
 use crate::catalog::{self, Catalog, Version};
-
-/// A registered group version, and the discovery of its server.
-#[derive(Clone, Debug)]
-pub struct Other {
-    /// The APIService.
-    pub registration: Arc<ApiService>,
-    /// The server's discovery; `None` if this server serves the version, or no server does.
-    pub found: Option<Arc<DiscoveredVersion>>,
-}
 
 /// The source of a version's resources.
 #[derive(Clone, Copy)]
@@ -60,7 +50,7 @@ pub fn usual_places(group: &str, version: &str) -> (i64, i64) {
 
 impl<'a> Merged<'a> {
     /// The groups of the catalog and of the registered versions, in order of priority.
-    pub fn all(catalog: &'a Catalog, others: &'a [Other]) -> Vec<Merged<'a>> {
+    pub fn all(catalog: &'a Catalog, others: &'a [RegisteredVersion]) -> Vec<Merged<'a>> {
         let mut groups: BTreeMap<&'a str, Merged<'a>> = BTreeMap::new();
         for group in catalog.groups() {
             let entry = |version: &'a Version| Entry {
@@ -128,16 +118,24 @@ pub fn by_registration<'m, 'a>(groups: &[&'m Merged<'a>]) -> Vec<&'m Merged<'a>>
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use pilothouse_apimachinery::version::GroupVersion;
 
     use super::*;
+    use crate::aggregation::ApiService;
     use crate::aggregation::discovered::{CURRENT, STALE};
     use crate::catalog::build::Builtin;
     use crate::catalog::resource::Resource;
     use crate::catalog::runtime_config::RuntimeConfig;
     use crate::discovery::{Document, Documents};
 
-    fn other(group: &str, version: &str, (first, priority): (i64, i64), freshness: Option<&str>) -> Other {
+    fn other(
+        group: &str,
+        version: &str,
+        (first, priority): (i64, i64),
+        freshness: Option<&str>,
+    ) -> RegisteredVersion {
         let registration = ApiService {
             name: name_of(group, version),
             gv: GroupVersion::new(group, version),
@@ -148,7 +146,7 @@ mod tests {
             is_unreadable: false,
         };
         let found = freshness.map(|freshness| Arc::new(DiscoveredVersion::bare(version, freshness)));
-        Other { registration: Arc::new(registration), found }
+        RegisteredVersion { registration: Arc::new(registration), found }
     }
 
     fn json(document: Option<&Document>) -> serde_json::Value {

@@ -7,6 +7,7 @@ use pilothouse_apimachinery::label_selector;
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
+use super::super::core::template;
 use super::super::messages;
 
 pub(super) const ROLLING: &str = "RollingUpdate";
@@ -107,5 +108,5 @@ pub fn warn_named(object: &Value, old: Option<&Value>, warned: &mut WarningList)
     if old.is_none() {
         messages::pod_names(object, warned);
     }
-    messages::template_of(object, old, warned);
+    template::warn_unless_unchanged(object, old, warned);
 }

@@ -8,7 +8,7 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 
 use super::super::core::{pod_default, template};
-use super::super::{COUNTED, KindRules, PLAIN, POD_TEMPLATE, Revalidation, WriteContext, messages};
+use super::super::{COUNTED, KindRules, PLAIN, POD_TEMPLATE, Revalidation, WriteContext};
 use super::common::{
     ROLLING, at_most_all, count, count_or_percent, counters, no_fewer_collisions, same_selector, shown_share,
     shown_strategy,
@@ -72,7 +72,7 @@ pub(super) fn warn_daemon_set(object: &Value, old: Option<&Value>, warned: &mut 
     let count = |object| meta::of(object).at(&["annotations", TEMPLATE_GENERATION]).cloned();
     if old.is_none_or(|old| count(old) != count(object)) {
         let at = |object| FieldValue::of(object, "spec").child("template");
-        messages::template(&at(object), old.map(at).as_ref(), warned);
+        template::warn_of_template(&at(object), old.map(at).as_ref(), warned);
     }
 }
 

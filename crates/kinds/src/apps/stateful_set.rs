@@ -77,7 +77,7 @@ pub(super) fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mu
 
 /// Warns of what is dubious in a StatefulSet.
 pub(super) fn warn_stateful_set(object: &Value, old: Option<&Value>, warned: &mut WarningList) {
-    messages::template_of(object, old, warned);
+    template::warn_unless_unchanged(object, old, warned);
     let spec = FieldValue::of(object, "spec");
     for claim in spec.child("volumeClaimTemplates").items() {
         let path = if old.is_some() { claim.path.child("Spec") } else { claim.path.clone() };

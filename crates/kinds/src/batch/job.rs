@@ -412,7 +412,7 @@ pub fn warn_spec(spec: &FieldValue<'_>, old: Option<FieldValue<'_>>, warned: &mu
         ));
     }
     let old = old.map(|old| old.child("template"));
-    messages::template(&spec.child("template"), old.as_ref(), warned);
+    template::warn_of_template(&spec.child("template"), old.as_ref(), warned);
 }
 
 #[cfg(test)]

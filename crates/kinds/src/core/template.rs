@@ -100,6 +100,20 @@ fn validate_object(object: &Value, errors: &mut ErrorList) {
     validate(&FieldValue::of(object, "template"), errors);
 }
 
+/// Warns of what is dubious in the template of a controller's pods.
+pub fn warn_of_template(new: &FieldValue<'_>, old: Option<&FieldValue<'_>>, warned: &mut WarningList) {
+    warn(&new.path, Some(new.value), old.map(|old| old.value), warned);
+}
+
+/// Warns of what is dubious in a template, unless an update left the spec as it was.
+pub fn warn_unless_unchanged(object: &Value, old: Option<&Value>, warned: &mut WarningList) {
+    if old.is_some_and(|old| meta::generation(old) == meta::generation(object)) {
+        return;
+    }
+    let at = |object| FieldValue::of(object, "spec").child("template");
+    warn_of_template(&at(object), old.map(at).as_ref(), warned);
+}
+
 #[cfg(test)]
 mod tests {
     use pilothouse_apimachinery::testing::{each_refused, object};

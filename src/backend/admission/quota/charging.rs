@@ -12,7 +12,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use pilothouse_actors::batcher::BatchHandler;
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::write_turns::WriteTurn;
+use pilothouse_actors::store::write_turns::WriteTurn;
 use pilothouse_api::quota::usage::Change;
 use pilothouse_api::quota::{self, Features, Limited, Quota, Refusal, Request};
 use pilothouse_api::select;

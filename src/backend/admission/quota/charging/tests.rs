@@ -4,7 +4,7 @@ use futures::FutureExt as _;
 use pilothouse_actors::directory::{Options, Stores as Storage, start};
 use pilothouse_actors::engine::faulty::{Faults, Faulty};
 use pilothouse_actors::engine::memory::Memory;
-use pilothouse_actors::write_turns::{BaseState, TurnMode};
+use pilothouse_actors::store::write_turns::{BaseState, TurnMode};
 use pilothouse_apimachinery::testing::object;
 use pilothouse_types::object::Pairs;
 
