@@ -356,7 +356,7 @@ mod tests {
 
     use bytes::Bytes;
     use pilothouse_types::memory::MemoryLedger;
-    use pilothouse_types::object::{Draft, Key, Object, Pairs, TypeName, Variant};
+    use pilothouse_types::object::{Draft, Key, Object, Pairs, TypeName};
 
     use super::*;
     use crate::archive::{Archive, ArchiveError, Span};
