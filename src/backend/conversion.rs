@@ -15,8 +15,9 @@ use pilothouse_actors::throttle::Throttle;
 use pilothouse_actors::yield_every::YieldEvery;
 use pilothouse_admission::webhooks::response;
 use pilothouse_api::catalog::resource::Resource;
-use pilothouse_api::custom::conversion::{self, Conversion, ConversionError, FailureKind};
-use pilothouse_api::custom::{self, CustomResource};
+use pilothouse_api::custom_resource;
+use pilothouse_api::custom_resource::CustomResource;
+use pilothouse_api::custom_resource::conversion::{self, Conversion, ConversionError, FailureKind};
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::media::Encoding;
@@ -203,7 +204,7 @@ impl Backend {
             )
             .await?;
         let made = made.into_iter().next().unwrap_or_default();
-        Ok(drafted(custom::stored(custom, &made), key, &made, custom.kept(value)))
+        Ok(drafted(custom_resource::stored(custom, &made), key, &made, custom.kept(value)))
     }
 
     /// Converts a value of a custom kind to another version.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pilothouse_api::custom::CustomResource;
+use pilothouse_api::custom_resource::CustomResource;
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::schema::validate::{self, Unchanged};
 use pilothouse_apimachinery::value::Value;

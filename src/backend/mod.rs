@@ -31,7 +31,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pilothouse_actors::permit::Permit;
 use pilothouse_api::catalog::resource::{Resource, Stored};
-use pilothouse_api::custom::CustomResource;
+use pilothouse_api::custom_resource::CustomResource;
 use pilothouse_api::subresources::{self, SubresourceStrategy};
 use pilothouse_apimachinery::error_list::WarningList;
 use pilothouse_apimachinery::managed_fields::ConvertedVersions;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pilothouse_api::catalog::resource::Resource;
-use pilothouse_api::custom;
+use pilothouse_api::custom_resource;
 use pilothouse_api::select;
 use pilothouse_api::subresources;
 use pilothouse_apimachinery::codec::{self, Decoded};
@@ -228,7 +228,7 @@ impl Objects {
     /// Encodes a value of the stored version for the store.
     pub fn draft(&self, call: &Call<'_>, key: Key, value: &Value) -> Result<Draft> {
         if let Some(custom) = &call.resource.custom {
-            return Ok(drafted(custom::stored(custom, value), key, value, custom.kept(value)));
+            return Ok(drafted(custom_resource::stored(custom, value), key, value, custom.kept(value)));
         }
         self.draft_kind(&call.stored.version, &call.resource.kind, key, value)
     }

@@ -1,6 +1,6 @@
 //! What is counted of the webhooks that turn custom objects into other versions.
 
-use pilothouse_api::custom::conversion::FailureKind;
+use pilothouse_api::custom_resource::conversion::FailureKind;
 use prometheus::{HistogramVec, IntCounterVec};
 
 use super::registration::{MetricRegistry, Result};

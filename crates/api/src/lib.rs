@@ -3,16 +3,18 @@
 //! - [`catalog`] lists the resources, [`path`] and [`routes`] find the one that a request is for, [`select`] the objects of it;
 //! - [`discovery`], [`openapi`] and [`descriptions`] tell clients what there is, [`aggregation`] what extension servers have;
 //! - [`print`] makes tables, [`subresources`] and [`connect`] are the parts of an object with paths of their own;
-//! - [`custom`] makes resources of definitions; [`bootstrap`] are the objects that exist from the start;
+//! - [`custom`] makes resources of definitions, each with its [`custom_resource`]; [`bootstrap`] are the objects that exist from the start;
 //! - [`deletion`], [`quota`] and [`audit`] are the rules of these features.
 
 pub mod admission_plugins;
+pub mod age;
 pub mod aggregation;
 pub mod audit;
 pub mod bootstrap;
 pub mod catalog;
 pub mod connect;
 pub mod custom;
+pub mod custom_resource;
 pub mod deletion;
 pub mod descriptions;
 pub mod discovery;

@@ -4,7 +4,6 @@
 //! be missing.
 
 mod admission;
-mod age;
 mod autoscaling;
 mod batch;
 mod cells;
@@ -24,9 +23,7 @@ mod workloads;
 #[cfg(test)]
 mod testing;
 
-pub use age::since;
 pub use columns::{ColumnDefinition, columns, custom_scale_columns, scale_columns};
-pub use labels::requirements;
 pub use pods::Completion;
 pub use table::{head, metadata_only, row, tail, without_rows};
 

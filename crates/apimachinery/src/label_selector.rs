@@ -84,6 +84,49 @@ pub fn contains(labels: Option<&Value>, wanted: Option<&Value>) -> bool {
         .all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
 }
 
+/// The selector as clients write it in a query, sorted by key; nothing for an absent one. `None` if it could never be compared with labels.
+pub fn to_text(selector: Option<&Value>) -> Option<String> {
+    let Some(selector) = selector else { return Some(String::new()) };
+    let mut all: Vec<(&str, String)> = Vec::new();
+    for (key, value) in selector.get("matchLabels").and_then(Value::fields).into_iter().flatten() {
+        let value = value.as_str().unwrap_or_default();
+        if !is_comparable(key, [value]) {
+            return None;
+        }
+        all.push((key, format!("{key}={value}")));
+    }
+    for expression in selector.get("matchExpressions").map(Value::items).unwrap_or_default() {
+        let key = expression.str("key");
+        let mut values: Vec<&str> = expression
+            .get("values")
+            .map(Value::items)
+            .unwrap_or_default()
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        values.sort_unstable();
+        values.dedup();
+        if !is_comparable(key, values.iter().copied()) {
+            return None;
+        }
+        let text = match (expression.str("operator"), values.is_empty()) {
+            ("In", false) => format!("{key} in ({})", values.join(",")),
+            ("NotIn", false) => format!("{key} notin ({})", values.join(",")),
+            ("Exists", true) => key.to_owned(),
+            ("DoesNotExist", true) => format!("!{key}"),
+            _ => return None,
+        };
+        all.push((key, text));
+    }
+    all.sort_by_key(|(key, _)| *key);
+    Some(all.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(","))
+}
+
+fn is_comparable<'a>(key: &str, values: impl IntoIterator<Item = &'a str>) -> bool {
+    names::qualified_name(key).is_empty()
+        && values.into_iter().all(|value| names::label_value(value).is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::{each_refused, object};

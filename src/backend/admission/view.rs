@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pilothouse_api::catalog::resource::Resource;
-use pilothouse_api::custom::CustomResource;
+use pilothouse_api::custom_resource::CustomResource;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::patch::Coerce as _;
 use pilothouse_apimachinery::schema::decode::Decoded;

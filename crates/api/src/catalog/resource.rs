@@ -7,7 +7,7 @@ use pilothouse_apimachinery::verb::Verbs;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::TypeName;
 
-use crate::custom::CustomResource;
+use crate::custom_resource::CustomResource;
 
 /// A release, as (major, minor).
 pub type Release = (u32, u32);

@@ -20,10 +20,10 @@ use pilothouse_structural::schema::Schema;
 use pilothouse_structural::types::Types;
 use pilothouse_types::object::TypeName;
 
-use super::conversion::Conversion;
-use super::kind::{Cell, CustomResource, Schemas};
 use crate::catalog::build::storage_hash;
 use crate::catalog::resource::{Column, ColumnDescription, Resource, Stored, Subresource};
+use crate::custom_resource::conversion::Conversion;
+use crate::custom_resource::{Cell, CustomResource, Schemas};
 use crate::subresources::{ReplicaPaths, SubresourceStrategy};
 
 /// The path of the default age column.

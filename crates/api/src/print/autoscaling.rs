@@ -2,7 +2,8 @@
 
 use pilothouse_apimachinery::value::Value;
 
-use super::cells::{NONE, PrintedObject, UNKNOWN, UNSET, cells};
+use super::cells::{NONE, PrintedObject, UNSET, cells};
+use crate::age::UNKNOWN;
 
 /// How many metrics of an autoscaler are shown.
 const FEW: usize = 2;

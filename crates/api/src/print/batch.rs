@@ -2,10 +2,10 @@
 
 use pilothouse_apimachinery::value::Value;
 
-use super::age;
 use super::cells::{NONE, PrintedObject, UNSET, cells, holds};
 use super::labels::selector;
 use super::workloads::containers;
+use crate::age;
 
 /// The words for what a job does, each with the condition that makes it true; the first that holds counts. `None` asks
 /// for a deletion instead.

@@ -3,14 +3,12 @@
 use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
 
-use super::age;
+use crate::age;
 
 /// What a cell says where there is nothing to say.
 pub const NONE: &str = "<none>";
 /// What a cell says of a field that nobody has set.
 pub const UNSET: &str = "<unset>";
-/// What a cell says of what cannot be told.
-pub const UNKNOWN: &str = "<unknown>";
 
 /// The cells of a row, from anything that can be one.
 macro_rules! cells {

@@ -1,6 +1,6 @@
 //! Labels and selectors as text.
 
-use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::label_selector;
 use pilothouse_apimachinery::value::Value;
 
 use super::cells::{NONE, texts};
@@ -15,49 +15,11 @@ pub fn labels(labels: Option<&Value>) -> String {
 
 /// A selector in the cell of its own column: `<none>` for one that asks nothing.
 pub fn selector(selector: Option<&Value>) -> String {
-    match requirements(selector) {
+    match label_selector::to_text(selector) {
         None => "<error>".to_owned(),
         Some(text) if text.is_empty() => NONE.to_owned(),
         Some(text) => text,
     }
-}
-
-/// What a selector asks, sorted by key; nothing for an absent one. `None` if it could never be compared with labels.
-pub fn requirements(selector: Option<&Value>) -> Option<String> {
-    let Some(selector) = selector else { return Some(String::new()) };
-    let mut all: Vec<(&str, String)> = Vec::new();
-    for (key, value) in selector.get("matchLabels").and_then(Value::fields).into_iter().flatten() {
-        let value = value.as_str().unwrap_or_default();
-        if !is_comparable(key, [value]) {
-            return None;
-        }
-        all.push((key, format!("{key}={value}")));
-    }
-    for expression in selector.get("matchExpressions").map(Value::items).unwrap_or_default() {
-        let key = expression.str("key");
-        let mut values: Vec<&str> =
-            texts(expression.get("values").map(Value::items).unwrap_or_default()).collect();
-        values.sort_unstable();
-        values.dedup();
-        if !is_comparable(key, values.iter().copied()) {
-            return None;
-        }
-        let text = match (expression.str("operator"), values.is_empty()) {
-            ("In", false) => format!("{key} in ({})", values.join(",")),
-            ("NotIn", false) => format!("{key} notin ({})", values.join(",")),
-            ("Exists", true) => key.to_owned(),
-            ("DoesNotExist", true) => format!("!{key}"),
-            _ => return None,
-        };
-        all.push((key, text));
-    }
-    all.sort_by_key(|(key, _)| *key);
-    Some(all.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(","))
-}
-
-fn is_comparable<'a>(key: &str, values: impl IntoIterator<Item = &'a str>) -> bool {
-    names::qualified_name(key).is_empty()
-        && values.into_iter().all(|value| names::label_value(value).is_empty())
 }
 
 /// A selector with the names of its parts, as messages for developers show it.

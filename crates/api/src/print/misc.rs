@@ -2,8 +2,8 @@
 
 use pilothouse_apimachinery::value::Value;
 
-use super::age;
 use super::cells::{NONE, PrintedObject, UNSET, cells, condition, first_few, or, quantity};
+use crate::age;
 
 /// How many servers of a storage version are shown.
 const FEW: usize = 3;

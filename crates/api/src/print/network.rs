@@ -6,9 +6,10 @@ use pilothouse_apimachinery::value::Value;
 
 use super::Printer;
 use super::cells::{
-    NONE, PrintedObject, UNKNOWN, UNSET, cells, first_few, first_few_of, int, items, joined, or, texts,
+    NONE, PrintedObject, UNSET, cells, first_few, first_few_of, int, items, joined, or, texts,
 };
 use super::labels::{labels, selector};
+use crate::age::UNKNOWN;
 
 /// How many of the things that stand behind a name are shown.
 const FEW: usize = 3;

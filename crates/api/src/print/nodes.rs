@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use pilothouse_apimachinery::value::Value;
 
-use super::cells::{NONE, PrintedObject, UNKNOWN, cells, or};
+use super::cells::{NONE, PrintedObject, cells, or};
+use crate::age::UNKNOWN;
 
 /// A label that begins like this names a role of a node.
 const ROLE_PREFIX: &str = "node-role.kubernetes.io/";

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use pilothouse_apimachinery::value::Value;
 
-use super::age;
 use super::cells::{NONE, PrintedObject, cells, holds, instant, int, items, or, text};
+use crate::age;
 
 /// How a pod has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! Rows of workload resources.
 
+use pilothouse_apimachinery::label_selector;
 use pilothouse_apimachinery::value::Value;
 
 use super::Printer;
 use super::cells::{NONE, PrintedObject, cells, items};
-use super::labels::{labels, requirements, selector};
+use super::labels::{labels, selector};
 
 /// The printer of a kind of group `apps`.
 pub fn printer(kind: &str) -> Option<Printer> {
@@ -27,7 +28,7 @@ pub fn containers(pod_spec: Option<&Value>) -> (String, String) {
 
 fn deployment(it: &PrintedObject<'_>) -> Vec<Value> {
     let (names, images) = containers(it.at("spec.template.spec"));
-    let selector = requirements(it.at("spec.selector")).unwrap_or_else(|| "<invalid>".to_owned());
+    let selector = label_selector::to_text(it.at("spec.selector")).unwrap_or_else(|| "<invalid>".to_owned());
     cells![
         it.name(),
         ready_of_desired(it),

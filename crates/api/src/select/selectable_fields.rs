@@ -12,7 +12,7 @@ use pilothouse_types::filter::{FieldReader, NAME_FIELD as NAME, NAMESPACE_FIELD 
 use pilothouse_types::object::{Pairs, Variant};
 
 use crate::catalog::resource::Resource;
-use crate::custom::CustomResource;
+use crate::custom_resource::CustomResource;
 
 /// The error message for an unsupported field.
 #[derive(Clone, Copy)]

@@ -2,13 +2,12 @@
 
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
+use pilothouse_apimachinery::label_selector;
 use pilothouse_apimachinery::meta::{self, MetaRules};
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::patch::printed;
 use pilothouse_apimachinery::status::{self, Status};
 use pilothouse_apimachinery::value::Value;
-
-use crate::print;
 
 /// The metadata that a scale copies from its object.
 const IDENTITY: [&str; 5] = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
@@ -187,12 +186,12 @@ fn show(object: &Value) -> Result<Value, String> {
 fn selector(object: &Value) -> Option<String> {
     let selector = object.at(&["spec", "selector"]);
     if object.str("kind") != "ReplicationController" {
-        return print::requirements(selector);
+        return label_selector::to_text(selector);
     }
     // ReplicationControllers have a plain map of labels.
     let mut labels = Value::object();
     labels.set("matchLabels", selector.cloned().unwrap_or_default());
-    print::requirements(Some(&labels))
+    label_selector::to_text(Some(&labels))
 }
 
 fn validate(scale: &Value, errors: &mut ErrorList) {

@@ -1,6 +1,7 @@
 //! Human-readable durations: two units at most, and fewer for longer ones.
 
-use super::cells::UNKNOWN;
+/// What a cell says of what cannot be told.
+pub const UNKNOWN: &str = "<unknown>";
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;

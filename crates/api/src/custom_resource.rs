@@ -1,4 +1,9 @@
-//! One version of a custom resource, and how its objects are processed.
+//! One version of a custom resource, and how its objects are processed. They are decoded and stored without a type
+//! (`Registry::free_object`), and the schema is applied to the value (`pilothouse_structural`).
+//!
+//! [`conversion`] builds the requests to conversion webhooks and reads their responses.
+
+pub mod conversion;
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -21,8 +26,8 @@ use pilothouse_structural::{embedded, lists, prune, validate};
 use pilothouse_types::filter::MARK_FIELD;
 use pilothouse_types::object::Pairs;
 
-use super::conversion::Conversion;
-use crate::print;
+use crate::age;
+use crate::custom_resource::conversion::Conversion;
 use crate::subresources::SubresourceStrategy;
 
 /// The schemas of all versions, by apiVersion.
@@ -297,10 +302,10 @@ impl Cell {
             ("integer", Value::Float(number)) => Value::Int(*number as i64),
             ("number", Value::Int(number)) => Value::Float(*number as f64),
             ("date", Value::String(text)) if matches!(text.as_str(), "" | "null") => {
-                Value::String(print::since(None, now))
+                Value::String(age::since(None, now))
             }
             ("date", Value::String(text)) => match time::parse_seconds(text) {
-                Ok(seconds) => Value::String(print::since(Some(seconds), now)),
+                Ok(seconds) => Value::String(age::since(Some(seconds), now)),
                 Err(_) => Value::from("<invalid>"),
             },
             _ => Value::Null,
