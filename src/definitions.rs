@@ -22,8 +22,6 @@ use pilothouse_actors::notifier::{ChangeNotifier, ChangeNotifiers, Published};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinError;
 
-use crate::backend::{Backend, loopback};
-use crate::limits::{DEFINITIONS_MAILBOX, DELETIONS_AT_ONCE};
 use definition_set::DefinitionSet;
 use deletion::{Ended, Progress};
 use pilothouse_api::catalog::Catalog;
@@ -33,6 +31,9 @@ use pilothouse_api::openapi;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::object::TypeName;
 use reconcile::Reconciler;
+
+use crate::backend::{Backend, loopback};
+use crate::limits::{DEFINITIONS_MAILBOX, DELETIONS_AT_ONCE};
 
 /// How soon something is repeated that could not be finished.
 const AGAIN: Duration = Duration::from_millis(500);

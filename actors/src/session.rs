@@ -23,7 +23,11 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use bytes::Bytes;
+use pilothouse_types::clock::Timestamp;
+use pilothouse_types::filter::Filter;
+use pilothouse_types::object::{Object, Revision, TypeName, Variant};
 
+use self::progress::{AfterTurn, WatchProgress};
 use crate::broadcaster::Broadcaster;
 use crate::event::Event;
 use crate::limits::{MEMORY_PAUSE, SESSION_EVENTS_PER_TURN, SESSION_MAILBOX};
@@ -32,10 +36,6 @@ use crate::session_waker::{SessionWaker, Wake};
 use crate::watch_event::WatchEventType;
 use crate::watch_memory::WatchAccount;
 use crate::window::Window;
-use pilothouse_types::clock::Timestamp;
-use pilothouse_types::filter::Filter;
-use pilothouse_types::object::{Object, Revision, TypeName, Variant};
-use progress::{AfterTurn, WatchProgress};
 
 /// How what happened is written for one client. Whoever has the same variant writes the same bytes.
 pub trait EventEncoder {

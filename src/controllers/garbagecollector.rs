@@ -19,6 +19,12 @@ use pilothouse_actors::snapshot::Snapshot;
 
 use crate::limits::DELETIONS_IN_FLIGHT;
 
+use graph::{DeletionMode, Graph, ObjectLocation, Owner, Task, Uid};
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_apimachinery::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_types::object::{Object, TypeName};
+
 use super::client::Client;
 use super::events::Recorder;
 use super::informer::{CatchUp, Informer};
@@ -26,11 +32,6 @@ use super::object_meta::{ObjectMeta, OwnerReference};
 use super::queue::{Outcome, Queue};
 use super::resource_index::ResourceIndex;
 use super::runner::{Controller, Follows, ObjectChange};
-use graph::{DeletionMode, Graph, ObjectLocation, Owner, Task, Uid};
-use pilothouse_api::catalog::resource::Resource;
-use pilothouse_apimachinery::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
-use pilothouse_apimachinery::status::{Result, Status};
-use pilothouse_types::object::{Object, TypeName};
 
 /// Events are not collected: they are many, own nothing, and expire.
 const IGNORED: &str = "events";

@@ -20,11 +20,6 @@ use futures::future::LocalBoxFuture;
 use crate::backend::aggregation::Extensions;
 use crate::limits::DELETIONS_IN_FLIGHT;
 
-use super::attempts;
-use super::client::{At, Client};
-use super::object_meta::ObjectMeta;
-use super::queue::{Outcome, Queue};
-use super::runner::{Controller, Follows, ObjectChange};
 use aggregated::AggregatedResources;
 use conditions::DeletionFindings;
 use pilothouse_api::catalog::resource::Resource;
@@ -39,6 +34,12 @@ use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::{NAMESPACE_FINALIZER, NAMESPACES};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::object::{Object, TypeName};
+
+use super::attempts;
+use super::client::{At, Client};
+use super::object_meta::ObjectMeta;
+use super::queue::{Outcome, Queue};
+use super::runner::{Controller, Follows, ObjectChange};
 
 /// Seconds until the next check if only finalizers are left.
 const FINALIZERS_TAKE: i64 = 15;

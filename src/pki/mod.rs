@@ -33,9 +33,10 @@ use std::path::{Path, PathBuf};
 use openssl::pkey::{PKey, Private};
 use openssl::x509::X509;
 
-use crate::config::{Config, NamedCertificate, Serving};
 use authority::{Authority, Purpose};
 use files::Folder;
+
+use crate::config::{Config, NamedCertificate, Serving};
 pub use host::Names;
 pub(crate) use host::url;
 use pilothouse_apimachinery::well_known;

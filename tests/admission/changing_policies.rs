@@ -1,9 +1,10 @@
 //! Policies of the cluster that change objects: what they make of them, what they may not touch, who is asked when.
 
-use super::hook_server::{Deed, HookServer};
-use super::*;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+
+use super::hook_server::{Deed, HookServer};
+use super::*;
 
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1alpha1/mutatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1alpha1/mutatingadmissionpolicybindings";

@@ -10,11 +10,12 @@ pub mod runtime_config;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::path::ResourcePath;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::version;
 use resource::Resource;
+
+use super::path::ResourcePath;
 
 /// The priority of custom groups: after all built-in ones.
 pub const CUSTOM_PRIORITY: u32 = 1_000;

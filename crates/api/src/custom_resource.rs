@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::limits::FILLED_BYTES;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
@@ -28,6 +27,7 @@ use pilothouse_types::object::Pairs;
 
 use crate::age;
 use crate::custom_resource::conversion::Conversion;
+use crate::limits::FILLED_BYTES;
 use crate::subresources::SubresourceStrategy;
 
 /// The schemas of all versions, by apiVersion.

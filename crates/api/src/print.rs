@@ -29,10 +29,11 @@ pub use table::{head, metadata_only, row, tail, without_rows};
 
 use std::cmp::Ordering;
 
-use crate::catalog::resource::Resource;
 use cells::{PrintedObject, cells};
 use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
+
+use crate::catalog::resource::Resource;
 
 /// Makes the cells of an object of one kind.
 type Printer = fn(&PrintedObject<'_>) -> Vec<Value>;

@@ -264,8 +264,9 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn text(value: &Value) -> String {
         String::from_utf8(to_json(value)).unwrap()

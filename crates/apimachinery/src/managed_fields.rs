@@ -32,13 +32,14 @@ mod tests;
 
 use std::borrow::Cow;
 
+use compare::Comparison;
+use field_set::FieldSet;
+use managers::{Manager, Managers, Operation};
+
 use super::convert::convert;
 use super::schema::{Registry, TypeId};
 use super::value::{Object, Value};
 use super::version::GroupVersion;
-use compare::Comparison;
-use field_set::FieldSet;
-use managers::{Manager, Managers, Operation};
 
 pub use converted_versions::ConvertedVersions;
 pub use reset::{custom_reset_fields, reset_fields};

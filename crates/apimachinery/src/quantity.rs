@@ -395,8 +395,9 @@ impl Ord for Quantity {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn sums_are_printed_in_the_unit_of_the_first() {

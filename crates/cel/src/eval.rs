@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::limits::CEL_EFFORT;
 use pilothouse_apimachinery::pattern::Patterns;
 use regex::Regex;
 
@@ -11,6 +10,7 @@ use super::library;
 use super::meter;
 use super::plan::{Call, FoldNode, Node, Unwrap};
 use super::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
+use crate::limits::CEL_EFFORT;
 
 /// The state of one evaluation.
 pub struct Evaluator<'v, 'r> {

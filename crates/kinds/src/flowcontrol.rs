@@ -9,8 +9,9 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
 use pilothouse_apimachinery::{meta, names};
 
-use super::{COUNTED, KindRules, MetaRevalidation, Revalidation, StatusMeta, messages};
 use pilothouse_apimachinery::well_known::flows::{CATCH_ALL, EXEMPT};
+
+use super::{COUNTED, KindRules, MetaRevalidation, Revalidation, StatusMeta, messages};
 
 /// The rules of a FlowSchema.
 pub const FLOW_SCHEMA: KindRules = KindRules {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::limits::{RULE_ESTIMATE, RULES_ESTIMATE};
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::pattern::Patterns;
@@ -11,6 +10,7 @@ use pilothouse_cel::types::DeclType;
 
 use super::decl_types;
 use super::rule::{CompiledRule, most_often};
+use crate::limits::{RULE_ESTIMATE, RULES_ESTIMATE};
 
 /// How many of the most expensive rules are named if the total is exceeded.
 const DEAREST: usize = 4;

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::limits::REQUEST_BYTES_PRICED;
 use pilothouse_apimachinery::value::{Object, Value};
 use pilothouse_cel::escape::escape;
 use pilothouse_cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property};
+
+use crate::limits::REQUEST_BYTES_PRICED;
 
 /// The maximum length of a date-time or duration, with quotes.
 const TIME_BYTES: u64 = 32;

@@ -4,8 +4,9 @@
 
 use std::cmp::Ordering;
 
-use crate::limits::{JSON_PATH_BYTES, JSON_PATH_DEPTH};
 use pilothouse_apimachinery::value::Value;
+
+use crate::limits::{JSON_PATH_BYTES, JSON_PATH_DEPTH};
 
 /// A parsed path.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::limits::REQUEST_BYTES_PRICED;
 use pilothouse_apimachinery::field::ErrorType;
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
@@ -11,6 +10,7 @@ use pilothouse_cel::types::{DeclType, Type};
 use pilothouse_cel::{Environment, Evaluated, Fault, Outcome, Program, Val};
 
 use super::rule_path;
+use crate::limits::REQUEST_BYTES_PRICED;
 
 /// The variable for the value.
 const SELF: &str = "self";

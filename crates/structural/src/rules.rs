@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::limits::DEFAULT_RULES;
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::field::{ErrorType, FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::json;
@@ -16,6 +15,7 @@ use super::decl_types;
 use super::rule::{CompiledRule, RuleOutcome};
 use super::schema::Schema;
 use super::validate::{is_type_field, is_unchanged};
+use crate::limits::DEFAULT_RULES;
 
 /// The rules of a schema and its subschemas.
 #[derive(Debug)]

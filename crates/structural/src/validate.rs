@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::limits::CUSTOM_STEPS;
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::json;
@@ -14,6 +13,7 @@ use pilothouse_apimachinery::value::{Object, Value};
 use super::schema::{AdditionalProperties, Checks, Schema};
 use super::value_errors::{ErrorKind, ValueError, ValueErrors, ValuePath, nowhere, other};
 use super::values::{of_number, of_text, of_type, of_values};
+use crate::limits::CUSTOM_STEPS;
 
 /// Validates a value. `base` is its path in the object, and `old` the previous value, if any.
 pub fn check(schema: &Schema, value: &Value, old: Option<&Value>, base: &FieldPath, errors: &mut ErrorList) {

@@ -12,9 +12,8 @@ use pilothouse_apimachinery::well_known::MASTERS;
 use pilothouse_apimachinery::well_known::signers::CLIENT;
 use pilothouse_types::authorization::Target;
 
-use crate::backend::authorization;
-
 use super::{Operation, Outcome, Plugin, Write, done};
+use crate::backend::authorization;
 
 const GROUP: &str = "certificates.k8s.io";
 const REQUESTS: &str = "certificatesigningrequests";
@@ -145,10 +144,11 @@ fn check_subject(request: &Value) -> std::result::Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use openssl::hash::MessageDigest;
     use openssl::pkey::PKey;
     use openssl::x509::{X509NameBuilder, X509ReqBuilder};
+
+    use super::*;
 
     fn request(signer: &str, group: &str) -> Value {
         let key = PKey::generate_ed25519().unwrap();

@@ -24,13 +24,12 @@ use pilothouse_apimachinery::well_known::JSON;
 use pilothouse_types::lock::Lock;
 use pilothouse_types::memory::{MemoryBudget, OutOfMemory};
 
-use crate::backend::aggregation::{Description, Digest};
-use crate::limits::{OPENAPI_BUILTIN_BYTES, OPENAPI_GROWTH, OPENAPI_KEPT_BYTES};
-
 use super::budgeted_body::BudgetedBody;
 use super::gzip;
 use super::render::{Context, text, too_many_requests};
 use super::worker::{Served, Worker};
+use crate::backend::aggregation::{Description, Digest};
+use crate::limits::{OPENAPI_BUILTIN_BYTES, OPENAPI_GROWTH, OPENAPI_KEPT_BYTES};
 
 /// The media types that each version offers: JSON, and two spellings of its Protobuf form, of which the first is the
 /// one that answers carry.
@@ -450,9 +449,10 @@ fn insert(response: &mut HttpResponse, name: HeaderName, value: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use actix_web::test::TestRequest;
     use pilothouse_apimachinery::schema::GroupVersionKind;
+
+    use super::*;
 
     #[test]
     fn only_the_latest_documents_are_kept() {

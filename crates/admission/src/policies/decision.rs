@@ -1,11 +1,11 @@
 //! The result of a ValidatingAdmissionPolicy for a request.
 
-use crate::limits::CONDITIONS_COST;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_cel::limits::{RULE_MESSAGE_BYTES, RULES_COST};
 
 use super::evaluate::{Evaluation, Inputs, ResultValue, StopReason, USED_UP, run};
 use super::policy::{Expression, Policy, Validation};
+use crate::limits::CONDITIONS_COST;
 
 /// The result of one validation.
 #[derive(Clone, Debug, PartialEq, Eq)]

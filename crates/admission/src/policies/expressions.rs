@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use crate::limits::VARIABLES_AS_ONE;
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
 use pilothouse_cel::{Environment, JSON_PATCH, Library, OBJECT as MADE_OBJECT, Program};
+
+use crate::limits::VARIABLES_AS_ONE;
 
 /// The new object.
 pub const OBJECT: &str = "object";

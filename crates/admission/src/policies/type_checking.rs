@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::limits::{TYPE_CHECK_COST, TYPE_CHECK_EACH, TYPE_WARNINGS_BYTES, TYPES_CHECKED};
 use pilothouse_apimachinery::schema::{GroupVersionKind, Registry, Scalar, Type as SchemaType, TypeId};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_cel::escape::escape;
 use pilothouse_cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
 
 use super::expressions::{Compiler, EnvironmentType};
+use crate::limits::{TYPE_CHECK_COST, TYPE_CHECK_EACH, TYPE_WARNINGS_BYTES, TYPES_CHECKED};
 
 /// A type checking warning.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use crate::limits::HOOK_WARNINGS;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pilothouse_apimachinery::codec::syntax;
@@ -12,6 +11,7 @@ use pilothouse_apimachinery::status::{Cause, Details, Status};
 use pilothouse_apimachinery::value::Value;
 
 use super::{REVIEW_GROUP, REVIEW_KIND, ReviewVersion};
+use crate::limits::HOOK_WARNINGS;
 
 /// How much of an invalid response a message shows; the reference's value.
 const SHOWN_BYTES: usize = 2_048;

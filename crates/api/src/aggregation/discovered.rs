@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::limits::EXTENSION_DOCUMENT_OBJECTS;
 use pilothouse_apimachinery::version::GroupVersion;
 use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::limits::EXTENSION_DOCUMENT_OBJECTS;
 
 /// The word for what was told lately.
 pub const CURRENT: &str = "Current";

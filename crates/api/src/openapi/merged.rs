@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::limits::{OPENAPI_PART_BYTES, OPENAPI_PARTS};
 use pilothouse_apimachinery::codec::raw_fields::{RawFields, raw_fields};
 use pilothouse_apimachinery::json::write_string;
+
+use crate::limits::{OPENAPI_PART_BYTES, OPENAPI_PARTS};
 
 /// The prefixes of references to definitions and parameters.
 const DEFINITIONS: &str = "#/definitions/";

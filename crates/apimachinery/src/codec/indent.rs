@@ -99,11 +99,12 @@ pub fn pretty(json: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::json;
     use crate::json::tests::any_value;
     use crate::value::Value;
-    use proptest::prelude::*;
 
     #[test]
     fn pretty_keeps_empty_brackets_together() {

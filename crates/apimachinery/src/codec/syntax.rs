@@ -244,8 +244,9 @@ fn unit(text: &[u8]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn errors_have_the_words_of_the_api() {

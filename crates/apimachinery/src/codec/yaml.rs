@@ -119,8 +119,9 @@ fn is_blank(line: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn as_json(text: &str) -> String {
         String::from_utf8(json::to_json(&read(text.as_bytes()).unwrap())).unwrap()

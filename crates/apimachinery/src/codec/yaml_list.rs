@@ -111,10 +111,11 @@ impl YamlList {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::codec::yaml::to_yaml;
     use crate::json::tests::any_value;
-    use proptest::prelude::*;
 
     /// The text of a list in JSON: what comes before its items, the items, and what comes after them.
     #[derive(Debug)]

@@ -444,10 +444,11 @@ fn natural(one: &str, other: &str) -> Ordering {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::codec::yaml;
     use crate::json;
-    use proptest::prelude::*;
 
     fn yaml(json: &str) -> String {
         String::from_utf8(to_yaml(json::read(json.as_bytes()).unwrap())).unwrap()

@@ -1,12 +1,12 @@
 //! The options of list, watch and deletecollection.
 
-use crate::selectors;
 use pilothouse_types::filter::LabelRule;
 
 use super::refuse;
 use crate::field::{FieldError, FieldPath, quoted};
 use crate::limits::SELECTOR_RULES;
 use crate::query::Query;
+use crate::selectors;
 use crate::selectors::FieldSelector;
 use crate::status::{self, Status};
 

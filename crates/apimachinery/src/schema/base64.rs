@@ -81,8 +81,9 @@ fn digit(byte: u8) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn breaks_are_skipped_and_loose_ends_tidied() {

@@ -377,8 +377,9 @@ impl<'f> IntoIterator for &'f mut Fields {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     /// One change of a map.
     #[derive(Clone, Debug)]

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::limits::{RIGHTS_COMPARED, ROLE_PERMISSIONS};
 use pilothouse_apimachinery::field::quoted;
 
 use super::role::Role;
 use super::rule::{Objects, PreparedAction, Rule, StringList};
+use crate::limits::{RIGHTS_COMPARED, ROLE_PERMISSIONS};
 
 /// The rights that are missing.
 #[derive(Debug, PartialEq, Eq)]

@@ -10,7 +10,6 @@ use std::hash::{Hash, Hasher};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::limits::MISSING_ROLES_TOLD;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::well_known::ACCOUNT_PREFIX;
 use pilothouse_apimachinery::well_known::RBAC_GROUP;
@@ -20,6 +19,7 @@ use serde::Deserialize;
 
 use super::role::Role;
 use super::rule::{PreparedAction, Rule, null_is_default};
+use crate::limits::MISSING_ROLES_TOLD;
 
 /// The number of role changes after which unused roles are swept.
 const SWEEP_EVERY: usize = 10_000;

@@ -1,6 +1,5 @@
 //! `string.format([...])`.
 
-use crate::limits::CEL_TEXT_BYTES;
 use pilothouse_apimachinery::field::quoted;
 
 use super::super::ast::{Expr, Kind};
@@ -8,6 +7,7 @@ use super::super::eval::CallContext;
 use super::super::types::Type;
 use super::super::value::{Fault, List, Map, Outcome, Val};
 use super::convert;
+use crate::limits::CEL_TEXT_BYTES;
 
 /// The default precision.
 const PRECISION: usize = 6;

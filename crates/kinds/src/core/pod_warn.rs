@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::limits::WARNING_PAIRS;
 use pilothouse_apimachinery::error_list::WarningList;
 use pilothouse_apimachinery::features::Feature;
 use pilothouse_apimachinery::field::{FieldPath, quoted};
@@ -14,6 +13,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::{APPARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
 
 use super::{address, node_label, volume_claim};
+use crate::limits::WARNING_PAIRS;
 
 const NO_POD: &str = "a null labelSelector results in matching no pod";
 const USE_SECCOMP_FIELD: &str = "non-functional in v1.27+; use the \"seccompProfile\" field instead";
