@@ -17,14 +17,14 @@ pub(super) fn warn_of_finalizers(new: &Value, old: Option<&Value>, warned: &mut 
     added.sort();
     added.dedup();
     for name in added {
-        let shown = quoted(&name);
+        let finalizer = quoted(&name);
         for wrong in names::qualified_name(&name) {
-            warned.push(format!("metadata.finalizers: {shown}: {wrong}"));
+            warned.push(format!("metadata.finalizers: {finalizer}: {wrong}"));
         }
         if !name.contains('/') && !KNOWN.contains(&name.as_str()) {
             let path = if name.contains('.') { " including a path (/)" } else { "" };
             warned.push(format!(
-                "metadata.finalizers: {shown}: prefer a domain-qualified finalizer name{path} to avoid accidental \
+                "metadata.finalizers: {finalizer}: prefer a domain-qualified finalizer name{path} to avoid accidental \
                  conflicts with other finalizer writers"
             ));
         }

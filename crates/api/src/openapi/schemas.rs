@@ -346,11 +346,11 @@ fn about(out: &mut JsonWriter, name: &str) {
 
 /// The description of a field, including its allowed values and their meanings.
 fn with_values(text: &str, structure: &Struct, field: &Field) -> String {
-    let kind = text_types::of(&structure.package, &structure.name, &field.name).unwrap_or_default();
+    let kind = text_types::type_name(&structure.package, &structure.name, &field.name).unwrap_or_default();
     let mut lines: Vec<String> = field
         .values
         .iter()
-        .map(|value| match enum_descriptions::of(kind, value) {
+        .map(|value| match enum_descriptions::description(kind, value) {
             Some(meaning) => format!("\n - `{value:?}` {meaning}"),
             None => format!("\n - `{value:?}`"),
         })

@@ -142,7 +142,7 @@ fn named(owner: &Struct, field: &Field, wrong: String) -> String {
     if wrong != NO_TEXT {
         return wrong;
     }
-    let kind = text_types::of(&owner.package, &owner.name, &field.name).map(text_types::held_by);
+    let kind = text_types::type_name(&owner.package, &owner.name, &field.name).map(text_types::held_by);
     kind.map_or(wrong, |kind| format!("cannot convert int64 to {kind}"))
 }
 

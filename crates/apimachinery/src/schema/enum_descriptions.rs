@@ -6,7 +6,7 @@ const TABLE: &str = include_str!("../../schema/meanings.txt");
 
 /// What a value of a type means, if the value does not say so itself. The type is named as [`super::text_types`] does.
 /// Looked for from the start: only documents ask.
-pub fn of(kind: &str, value: &str) -> Option<&'static str> {
+pub fn description(kind: &str, value: &str) -> Option<&'static str> {
     let name = kind.rsplit_once('.').map_or(kind, |(_, name)| name);
     let lines = TABLE.lines().skip_while(|line| line.strip_prefix("type ") != Some(name)).skip(1);
     // An empty value is written in quotes, which no other has.
@@ -38,12 +38,12 @@ mod tests {
 
     #[test]
     fn meanings_are_found_by_type_and_value() {
-        assert_eq!(of("v1.URIScheme", "HTTPS"), Some("the URL begins with https://"));
-        assert_eq!(of("v1.HostPathType", ""), Some("nothing is checked before the path is mounted"));
-        assert_eq!(of("v1.URIScheme", "GOPHER"), None);
-        assert_eq!(of("v1.URIScheme", "Retain"), None, "that is one of another type");
-        assert_eq!(of("v1.Signal", "SIGINT"), None);
-        assert_eq!(of("", ""), None);
+        assert_eq!(description("v1.URIScheme", "HTTPS"), Some("the URL begins with https://"));
+        assert_eq!(description("v1.HostPathType", ""), Some("nothing is checked before the path is mounted"));
+        assert_eq!(description("v1.URIScheme", "GOPHER"), None);
+        assert_eq!(description("v1.URIScheme", "Retain"), None, "that is one of another type");
+        assert_eq!(description("v1.Signal", "SIGINT"), None);
+        assert_eq!(description("", ""), None);
     }
 
     #[test]
@@ -53,7 +53,7 @@ mod tests {
         for id in (0..u32::try_from(registry.len()).unwrap()).map(TypeId) {
             let Type::Struct(owner) = registry.get(id) else { continue };
             for field in owner.fields.iter().filter(|field| !field.values.is_empty()) {
-                let kind = text_types::of(&owner.package, &owner.name, &field.name)
+                let kind = text_types::type_name(&owner.package, &owner.name, &field.name)
                     .unwrap_or_else(|| panic!("the type of {} {} has no name", owner.name, field.name));
                 let name = kind.rsplit('.').next().unwrap();
                 let values = field.values.iter().map(|value| (**value).to_owned());

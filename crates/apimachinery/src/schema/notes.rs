@@ -53,7 +53,7 @@ impl Problem {
     /// Replaces the expected type by the Go type of the field, or of its items.
     fn name_type(&mut self, owner: &Struct, field: &Field, registry: &Registry) {
         let What::Mismatch { wanted, .. } = &mut self.what else { return };
-        if let Some(kind) = text_types::of(&owner.package, &owner.name, &field.name) {
+        if let Some(kind) = text_types::type_name(&owner.package, &owner.name, &field.name) {
             let is_whole = *wanted == registry.type_name(field.ty);
             *wanted = if is_whole { kind } else { text_types::held_by(kind) }.to_owned();
         }

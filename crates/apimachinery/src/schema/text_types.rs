@@ -5,7 +5,7 @@
 const TABLE: &str = include_str!("../../schema/text-types.txt");
 
 /// The Go type of a field, if it is a named string type, or a list or map of those. A linear search: only error messages need it.
-pub fn of(package: &str, owner: &str, field: &str) -> Option<&'static str> {
+pub fn type_name(package: &str, owner: &str, field: &str) -> Option<&'static str> {
     let lines = TABLE.lines().skip_while(|line| line.strip_prefix("package ") != Some(package)).skip(1);
     lines.take_while(|line| !line.starts_with("package ")).find_map(|line| {
         let (place, kind) = line.split_once(' ')?;
@@ -28,13 +28,13 @@ mod tests {
     #[test]
     fn types_are_found_in_their_package() {
         let core = "k8s.io.api.core.v1";
-        assert_eq!(of(core, "ServiceSpec", "type"), Some("v1.ServiceType"));
-        assert_eq!(of(core, "ServiceSpec", "ipFamilies"), Some("[]v1.IPFamily"));
-        assert_eq!(of(core, "ServiceSpec", "clusterIP"), None);
-        assert_eq!(of("k8s.io.api.apps.v1", "ServiceSpec", "type"), None);
+        assert_eq!(type_name(core, "ServiceSpec", "type"), Some("v1.ServiceType"));
+        assert_eq!(type_name(core, "ServiceSpec", "ipFamilies"), Some("[]v1.IPFamily"));
+        assert_eq!(type_name(core, "ServiceSpec", "clusterIP"), None);
+        assert_eq!(type_name("k8s.io.api.apps.v1", "ServiceSpec", "type"), None);
         let definitions = "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.v1";
         assert_eq!(
-            of(definitions, "CustomResourceConversion", "strategy"),
+            type_name(definitions, "CustomResourceConversion", "strategy"),
             Some("v1.ConversionStrategyType")
         );
         for (kind, wanted) in [("[]v1.IPFamily", "v1.IPFamily"), ("map[v1.A]v1.B", "v1.B"), ("v1.A", "v1.A")]

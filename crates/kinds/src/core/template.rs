@@ -110,8 +110,8 @@ pub fn warn_unless_unchanged(object: &Value, old: Option<&Value>, warned: &mut W
     if old.is_some_and(|old| meta::generation(old) == meta::generation(object)) {
         return;
     }
-    let at = |object| FieldValue::of(object, "spec").child("template");
-    warn_of_template(&at(object), old.map(at).as_ref(), warned);
+    let template = |object| FieldValue::of(object, "spec").child("template");
+    warn_of_template(&template(object), old.map(template).as_ref(), warned);
 }
 
 #[cfg(test)]
